@@ -1,0 +1,40 @@
+"""Exactly-once batch epochs for Airflow: Kafka in, Spark between, every sink or none out.
+
+Names are loaded on first use, so that ``from airflow_epochs import EpochPipeline`` in a DAG file imports
+neither pyspark nor deltalake, obstore, kafka or pyarrow, and so that Spark's driver, which has no Airflow,
+can import ``airflow_epochs.spark``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
+    from airflow_epochs.sinks.delta import DeltaSink as DeltaSink
+    from airflow_epochs.sources.kafka import KafkaSource as KafkaSource
+    from airflow_epochs.spark.runners import SparkConnect as SparkConnect
+    from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "DeltaSink": "airflow_epochs.sinks.delta",
+    "EpochPipeline": "airflow_epochs.pipeline",
+    "KafkaSource": "airflow_epochs.sources.kafka",
+    "SparkConnect": "airflow_epochs.spark.runners",
+    "SparkSubmit": "airflow_epochs.spark.runners",
+}
+
+__all__ = ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit"]
+
+
+def __getattr__(name: str) -> object:
+    if name in _EXPORTS:
+        return getattr(import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_EXPORTS])

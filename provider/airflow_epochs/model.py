@@ -1,0 +1,345 @@
+"""Frozen value types: what is written to the ledger and travels through XCom. No I/O, no clock.
+
+Every record carries ``format``. Decoding ignores unknown fields, so that a newer writer of the *same* format
+may add some; a record of a newer format is refused by the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_NONCE = re.compile(r"[0-9a-f]{32}")
+
+JsonDict = dict[str, Any]
+
+
+def validated_name(kind: str, name: str) -> str:
+    """Return ``name`` if it can be part of a ledger key, a table folder and an Airflow task id alike.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{kind} name {name!r} is not usable: 1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
+        )
+    return name
+
+
+class OffsetRange(NamedTuple):
+    """Offsets ``[start, end)`` of one partition. ``start == end``: nothing to read, the position is kept."""
+
+    partition: int
+    start: int
+    end: int
+
+
+Ranges = dict[str, tuple[OffsetRange, ...]]
+"""Per topic, one range for every known partition, ascending."""
+
+
+@dataclass(frozen=True, order=True)
+class TransactionId:
+    """``<pipeline>/<epoch>/<attempt>/<nonce>``, chosen before the first effect and never changed.
+
+    The nonce (128 random bits, hex) makes ids unique even if a ledger restored from a backup issues the same
+    numbers again for other data.
+    """
+
+    pipeline: str
+    epoch: int
+    attempt: int
+    nonce: str
+
+    def __post_init__(self) -> None:
+        validated_name("pipeline", self.pipeline)
+        if self.epoch < 1 or self.attempt < 1 or not _NONCE.fullmatch(self.nonce):
+            raise ValueError(f"not a transaction id: {self!r}")
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}/{self.epoch}/{self.attempt}/{self.nonce}"
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionId:
+        pipeline, epoch, attempt, nonce = text.split("/")
+        return cls(pipeline, int(epoch), int(attempt), nonce)
+
+    @property
+    def token(self) -> int:
+        """63 bits of the nonce: what fits into a Delta ``SetTransaction`` version."""
+        return int(self.nonce[:16], 16) >> 1
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a sink stores atomically with an epoch's rows.
+
+    ``token`` is ``TransactionId.token``, or None where the sink no longer knows whose epoch it was (Spark
+    commits, once the table's history has been cleaned up).
+    """
+
+    epoch: int
+    token: int | None
+
+    @classmethod
+    def of(cls, txn: TransactionId) -> Marker:
+        return cls(txn.epoch, txn.token)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An Airflow run. Identifies who opened an attempt."""
+
+    dag_id: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} of DAG {self.dag_id}"
+
+
+class VoteKind(str, Enum):
+    VOTE_COMMIT = "VOTE_COMMIT"
+    VOTE_ABORT = "VOTE_ABORT"
+
+
+class DecisionKind(str, Enum):
+    GLOBAL_COMMIT = "GLOBAL_COMMIT"
+    GLOBAL_ABORT = "GLOBAL_ABORT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """What a sink has to show for its vote. ``digest`` covers the staged files' names, sizes and statistics."""
+
+    place: str
+    version: int
+    files: int
+    rows: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """One sink's vote. VOTE_COMMIT always carries ``staged``; VOTE_ABORT always carries ``reason``."""
+
+    vote: VoteKind
+    reason: str | None = None
+    staged: Staged | None = None
+
+    def __post_init__(self) -> None:
+        if self.vote is VoteKind.VOTE_COMMIT and self.staged is None:
+            raise ValueError("VOTE_COMMIT without staged")
+        if self.vote is VoteKind.VOTE_ABORT and not self.reason:
+            raise ValueError("VOTE_ABORT without a reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedClaim:
+    """What Spark says it staged for a sink. A claim, not proof: the vote looks for itself.
+
+    ``problem`` is set where the rows cannot be staged because of the data or the schema: a VOTE_ABORT's reason.
+    """
+
+    place: str
+    rows: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageReport:
+    """The outcome of one try of ``stage``. Travels through XCom; the ledger does not rely on it."""
+
+    txn_id: str
+    nonce: str
+    claims: dict[str, StagedClaim]
+    metrics: JsonDict = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkPlan:
+    """A sink as it takes part in one attempt: full specification (no secrets) and its previous transaction."""
+
+    spec: JsonDict
+    previous: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRecord:
+    """``pipeline.json``. ``ledger_id`` is drawn once and tells this ledger's staging places from all others."""
+
+    pipeline: str
+    ledger_id: str
+    dag_id: str
+    created_at: str
+    writer: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakeoverRecord:
+    """``takeovers/<n>.json``: from now on ``dag_id`` owns the pipeline."""
+
+    dag_id: str
+    who: str
+    why: str
+    at: str
+    writer: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRecord:
+    """``<attempt>.open.json``. ``now`` and ``seed`` are those of attempt 1, so that a rerun computes the same rows."""
+
+    txn_id: str
+    ledger_id: str
+    ranges: Ranges
+    source: JsonDict
+    source_state: JsonDict
+    transform: str
+    sinks: dict[str, SinkPlan]
+    dag_id: str
+    run_id: str
+    now: str
+    seed: int
+    opened_at: str
+    writer: str
+    code: str | None = None
+    format: int = FORMAT
+
+    @property
+    def txn(self) -> TransactionId:
+        return TransactionId.parse(self.txn_id)
+
+    @property
+    def run(self) -> Run:
+        return Run(self.dag_id, self.run_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryRecord:
+    """``<attempt>.try.<nonce>.json``, put before a try of ``stage`` starts Spark: what to stop and what to clean up."""
+
+    txn_id: str
+    nonce: str
+    places: dict[str, str]
+    session: JsonDict
+    started_at: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionRecord:
+    """``<attempt>.decision.json``: immutable, at most one per attempt."""
+
+    txn_id: str
+    decision: DecisionKind
+    reason: str
+    votes: dict[str, Vote]
+    dag_id: str
+    run_id: str
+    decided_at: str
+    writer: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """``<sink>.receipt.json``: the sink shows the epoch. ``version`` is the Delta version of the commit."""
+
+    txn_id: str
+    sink: str
+    rows: int
+    files: int
+    bytes: int
+    version: int | None
+    committed_at: str
+    detail: JsonDict = field(default_factory=dict)
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteRecord:
+    """``complete.json``: never deleted. Holds all that the next epoch needs, since other records may be pruned.
+
+    ``markers``: for every sink that ever took part, the transaction id of its last complete epoch.
+    """
+
+    txn_id: str
+    ranges: Ranges
+    source_state: JsonDict
+    receipts: dict[str, Receipt]
+    markers: dict[str, str]
+    dag_id: str
+    run_id: str
+    opened_by: str
+    metrics: JsonDict
+    completed_at: str
+    writer: str
+    format: int = FORMAT
+
+    @property
+    def txn(self) -> TransactionId:
+        return TransactionId.parse(self.txn_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIndex:
+    """``runs/<hash>.json``: which epoch a run opened. An index only; ``open.json`` is the fact."""
+
+    dag_id: str
+    run_id: str
+    epoch: int
+    format: int = FORMAT
+
+    @staticmethod
+    def key_of(run: Run) -> str:
+        return hashlib.sha256(f"{run.dag_id}\0{run.run_id}".encode()).hexdigest()[:40]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The checkpoint record that every operator returns (XCom). Carried for people and for the next task's input.
+
+    Where it disagrees with the ledger, the ledger wins.
+    """
+
+    pipeline: str
+    epoch: int
+    attempt: int
+    txn_id: str
+    ranges: Ranges
+    state: str
+    stage: StageReport | None = None
+    votes: dict[str, Vote] = field(default_factory=dict)
+    decision: DecisionKind | None = None
+    reason: str | None = None
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    metrics: JsonDict = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+def records_upper_bound(ranges: Ranges) -> int:
+    """The number of offsets in the ranges: at least the number of records (control records and gaps count too)."""
+    return sum(r.end - r.start for per_topic in ranges.values() for r in per_topic)
+
+
+def seed_of(pipeline: str, epoch: int, ledger_id: str) -> int:
+    """A 31-bit seed, the same for every attempt of an epoch."""
+    digest = hashlib.sha256(f"{ledger_id}/{pipeline}/{epoch}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def ends_of(ranges: Mapping[str, tuple[OffsetRange, ...]]) -> dict[tuple[str, int], int]:
+    """The position after the ranges: ``(topic, partition) -> first offset not read``."""
+    return {(topic, r.partition): r.end for topic, per_topic in ranges.items() for r in per_topic}

@@ -1,0 +1,81 @@
+"""The sink contract: stage durably, then publish atomically with a marker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkAttempt:
+    """One sink in one attempt: all that stage, vote, commit and abort need to know beside the sink itself.
+
+    Attributes:
+        txn: The attempt's transaction.
+        ledger_id: Tells this pipeline's staging places in a table from those of others.
+        previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
+    """
+
+    txn: TransactionId
+    ledger_id: str
+    previous: TransactionId | None
+
+
+class Sink(Protocol):
+    """One place rows go to. Instances are configuration; every operation takes its world as an argument.
+
+    ``spec`` and ``from_spec`` (in ``sinks/__init__.py``) are inverse: commit and roll-forward rebuild the sink
+    from the specification in the ledger, not from today's DAG.
+    """
+
+    name: str
+
+    def spec(self) -> JsonDict:
+        """The full specification, with ``kind``; connection ids, no secrets."""
+        ...
+
+    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """Choose a place that no other try has or will have and return it with what Spark needs to fill it.
+
+        The returned dict has ``place`` and is passed to ``spark.jobs`` as it is. Idempotent per nonce.
+        """
+        ...
+
+    def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        """Verify the staged rows independently of the claim and run every check that commit will run.
+
+        VOTE_COMMIT is a promise: after it ``commit`` can always succeed in the end. Changes nothing, so it may
+        be repeated. Durable: what VOTE_COMMIT describes survives a power cut.
+        """
+        ...
+
+    def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        """Make the staged rows visible, once, together with the marker. A repeat returns the same receipt.
+
+        Raises:
+            OutcomeUnknown: The commit may have landed and the sink cannot be asked now. Call again.
+            Corrupt: The sink's marker is neither the previous nor this transaction.
+        """
+        ...
+
+    def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
+        """Delete one staging place; with ``published``, only what is not part of the sink's visible data.
+
+        Called only after the decision that makes it safe has been read back. Idempotent.
+        """
+        ...
+
+    def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        """The marker in the sink now; None if it has never seen this pipeline and sink."""
+        ...
+
+
+class Maintained(Protocol):
+    """A sink that wants regular upkeep after an epoch is complete (compaction, log checkpoints)."""
+
+    def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
+        """Do what is due. Failures are logged by the caller and never fail the epoch."""
+        ...

@@ -1,0 +1,70 @@
+"""The source contract: plan ranges from the last position, describe the read to Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.model import JsonDict, Ranges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where the last complete epoch ended: its ranges (ends count) and the source's own state (topic ids)."""
+
+    ranges: Ranges
+    state: JsonDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Per-run settings (DAG params) over the source's own; None: the source's own."""
+
+    max_records: int | None = None
+    starting: str | JsonDict | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedEpoch:
+    """New input: ``ranges`` with at least one record to read, and the state to record with them."""
+
+    ranges: Ranges
+    state: JsonDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkRead:
+    """How Spark reads exactly the planned ranges. ``secrets`` never reach a log or a readable file."""
+
+    options: dict[str, str]
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class Source(Protocol):
+    """Where rows come from. Instances are configuration."""
+
+    def spec(self) -> JsonDict:
+        """The full specification; connection ids, no secrets."""
+        ...
+
+    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        """Ranges for a new epoch, from ``position`` (None: the pipeline's first epoch); None if there is no new data.
+
+        Reads only. May wait for data, bounded by the source's own configuration.
+
+        Raises:
+            Corrupt: Offsets between the position and now are gone; names the exact range.
+            Refused: The configuration is wrong.
+        """
+        ...
+
+    def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Raise Corrupt unless every record of already planned ranges can still be read (a rerun)."""
+        ...
+
+    def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead: ...
+
+    def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
+        """Tell lag monitors how far the pipeline is. Never read back; failures are logged by the caller."""
+        ...
