@@ -268,6 +268,18 @@ class Receipt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WaivedRecord:
+    """``<sink>.waived.json``: an operator's word, in place of a receipt, that a promise cannot be kept any more."""
+
+    txn_id: str
+    sink: str
+    who: str
+    why: str
+    at: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompleteRecord:
     """``complete.json``: never deleted. Holds all that the next epoch needs, since other records may be pruned.
 
@@ -279,9 +291,8 @@ class CompleteRecord:
     source_state: JsonDict
     receipts: dict[str, Receipt]
     markers: dict[str, str]
-    dag_id: str
-    run_id: str
-    opened_by: str
+    opened_by: Run
+    completed_by: Run
     metrics: JsonDict
     completed_at: str
     writer: str

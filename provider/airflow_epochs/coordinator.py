@@ -1,0 +1,654 @@
+"""The shell around the protocol: read the ledger, decide, perform one effect, record it. Knows nothing of Airflow.
+
+One method per task of an epoch: ``open``, ``stage``, ``vote``, ``commit``, ``complete``, ``abort``. Each may be
+called again at any time, in any order, by a retry, a clear or a zombie: it reads the ledger first, and then
+repeats safely, does nothing, or fails with a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TypedDict
+
+from airflow_epochs import protocol
+from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused
+from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.model import (
+    Checkpoint,
+    CompleteRecord,
+    DecisionKind,
+    DecisionRecord,
+    JsonDict,
+    Marker,
+    OpenRecord,
+    PipelineRecord,
+    Receipt,
+    Run,
+    SinkPlan,
+    StagedClaim,
+    StageReport,
+    TransactionId,
+    TryRecord,
+    Vote,
+    VoteKind,
+    seed_of,
+    validated_name,
+)
+from airflow_epochs.protocol import State, Step
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import Sink, SinkAttempt
+from airflow_epochs.sources.base import Limits, Position, Source
+
+log = logging.getLogger(__name__)
+
+OPEN_STEPS_MAX = 8
+"""How many recovery steps one ``open`` takes before it gives up: each leaves the epoch in a later state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transform:
+    """The user's function. ``files`` are its siblings, shipped with it; ``digest`` goes into the ledger."""
+
+    path: str
+    function: str
+    files: tuple[str, ...] = ()
+    digest: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.function}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What the DAG says today. The ledger says what was promised yesterday, and wins."""
+
+    name: str
+    dag_id: str
+    source: Source
+    sinks: tuple[Sink, ...]
+    transform: Transform
+    keep_epochs: int = 1000
+
+    def __post_init__(self) -> None:
+        validated_name("pipeline", self.name)
+        names = [validated_name("sink", sink.name) for sink in self.sinks]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"a pipeline needs sinks with distinct names, not {names}")
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass(kw_only=True)
+class Coordinator:
+    """Runs the protocol for one pipeline on behalf of one Airflow task try."""
+
+    pipeline: Pipeline
+    ledger: Ledger
+    env: Environment
+    clock: Callable[[], datetime] = _utc_now
+    draw_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
+    writer: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    # -- open -------------------------------------------------------------------------------------------------
+
+    def open(self, run: Run, limits: Limits | None = None) -> OpenRecord:
+        """Recover what earlier runs left, then open an attempt for this run.
+
+        An epoch that was aborted is opened again, with the same ranges, before new data is taken.
+
+        Raises:
+            NoNewData: No new input, or this run's epoch is complete already. Nothing was opened.
+            Fenced: Another run opened the epoch at the same moment.
+            Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
+        """
+        identity = self.ledger.claim(self.pipeline.dag_id, at=self._now(), writer=self.writer)
+        if kept := self._opened_before(run):
+            return kept
+        for _ in range(OPEN_STEPS_MAX):
+            newest = self.ledger.newest_complete()
+            view = self.ledger.view(newest + 1)
+            match protocol.RECOVERY[view.state]:
+                case Step.PLAN:
+                    return self._open_first(newest, identity, run, limits or Limits())
+                case Step.REOPEN:
+                    return self._reopen(view, run)
+                case Step.PRESUME_ABORT:
+                    self._presume_abort(view, run, f"found undecided by {run}")
+                case Step.ROLL_FORWARD:
+                    self._roll_forward(view, run)
+                case Step.PROCEED:
+                    pass  # completed by somebody else between the two reads
+        raise Fenced(
+            "Other runs of the pipeline keep opening and ending epochs.",
+            remedy="let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
+            pipeline=self.pipeline.name,
+        )
+
+    def _opened_before(self, run: Run) -> OpenRecord | None:
+        """This run's own epoch if it is decided: in doubt goes on in this run; complete is not done again."""
+        number = self.ledger.epoch_of(run)
+        if number is None:
+            return None
+        view = self.ledger.view(number)
+        if view.complete:
+            raise NoNewData(
+                f"Epoch {number} of this run is complete already, by {view.complete.completed_by}.",
+                remedy="nothing; to process new data, start a new run.",
+                pipeline=self.pipeline.name,
+                epoch=number,
+            )
+        if view.state is State.IN_DOUBT and view.open and view.open.run == run:
+            return view.open
+        return None
+
+    def _open_first(self, newest: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
+        before = self.ledger.complete_record(newest) if newest else None
+        sinks = self._sink_plans(before)
+        position = Position(ranges=before.ranges, state=before.source_state) if before else None
+        planned = self.pipeline.source.plan(position, limits, self.env)
+        if planned is None:
+            raise NoNewData(
+                "There is no new data.", remedy="nothing; the next run looks again.", pipeline=self.pipeline.name
+            )
+        now, epoch = self._now(), newest + 1
+        return self._put_open(
+            OpenRecord(
+                txn_id=str(TransactionId(self.pipeline.name, epoch, 1, self.draw_nonce())),
+                ledger_id=identity.ledger_id,
+                ranges=planned.ranges,
+                source=self.pipeline.source.spec(),
+                source_state=planned.state,
+                transform=str(self.pipeline.transform),
+                code=self.pipeline.transform.digest,
+                sinks=sinks,
+                dag_id=run.dag_id,
+                run_id=run.run_id,
+                now=now,
+                seed=seed_of(self.pipeline.name, epoch, identity.ledger_id),
+                opened_at=now,
+                writer=self.writer,
+            ),
+            run,
+        )
+
+    def _reopen(self, view: EpochView, run: Run) -> OpenRecord:
+        """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks."""
+        last = _opened(view)
+        before = self.ledger.complete_record(view.number - 1)
+        sinks = self._sink_plans(before)
+        self.pipeline.source.check(last.ranges, last.source_state, self.env)
+        self.ledger.put_run(last.run, view.number)
+        return self._put_open(
+            OpenRecord(
+                txn_id=str(TransactionId(self.pipeline.name, view.number, last.txn.attempt + 1, self.draw_nonce())),
+                ledger_id=last.ledger_id,
+                ranges=last.ranges,
+                source=self.pipeline.source.spec(),
+                source_state=last.source_state,
+                transform=str(self.pipeline.transform),
+                code=self.pipeline.transform.digest,
+                sinks=sinks,
+                dag_id=run.dag_id,
+                run_id=run.run_id,
+                now=last.now,
+                seed=last.seed,
+                opened_at=self._now(),
+                writer=self.writer,
+            ),
+            run,
+        )
+
+    def _put_open(self, record: OpenRecord, run: Run) -> OpenRecord:
+        self.env.reached("open.put")
+        standing = self.ledger.put_open(record)
+        if standing.writer != record.writer:
+            raise self._fenced(standing)
+        self.env.reached("open.landed")
+        self.ledger.put_run(run, record.txn.epoch)
+        log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)
+        return standing
+
+    def _sink_plans(self, before: CompleteRecord | None) -> dict[str, SinkPlan]:
+        """Today's sinks, each with its previous transaction, which its own marker must confirm."""
+        markers = before.markers if before else {}
+        plans = {}
+        for sink in self.pipeline.sinks:
+            previous = markers.get(sink.name)
+            self._require_marker(sink, TransactionId.parse(previous) if previous else None)
+            plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
+        return plans
+
+    def _require_marker(self, sink: Sink, expected: TransactionId | None) -> None:
+        found = sink.last_committed(self.pipeline.name, self.env)
+        if _agree(found, expected):
+            return
+        raise Corrupt(
+            f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}.",
+            remedy="if the ledger or the table was restored from a backup, restore the other one to the same "
+            "epoch; if the ledger was lost, give the pipeline a new name and `starting` offsets. "
+            "Nothing was read or written.",
+            pipeline=self.pipeline.name,
+            sink=sink.name,
+        )
+
+    # -- stage ------------------------------------------------------------------------------------------------
+
+    def stage(self, run: Run) -> Checkpoint:
+        """Stage this run's attempt into places of its own; after an abort, open the next attempt first.
+
+        A no-op once the attempt is decided GLOBAL_COMMIT.
+
+        Raises:
+            Fenced: Another run has the epoch. Nothing was staged.
+            NotApplied: Spark failed. What was written is invisible and will be swept.
+        """
+        view = self._mine(run)
+        if view.state in (State.IN_DOUBT, State.COMPLETE):
+            return self.checkpoint(view)
+        opened = self._reopen(view, run) if view.state is State.ABORTED else _opened(view)
+        self._stop_earlier_tries(opened.txn.epoch)
+        return self.checkpoint(self.ledger.view(opened.txn.epoch), stage=self._stage_try(opened))
+
+    def _stage_try(self, opened: OpenRecord) -> StageReport:
+        nonce, session = self.draw_nonce(), self.env.spark.new_session()
+        plans = {
+            name: from_spec(plan.spec).plan_stage(_attempt(opened, name), nonce, self.env)
+            for name, plan in opened.sinks.items()
+        }
+        self.ledger.put_try(
+            TryRecord(
+                txn_id=opened.txn_id,
+                nonce=nonce,
+                places={name: plan["place"] for name, plan in plans.items()},
+                session=session,
+                started_at=self._now(),
+            )
+        )
+        self.env.reached("stage.start")
+        report = self.env.spark.run(self._stage_job(opened, plans), session)
+        self.env.reached("stage.done")
+        return StageReport(
+            txn_id=opened.txn_id,
+            nonce=nonce,
+            claims={name: StagedClaim(**claim) for name, claim in report["sinks"].items()},
+            metrics=report.get("metrics", {}),
+            warnings=tuple(report.get("warnings", ())),
+        )
+
+    def _stage_job(self, opened: OpenRecord, plans: dict[str, JsonDict]) -> SparkJob:
+        read = self.pipeline.source.spark_read(opened.ranges, self.env)
+        transform = self.pipeline.transform
+        return SparkJob(
+            kind="stage",
+            args={
+                "txn_id": opened.txn_id,
+                "pipeline": self.pipeline.name,
+                "epoch": opened.txn.epoch,
+                "attempt": opened.txn.attempt,
+                "now": opened.now,
+                "seed": opened.seed,
+                "read": read.options,
+                "transform": {"path": transform.path, "function": transform.function},
+                "sinks": plans,
+            },
+            secrets=read.secrets,
+            files=(transform.path, *transform.files),
+            description=f"stage {opened.txn_id}",
+        )
+
+    def _stop_earlier_tries(self, epoch: int) -> None:
+        for earlier in self.ledger.tries(epoch):
+            with self._tolerated(f"stopping the earlier try {earlier.nonce}"):
+                self.env.spark.stop(earlier.session)
+
+    # -- vote and decide --------------------------------------------------------------------------------------
+
+    def vote(self, run: Run, report: StageReport | None) -> Checkpoint:
+        """Collect every sink's vote and write the decision. A repeat returns the decision that stands.
+
+        Raises:
+            Refused: The decision is GLOBAL_ABORT; the message has every VOTE_ABORT's reason.
+            Fenced: Another run has the epoch, or aborted this attempt.
+        """
+        view = self._mine(run)
+        if view.state is State.OPEN:
+            view = self._decide(view, run, report)
+        if view.state is State.ABORTED and view.decision:
+            self._discard_attempt(_opened(view))
+            raise self._aborted(view)
+        return self.checkpoint(view, stage=report)
+
+    def _decide(self, view: EpochView, run: Run, report: StageReport | None) -> EpochView:
+        opened = _opened(view)
+        if report is None or report.txn_id != opened.txn_id:
+            raise Refused(
+                "There is nothing staged for this attempt."
+                if report is None
+                else f"What is staged is {report.txn_id}.",
+                remedy="clear the task `stage`.",
+                **_where(opened.txn),
+            )
+        votes = {sink: self._vote_of(opened, sink, report) for sink in opened.sinks}
+        decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
+        reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
+        self.env.reached("decision.put")
+        self._put_decision(opened, decision, "; ".join(reasons) or "every sink voted VOTE_COMMIT", votes, run)
+        self.env.reached("decision.landed")
+        return self.ledger.view(view.number)
+
+    def _vote_of(self, opened: OpenRecord, sink: str, report: StageReport) -> Vote:
+        claim = report.claims.get(sink)
+        if claim is None or claim.problem:
+            reason = claim.problem if claim else "Spark reported nothing for this sink"
+            return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
+        return from_spec(opened.sinks[sink].spec).vote(_attempt(opened, sink), claim, self.env)
+
+    def _put_decision(
+        self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
+    ) -> DecisionRecord:
+        standing = self.ledger.put_decision(
+            DecisionRecord(
+                txn_id=opened.txn_id,
+                decision=decision,
+                reason=reason,
+                votes=votes,
+                dag_id=run.dag_id,
+                run_id=run.run_id,
+                decided_at=self._now(),
+                writer=self.writer,
+            )
+        )
+        log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.reason)
+        return standing
+
+    # -- commit -----------------------------------------------------------------------------------------------
+
+    def commit(self, run: Run, sink: str) -> Checkpoint:
+        """Make one sink show the epoch. A repeat returns the receipt that stands.
+
+        Raises:
+            Refused: There is no GLOBAL_COMMIT. Nothing was done.
+            OutcomeUnknown, NotApplied: Try again; after GLOBAL_COMMIT the only way is forward.
+            Corrupt: The sink cannot keep its promise.
+        """
+        view = self._mine(run)
+        if view.state is State.COMPLETE:
+            return self.checkpoint(view)
+        if view.state is not State.IN_DOUBT:
+            raise Refused(
+                f"There is no GLOBAL_COMMIT: the attempt is {view.state.value}.",
+                remedy="clear the task `stage` with its downstream tasks.",
+                **_where(_opened(view).txn),
+            )
+        if sink not in _opened(view).sinks:
+            return self.checkpoint(view)  # added to the DAG after the attempt was opened: its turn is the next epoch
+        self._commit_sink(view, sink)
+        return self.checkpoint(self.ledger.view(view.number))
+
+    def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
+        opened, decision = _opened(view), view.decision
+        assert decision and decision.decision is DecisionKind.GLOBAL_COMMIT
+        if sink in view.receipts:
+            return view.receipts[sink]
+        staged = decision.votes[sink].staged
+        assert staged, "VOTE_COMMIT always has staged"
+        self.env.reached(f"commit.{sink}")
+        receipt = from_spec(opened.sinks[sink].spec).commit(_attempt(opened, sink), staged, self.env)
+        self.env.reached(f"committed.{sink}")
+        log.info("epoch %s: sink %s shows %s", view.number, sink, opened.txn_id)
+        return self.ledger.put_receipt(receipt)
+
+    def _roll_forward(self, view: EpochView, run: Run) -> None:
+        opened = _opened(view)
+        self.ledger.put_run(opened.run, view.number)
+        for sink in sorted(view.epoch.unacknowledged):
+            try:
+                self._commit_sink(view, sink)
+            except EpochError:
+                log.error("epoch %s is in doubt (GLOBAL_COMMIT decided): waiting for sink %s", view.number, sink)
+                raise
+        self._after_complete(self._put_complete(self.ledger.view(view.number), run, {}))
+
+    # -- complete ---------------------------------------------------------------------------------------------
+
+    def complete(self, run: Run, metrics: JsonDict | None = None) -> Checkpoint:
+        """Write the completion record; then what may fail or be repeated: acknowledge, sweep, maintain, prune.
+
+        Raises:
+            Refused: A sink has no receipt yet.
+        """
+        view = self._mine(run)
+        if view.state is not State.COMPLETE:
+            view = self._put_complete(view, run, metrics or {})
+        self._after_complete(view)
+        return self.checkpoint(view)
+
+    def _put_complete(self, view: EpochView, run: Run, metrics: JsonDict) -> EpochView:
+        if view.complete:
+            return view
+        missing = sorted(view.epoch.unacknowledged) if view.state is State.IN_DOUBT else ["(no GLOBAL_COMMIT)"]
+        if missing:
+            raise Refused(
+                f"The epoch cannot be completed: no receipt of {', '.join(missing)}.",
+                remedy="clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT.",
+                pipeline=self.pipeline.name,
+                epoch=view.number,
+            )
+        opened = _opened(view)
+        for sink in view.receipts:
+            self._require_marker(from_spec(opened.sinks[sink].spec), opened.txn)
+        before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
+        self.env.reached("complete.put")
+        self.ledger.put_complete(
+            CompleteRecord(
+                txn_id=opened.txn_id,
+                ranges=opened.ranges,
+                source_state=opened.source_state,
+                receipts=view.receipts,
+                markers={**(before.markers if before else {}), **dict.fromkeys(view.receipts, opened.txn_id)},
+                opened_by=opened.run,
+                completed_by=run,
+                metrics=metrics,
+                completed_at=self._now(),
+                writer=self.writer,
+            )
+        )
+        self.env.reached("complete.landed")
+        log.info("epoch %s: complete (%s)", view.number, opened.txn_id)
+        return self.ledger.view(view.number)
+
+    def _after_complete(self, view: EpochView) -> None:
+        assert view.complete
+        with self._tolerated("committing the consumer group's offsets"):
+            self.pipeline.source.acknowledge(self.pipeline.name, view.complete.ranges, self.env)
+        for epoch in (view.number - 1, view.number):
+            with self._tolerated(f"sweeping epoch {epoch}"):
+                self._sweep(epoch)
+        for sink in self.pipeline.sinks:
+            if maintain := getattr(sink, "maintain", None):
+                with self._tolerated(f"maintaining sink {sink.name}"):
+                    maintain(self.pipeline.name, view.number, self.env)
+        with self._tolerated("pruning"):
+            self.ledger.prune(view.number - self.pipeline.keep_epochs)
+
+    def _sweep(self, epoch: int) -> None:
+        """Clear away a complete epoch's staging places. Of the ones its decision names, only what is not data."""
+        complete = self.ledger.complete_record(epoch) if epoch >= 1 else None
+        if not complete:
+            return
+        decision = self.ledger.decision_record(epoch, complete.txn.attempt)
+        for record in self.ledger.tries(epoch):
+            opened = self.ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
+            if decision and opened:
+                self._discard_try(opened, record, keep=_published_places(decision))
+
+    # -- abort ------------------------------------------------------------------------------------------------
+
+    def abort(self, run: Run, reason: str) -> str:
+        """Abort this run's undecided attempt and clear its places away; the reason that stands in the ledger.
+
+        Raises:
+            NoNewData: Nothing to abort: nothing opened, decided GLOBAL_COMMIT, complete, or another run's.
+        """
+        view = self._view_of(run)
+        if view.complete or view.open is None or view.open.run != run:
+            raise NoNewData(
+                "This run has no attempt to abort.", remedy="nothing.", pipeline=self.pipeline.name, epoch=view.number
+            )
+        if view.state is State.OPEN:
+            view = self._presume_abort(view, run, reason)
+        if view.state is not State.ABORTED or not view.decision:
+            raise NoNewData(
+                f"The decision is GLOBAL_COMMIT: the epoch is {view.state.value}.",
+                remedy="clear the failed commit task; there is nothing to abort.",
+                pipeline=self.pipeline.name,
+                epoch=view.number,
+            )
+        self._stop_earlier_tries(view.number)
+        self._discard_attempt(_opened(view))
+        return view.decision.reason
+
+    def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
+        opened = _opened(view)
+        self.env.reached("abort.put")
+        self._put_decision(opened, DecisionKind.GLOBAL_ABORT, reason, {}, run)
+        self.ledger.put_run(opened.run, view.number)
+        return self.ledger.view(view.number)
+
+    def _discard_attempt(self, opened: OpenRecord) -> None:
+        """Only ever after the attempt's GLOBAL_ABORT has been read back."""
+        for record in self.ledger.tries(opened.txn.epoch):
+            if record.txn_id == opened.txn_id:
+                self._discard_try(opened, record, keep=frozenset())
+
+    def _discard_try(self, opened: OpenRecord, record: TryRecord, keep: frozenset[str]) -> None:
+        for name, place in record.places.items():
+            with self._tolerated(f"clearing {place} away"):
+                sink = from_spec(opened.sinks[name].spec)
+                sink.discard(_attempt(opened, name), place, self.env, published=place in keep)
+
+    # -- shared -----------------------------------------------------------------------------------------------
+
+    def checkpoint(self, view: EpochView, stage: StageReport | None = None) -> Checkpoint:
+        """The record that travels through XCom."""
+        record = view.complete or _opened(view)
+        return Checkpoint(
+            pipeline=self.pipeline.name,
+            epoch=view.number,
+            attempt=record.txn.attempt,
+            txn_id=record.txn_id,
+            ranges=record.ranges,
+            state=view.state.value,
+            stage=stage,
+            votes=view.decision.votes if view.decision else {},
+            decision=_decision_of(view),
+            reason=view.decision.reason if view.decision else None,
+            receipts=view.complete.receipts if view.complete else view.receipts,
+            metrics=view.complete.metrics if view.complete else {},
+        )
+
+    def _view_of(self, run: Run) -> EpochView:
+        return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
+
+    def _mine(self, run: Run) -> EpochView:
+        """The epoch whose newest attempt this run opened. Raises Fenced naming the run in charge if there is none."""
+        view = self._view_of(run)
+        if view.complete:
+            if view.complete.opened_by == run:
+                return view
+            raise self._fenced(view.complete)
+        if view.open is None:
+            raise Refused(
+                "This run has opened no epoch.",
+                remedy="clear the task `open` with its downstream tasks.",
+                pipeline=self.pipeline.name,
+            )
+        if view.open.run != run:
+            raise self._fenced(view.open)
+        return view
+
+    def _fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
+        owner = by.opened_by if isinstance(by, CompleteRecord) else by.run
+        return Fenced(
+            f"The epoch is in the hands of {owner}.",
+            remedy="look at that run; this one has nothing left to do for the epoch.",
+            **_where(by.txn),
+        )
+
+    def _aborted(self, view: EpochView) -> Refused:
+        assert view.decision
+        return Refused(
+            f"GLOBAL_ABORT: {view.decision.reason}.",
+            remedy="mend the cause, then clear this run's failed tasks (same offsets again) or let the next run do it.",
+            **_where(_opened(view).txn),
+        )
+
+    @contextmanager
+    def _tolerated(self, what: str) -> Iterator[None]:
+        """For work that is never needed for correctness: a failure is logged, and the next epoch tries again."""
+        try:
+            yield
+        except Exception:
+            log.warning("%s failed; it will be tried again with a later epoch", what, exc_info=True)
+
+    def _now(self) -> str:
+        return self.clock().isoformat()
+
+
+class _Where(TypedDict):
+    pipeline: str
+    epoch: int
+    attempt: int
+
+
+def _where(txn: TransactionId) -> _Where:
+    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}
+
+
+def _opened(view: EpochView) -> OpenRecord:
+    if view.open is None:
+        raise AssertionError(f"epoch {view.number} has no open record")
+    return view.open
+
+
+def _attempt(opened: OpenRecord, sink: str) -> SinkAttempt:
+    previous = opened.sinks[sink].previous
+    return SinkAttempt(
+        txn=opened.txn,
+        ledger_id=opened.ledger_id,
+        previous=TransactionId.parse(previous) if previous else None,
+    )
+
+
+def _published_places(decision: DecisionRecord) -> frozenset[str]:
+    return frozenset(vote.staged.place for vote in decision.votes.values() if vote.staged)
+
+
+def _decision_of(view: EpochView) -> DecisionKind | None:
+    if view.complete:
+        return DecisionKind.GLOBAL_COMMIT
+    return view.decision.decision if view.decision else None
+
+
+def _agree(found: Marker | None, expected: TransactionId | None) -> bool:
+    if found is None or expected is None:
+        return found is None and expected is None
+    return found.epoch == expected.epoch and found.token in (None, expected.token)
+
+
+def _describe(marker: Marker | TransactionId | None) -> str:
+    match marker:
+        case None:
+            return "no epoch of this pipeline"
+        case Marker(epoch, token):
+            return f"epoch {epoch} (transaction token {token})"
+        case TransactionId():
+            return f"epoch {marker.epoch} ({marker}, token {marker.token})"

@@ -1,0 +1,181 @@
+"""Byte stores with put-if-absent: one winner per key, for ever.
+
+Three of them: our own writer for local disks (durable: obstore never calls fsync), obstore for S3, GCS and
+Azure (``If-None-Match: *`` or the like), and obstore's memory store for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+
+class Store(Protocol):
+    """Immutable values under ``/``-separated keys."""
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Store ``value`` durably unless the key exists; True if this call stored it.
+
+        An exception says nothing about the effect: read the key back.
+        """
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """The value, durable by the time it is returned; None if absent."""
+        ...
+
+    def exists(self, key: str) -> bool: ...
+
+    def list(self, prefix: str) -> list[str]:
+        """All keys under the folder ``prefix`` (no trailing slash), recursively, sorted."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Idempotent."""
+        ...
+
+
+def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
+    """A store for a path, a ``file://``, ``s3://``, ``gs://``, ``az://`` … or ``memory://`` URL.
+
+    Args:
+        url: The root; keys are relative to it.
+        options: ``object_store`` options (credentials, endpoint); unused for local disks.
+    """
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        return LocalStore(Path(unquote(parts.path)))
+    if parts.scheme == "memory":
+        from obstore.store import MemoryStore
+
+        return ObstoreStore(MemoryStore())
+    from airflow_epochs.storage import object_store
+
+    return ObstoreStore(object_store(url, options or {}))
+
+
+class LocalStore:
+    """Files on a local disk: temporary file, fsync, ``link`` (fails if the name exists), fsync of the folder."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_absolute():
+            raise ValueError(f"the ledger root must be an absolute path or a URL, not {str(root)!r}")
+        self._root = root
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        path = self._root / key
+        self._make_folder(path.parent)
+        temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
+        _write_durably(temporary, value)
+        try:
+            os.link(temporary, path)
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+            # Also after a lost race: the caller is about to act on the winner's record.
+            _fsync_folder(path.parent)
+
+    def get(self, key: str) -> bytes | None:
+        path = self._root / key
+        try:
+            value = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        # The writer may have died between link and fsync: what we act on must survive a power cut.
+        _fsync_folder(path.parent)
+        return value
+
+    def exists(self, key: str) -> bool:
+        return (self._root / key).exists()
+
+    def list(self, prefix: str) -> list[str]:
+        folder = self._root / prefix
+        return sorted(
+            str((Path(parent) / name).relative_to(self._root))
+            for parent, _, names in os.walk(folder)
+            for name in names
+            if not name.startswith(".")
+        )
+
+    def delete(self, key: str) -> None:
+        (self._root / key).unlink(missing_ok=True)
+
+    def _make_folder(self, folder: Path) -> None:
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _fsync_folder(each.parent)
+
+
+def _write_durably(path: Path, value: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(value)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class ObstoreStore:
+    """Any obstore store whose put honours ``mode="create"``."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            obstore.put(self._store, key, value, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        import obstore
+
+        try:
+            return bytes(obstore.get(self._store, key).bytes())
+        except FileNotFoundError:
+            return None
+
+    def exists(self, key: str) -> bool:
+        import obstore
+
+        try:
+            obstore.head(self._store, key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str) -> list[str]:
+        import obstore
+
+        return sorted(str(meta["path"]) for batch in obstore.list(self._store, prefix) for meta in batch)
+
+    def delete(self, key: str) -> None:
+        import obstore
+
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            return
