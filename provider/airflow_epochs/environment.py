@@ -52,6 +52,10 @@ class SparkRunner(Protocol):
         """Run ``job`` to its end and return its report. Raises NotApplied if the job failed."""
         ...
 
+    def cancel(self) -> None:
+        """Stop what this runner is running now, from a signal handler; ``run`` then raises. Idempotent."""
+        ...
+
     def stop(self, session: JsonDict) -> None:
         """Interrupt what a session is doing and release it. Idempotent; an unknown or ended session is fine."""
         ...

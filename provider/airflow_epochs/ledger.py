@@ -117,7 +117,7 @@ class Ledger:
         Raises:
             Refused: Another DAG owns the pipeline, or the store does not honour put-if-absent.
         """
-        self._probe()
+        self.probe()
         identity = self.identity() or self._put(
             "pipeline.json",
             PipelineRecord(
@@ -299,7 +299,7 @@ class Ledger:
         except Exception:
             return None  # still unknown; the caller tries again, a bounded number of times, and then says so
 
-    def _probe(self) -> None:
+    def probe(self) -> None:
         """Refuse a store that overwrites where it should not: it would lose decisions in silence."""
         if self._probed:
             return

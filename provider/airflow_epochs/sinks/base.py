@@ -33,6 +33,10 @@ class Sink(Protocol):
 
     name: str
 
+    def asset_uri(self, pipeline: str) -> str:
+        """The URI of the Airflow asset that stands for the sink's data; needs no connection."""
+        ...
+
     def spec(self) -> JsonDict:
         """The full specification, with ``kind``; connection ids, no secrets."""
         ...

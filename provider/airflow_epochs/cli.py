@@ -1,0 +1,110 @@
+"""``airflow epochs …``: look at a pipeline's ledger, hand a pipeline to another DAG."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import msgspec
+from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
+from airflow.cli.simple_table import AirflowConsole
+
+from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.model import records_upper_bound
+
+_PIPELINE = Arg(("pipeline",), help="The pipeline's name")
+_CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Connection of type epochs")
+_OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
+
+
+def get_cli_commands() -> list[CLICommand]:
+    return [
+        GroupCommand(
+            name="epochs",
+            help="Exactly-once epoch pipelines",
+            subcommands=[
+                ActionCommand(
+                    name="list",
+                    help="The newest epochs of a pipeline, newest first",
+                    func=list_epochs,
+                    args=(_PIPELINE, _CONN, Arg(("--limit",), type=int, default=20, help="How many"), _OUTPUT),
+                ),
+                ActionCommand(
+                    name="show",
+                    help="All that the ledger says about one epoch, as JSON",
+                    func=show_epoch,
+                    args=(_PIPELINE, Arg(("epoch",), type=int, help="The epoch's number"), _CONN),
+                ),
+                ActionCommand(
+                    name="takeover",
+                    help="Hand a pipeline to another DAG",
+                    func=take_over,
+                    args=(
+                        _PIPELINE,
+                        Arg(("--dag-id",), required=True, help="The DAG that runs it from now on"),
+                        Arg(("--why",), required=True, help="Recorded in the ledger"),
+                        _CONN,
+                    ),
+                ),
+            ],
+        )
+    ]
+
+
+def list_epochs(args: Namespace) -> None:
+    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    rows = [_row(view) for view in newest_epochs(ledger, args.limit)]
+    AirflowConsole().print_as(data=rows, output=args.output)
+
+
+def show_epoch(args: Namespace) -> None:
+    view = EpochsHook(args.ledger_conn_id).ledger(args.pipeline).view(args.epoch)
+    if not view.open and not view.complete:
+        raise SystemExit(
+            f"Pipeline {args.pipeline} has no epoch {args.epoch}: see `airflow epochs list {args.pipeline}`."
+        )
+    print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view)}, indent=2))
+
+
+def take_over(args: Namespace) -> None:
+    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    if ledger.identity() is None:
+        raise SystemExit(f"There is no pipeline {args.pipeline!r} in this ledger: nothing to take over.")
+    ledger.take_over(
+        args.dag_id,
+        who=getpass.getuser(),
+        why=args.why,
+        at=datetime.now(timezone.utc).isoformat(),
+        writer=uuid.uuid4().hex,
+    )
+    print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
+
+
+def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
+    """The newest epochs, newest first; the one that is not complete, if any, comes first."""
+    newest = ledger.newest_complete()
+    for number in range(newest + 1, max(0, newest + 1 - limit), -1):
+        view = ledger.view(number)
+        if view.open or view.complete:
+            yield view
+
+
+def _row(view: EpochView) -> dict[str, object]:
+    record = view.complete or view.open
+    assert record
+    receipts = view.complete.receipts if view.complete else view.receipts
+    return {
+        "epoch": view.number,
+        "state": view.state.value,
+        "attempt": record.txn.attempt,
+        "offsets": records_upper_bound(record.ranges),
+        "rows": sum(receipt.rows for receipt in receipts.values()),
+        "versions": ", ".join(f"{sink}={receipt.version}" for sink, receipt in sorted(receipts.items())),
+        "at": view.complete.completed_at if view.complete else (view.open.opened_at if view.open else ""),
+        "transaction": record.txn_id,
+    }

@@ -1,0 +1,54 @@
+"""Provider metadata, read by Airflow without importing anything else of this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    return {
+        "package-name": "airflow-provider-epochs",
+        "name": "Epochs",
+        "description": "Batch-epoch exactly-once pipelines: Kafka to Spark to Delta under one two-phase commit.",
+        "integrations": [
+            {
+                "integration-name": "Epochs",
+                "external-doc-url": "https://github.com/airflow-provider-epochs/airflow-provider-epochs",
+                "tags": ["service"],
+            }
+        ],
+        "operators": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.operators.epoch"]}],
+        "hooks": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.hooks.epochs"]}],
+        "connection-types": [
+            {
+                "connection-type": "epochs",
+                "hook-class-name": "airflow_epochs.hooks.epochs.EpochsHook",
+                "hook-name": "Epochs ledger",
+                "conn-fields": {
+                    "ledger_root": {
+                        "label": "Ledger root",
+                        "description": "Absolute path or URL of the folder that holds the ledgers, "
+                        "e.g. /srv/epochs or s3://bucket/epochs. Every Airflow worker must reach it.",
+                        "schema": {"type": "string"},
+                    },
+                    "storage_conn_id": {
+                        "label": "Storage connection id",
+                        "description": "The connection with the object store's credentials (aws, wasb, "
+                        "google_cloud_platform). Not needed for a path.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "storage_options": {
+                        "label": "Storage options",
+                        "description": "More object_store options, as a JSON object.",
+                        "schema": {"type": ["object", "null"]},
+                    },
+                },
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {"ledger_root": "s3://bucket/epochs"},
+                },
+            }
+        ],
+        "cli": ["airflow_epochs.cli.get_cli_commands"],
+    }

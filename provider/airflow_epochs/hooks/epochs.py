@@ -1,0 +1,102 @@
+"""The ``epochs`` connection: where a pipeline's ledger is. And Airflow's side of ``environment.Environment``."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_epochs.environment import Connection, SparkRunner
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.store import Store, open_store
+
+if TYPE_CHECKING:
+    from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
+
+
+def connection(conn_id: str) -> Connection:
+    """An Airflow connection as plain values. Raises Refused if there is none of that id."""
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as missing:
+        raise Refused(
+            f"There is no Airflow connection {conn_id!r}.",
+            remedy=f"add it under Admin > Connections, or set AIRFLOW_CONN_{conn_id.upper()}.",
+        ) from missing
+    return Connection(
+        conn_id=conn_id,
+        conn_type=found.conn_type,
+        host=found.host,
+        port=found.port,
+        login=found.login,
+        password=found.password,
+        schema=found.schema,
+        extra=found.extra_dejson,
+    )
+
+
+class EpochsHook(BaseHook):
+    """Opens ledgers.
+
+    Extra fields of the connection: ``ledger_root``, a path or URL (``s3://bucket/prefix`` …); ``storage_conn_id``,
+    optionally the connection that has the object store's credentials; ``storage_options``, optionally more
+    ``object_store`` options as a JSON object.
+    """
+
+    conn_name_attr = "ledger_conn_id"
+    default_conn_name = "epochs_default"
+    conn_type = "epochs"
+    hook_name = "Epochs ledger"
+
+    def __init__(self, ledger_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ledger_conn_id = ledger_conn_id
+
+    def get_conn(self) -> Store:
+        """The byte store at the ledger's root. Raises Refused if the connection does not say where that is."""
+        extra = connection(self.ledger_conn_id).extra
+        root = extra.get("ledger_root")
+        if not root:
+            raise Refused(
+                f"Connection {self.ledger_conn_id!r} does not say where the ledger is.",
+                remedy="set its field `ledger_root` to an absolute path or a URL such as s3://bucket/epochs.",
+            )
+        return open_store(root, self._storage_options(extra))
+
+    def ledger(self, pipeline: str) -> Ledger:
+        return Ledger(self.get_conn(), pipeline)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Put, read back and delete a probe: what the first `open` of a pipeline does too."""
+        try:
+            Ledger(self.get_conn(), "connection-test").probe()
+        except Exception as error:
+            return False, str(error)
+        return True, "The ledger's store is reachable and honours put-if-absent."
+
+    def _storage_options(self, extra: dict[str, Any]) -> dict[str, str]:
+        from airflow_epochs.storage import storage_options
+
+        conn_id = extra.get("storage_conn_id")
+        mapped = storage_options(connection(conn_id)) if conn_id else {}
+        return {**mapped, **{key: str(value) for key, value in (extra.get("storage_options") or {}).items()}}
+
+
+class AirflowEnvironment:
+    """``environment.Environment`` inside an Airflow task."""
+
+    def __init__(self, spark: SparkConnect | SparkSubmit) -> None:
+        self._spark = spark
+
+    @cached_property
+    def spark(self) -> SparkRunner:
+        return self._spark.runner(self)
+
+    def connection(self, conn_id: str) -> Connection:
+        return connection(conn_id)
+
+    def reached(self, phase: str) -> None:
+        pass

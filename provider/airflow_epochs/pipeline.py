@@ -1,0 +1,104 @@
+"""``EpochPipeline``: the tasks of one exactly-once pipeline as a TaskGroup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Asset, Param, TaskGroup
+
+from airflow_epochs.model import validated_name
+from airflow_epochs.operators.epoch import (
+    AbortEpochOperator,
+    CommitSinkOperator,
+    CompleteEpochOperator,
+    OpenEpochOperator,
+    StageEpochOperator,
+    VoteEpochOperator,
+)
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.base import Sink
+    from airflow_epochs.sources.base import Source
+    from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
+
+_PARAMS = {
+    "max_records": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        description="At most so many records in this run's epoch. Empty: as the pipeline says.",
+    ),
+    "starting": Param(
+        None,
+        type=["null", "string", "object"],
+        description="Where the pipeline's first epoch starts: earliest, latest, an ISO timestamp, or offsets "
+        '{"topic": {"0": 42}}. Empty: as the pipeline says. Without effect once an epoch is open.',
+    ),
+}
+
+
+class EpochPipeline(TaskGroup):
+    """One epoch per run: every sink shows it exactly once, or none does.
+
+    ::
+
+        open ──▶ stage ──▶ vote ──▶ commit.<sink> (one per sink) ──▶ complete
+                   └────────┴────▶ abort ─────────────────────────────▶
+
+    ``complete`` is the only leaf: tasks set downstream of the group run when, and only when, the epoch is
+    complete. Adds the params ``max_records`` and ``starting`` to the DAG unless it has its own.
+
+    Args:
+        name: The pipeline's name, and the group's.
+        source, transform, sinks, spark, ledger_conn_id, keep_epochs: See ``EpochOperator``.
+        operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
+        task_group_args: More arguments for the TaskGroup.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: Source,
+        transform: str,
+        sinks: Sequence[Sink],
+        spark: SparkConnect | SparkSubmit,
+        ledger_conn_id: str = "epochs_default",
+        keep_epochs: int = 1000,
+        operator_args: dict[str, Any] | None = None,
+        **task_group_args: Any,
+    ) -> None:
+        super().__init__(group_id=validated_name("pipeline", name), **task_group_args)
+        _add_params(self.dag)
+        shared = {
+            **(operator_args or {}),
+            "pipeline": name,
+            "source": source,
+            "transform": transform,
+            "sinks": sinks,
+            "spark": spark,
+            "ledger_conn_id": ledger_conn_id,
+            "keep_epochs": keep_epochs,
+        }
+        with self:
+            self.assets = _build(shared, [sink.name for sink in sinks])
+
+
+def _build(shared: dict[str, Any], sinks: Sequence[str]) -> dict[str, Asset]:
+    opened = OpenEpochOperator(task_id="open", **shared)
+    staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
+    voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
+    commits = [
+        CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **shared) for sink in sinks
+    ]
+    aborted = AbortEpochOperator(task_id="abort", **shared)
+    complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **shared)
+    [staged, voted] >> aborted >> complete
+    return complete.assets
+
+
+def _add_params(dag: DAG) -> None:
+    for name, param in _PARAMS.items():
+        if name not in dag.params:
+            dag.params[name] = param
