@@ -1,0 +1,414 @@
+"""Where bytes lie: one mapping from an Airflow connection to ``object_store`` options, and files under a root.
+
+The options serve obstore (ledger, staging) and deltalake alike; both are built on the ``object_store`` crate.
+On local disks plain ``os`` calls are used, since neither library ever calls fsync.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_AWS_EXTRA = {
+    "region_name": "aws_region",
+    "endpoint_url": "aws_endpoint",
+    "aws_session_token": "aws_session_token",
+    "aws_access_key_id": "aws_access_key_id",
+    "aws_secret_access_key": "aws_secret_access_key",
+}
+_AZURE_EXTRA = {
+    "tenant_id": "azure_tenant_id",
+    "sas_token": "azure_storage_sas_key",
+    "account_key": "azure_storage_account_key",
+}
+_CLIENT_OPTIONS = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "timeout",
+    "proxy_url",
+    "user_agent",
+}
+_LOCAL = ("", "file")
+_PARALLEL_READS = 16
+
+
+def storage_options(connection: Connection | None) -> dict[str, str]:
+    """The ``object_store`` options of an Airflow connection; without one the environment's credentials count.
+
+    Understood are the ``aws``, ``google_cloud_platform`` and ``wasb``/``adls`` types as their official providers
+    define them. For every type, an extra ``storage_options`` (an object of ``object_store`` options) has the
+    last word.
+
+    Raises:
+        Refused: The extra ``storage_options`` is not an object.
+    """
+    if connection is None:
+        return {}
+    by_type = {
+        "aws": _aws_options,
+        "google_cloud_platform": _google_options,
+        "wasb": _azure_options,
+        "adls": _azure_options,
+        "azure_data_lake": _azure_options,
+    }
+    options = by_type.get(connection.conn_type, lambda _: {})(connection)
+    options |= _explicit_options(connection)
+    endpoint = options.get("aws_endpoint", "")
+    if endpoint.startswith("http://"):
+        options.setdefault("allow_http", "true")
+    return options
+
+
+def _explicit_options(connection: Connection) -> dict[str, str]:
+    given = connection.extra.get("storage_options") or {}
+    try:
+        decoded = json.loads(given) if isinstance(given, str) else given
+        return {str(key).lower(): _as_option(value) for key, value in decoded.items()}
+    except (ValueError, AttributeError) as error:
+        raise Refused(
+            f"The extra field storage_options of connection {connection.conn_id!r} is not a JSON object.",
+            remedy='Write it like {"aws_region": "eu-central-1"}; keys are those of the object_store crate.',
+        ) from error
+
+
+def _as_option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _aws_options(connection: Connection) -> dict[str, str]:
+    extra = connection.extra
+    s3 = extra.get("service_config", {}).get("s3", {}) if isinstance(extra.get("service_config"), dict) else {}
+    options = {
+        "aws_access_key_id": connection.login,
+        "aws_secret_access_key": connection.password,
+        **{option: extra.get(key) for key, option in _AWS_EXTRA.items() if extra.get(key)},
+        "aws_endpoint": s3.get("endpoint_url") or extra.get("endpoint_url"),
+        "allow_invalid_certificates": "true" if extra.get("verify") is False else None,
+    }
+    return {option: str(value) for option, value in options.items() if value}
+
+
+def _google_options(connection: Connection) -> dict[str, str]:
+    key = connection.extra.get("keyfile_dict")
+    options = {
+        "google_service_account": connection.extra.get("key_path"),
+        "google_service_account_key": json.dumps(key) if isinstance(key, dict) else key,
+    }
+    return {option: str(value) for option, value in options.items() if value}
+
+
+def _azure_options(connection: Connection) -> dict[str, str]:
+    tenant = connection.extra.get("tenant_id")
+    secret = "azure_client_secret" if tenant else "azure_storage_account_key"
+    options = {
+        "azure_client_id" if tenant else "azure_storage_account_name": connection.login,
+        secret: connection.password,
+        **{option: connection.extra.get(key) for key, option in _AZURE_EXTRA.items()},
+        "azure_storage_account_name": connection.extra.get("account_name") or (None if tenant else connection.login),
+    }
+    return {option: str(value) for option, value in options.items() if value}
+
+
+def normalised(url: str) -> str:
+    """One spelling per place: local places as plain paths, ``s3a`` as ``s3``, no slash at the end."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        url = unquote(parts.path)
+    elif parts.scheme in ("s3a", "s3n"):
+        url = "s3" + url[len(parts.scheme) :]
+    return url.rstrip("/") or "/"
+
+
+def is_local(url: str) -> bool:
+    return urlsplit(url).scheme in _LOCAL
+
+
+def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
+    """An obstore store for a remote URL.
+
+    Raises:
+        Refused: obstore does not know the scheme or an option.
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    client: Any = {key: _client_value(value) for key, value in options.items() if key in _CLIENT_OPTIONS}
+    config: Any = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    try:
+        return from_url(url, config=config, client_options=client)
+    except (BaseError, ValueError) as error:
+        raise Refused(
+            f"The object store at {url} cannot be set up: {str(error).splitlines()[0]}",
+            remedy="Correct the URL, or the storage options of its connection.",
+        ) from error
+
+
+def _client_value(value: str) -> str | bool:
+    return value == "true" if value in ("true", "false") else value
+
+
+class Files(Protocol):
+    """Files under a root; paths are relative to it, with ``/``.
+
+    Reading methods raise NotApplied if the store cannot be reached, Refused if it says no.
+    """
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Every file below ``folder``, recursively, with its size; empty if there is no such folder."""
+        ...
+
+    def names(self, folder: str) -> set[str]:
+        """Names of files and folders directly in ``folder``."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """The content, or None if there is no such file."""
+        ...
+
+    def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
+        """The last ``length`` bytes of every file; the sizes are known."""
+        ...
+
+    def write_new(self, path: str, value: bytes) -> bool:
+        """Put-if-absent, durably. False: somebody else's file is there and was left alone.
+
+        Raises:
+            OutcomeUnknown: It may be there. Read it back.
+        """
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all that is in it. Idempotent."""
+        ...
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files and the names that lead to them survive a power cut. Nothing to do on object stores."""
+        ...
+
+
+def open_files(url: str, options: Mapping[str, str] | None = None) -> Files:
+    """Files under ``url``: an absolute local path, ``file://``, ``s3://``, ``gs://``, ``az://`` or ``abfss://``."""
+    url = normalised(url)
+    if is_local(url):
+        return LocalFiles(Path(url))
+    return ObjectFiles(url, object_store(url, options or {}))
+
+
+@contextmanager
+def _local_errors(place: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise Refused(
+            f"No permission for {error.filename or place}.",
+            remedy="Let the user of the Airflow worker read and write there.",
+        ) from error
+    except OSError as error:
+        raise NotApplied(
+            f"The file system does not answer for {place}: {error}.",
+            remedy="Check disk and mount, then try again.",
+        ) from error
+
+
+class LocalFiles:
+    """Files on a local disk."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_absolute():
+            raise Refused(f"The path {str(root)!r} is not absolute.", remedy="Give an absolute path or a URL.")
+        self._root = root
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        with _local_errors(self._root):
+            return {
+                os.path.relpath(path, self._root): os.stat(path).st_size
+                for parent, _, names in os.walk(self._root / folder)
+                for name in names
+                for path in (os.path.join(parent, name),)
+            }
+
+    def names(self, folder: str) -> set[str]:
+        with _local_errors(self._root):
+            try:
+                return set(os.listdir(self._root / folder))
+            except FileNotFoundError:
+                return set()
+
+    def read(self, path: str) -> bytes | None:
+        with _local_errors(self._root):
+            try:
+                return (self._root / path).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
+        with _local_errors(self._root):
+            for path, size in sizes.items():
+                with (self._root / path).open("rb") as file:
+                    file.seek(max(0, size - length))
+                    yield path, file.read(length)
+
+    def write_new(self, path: str, value: bytes) -> bool:
+        target = self._root / path
+        temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
+        with _local_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(value)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    os.link(temporary, target)
+                except FileExistsError:
+                    return False
+            finally:
+                temporary.unlink(missing_ok=True)
+        self.sync([path])
+        return True
+
+    def delete(self, path: str) -> None:
+        target = self._root / path
+        with _local_errors(target):
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        files = [self._root / path for path in paths]
+        # Spark may have made every folder on the way, so all names up to the root of the disk count.
+        folders = {parent for file in files for parent in file.parents}
+        with _local_errors(self._root):
+            for file in files:
+                _fsync(file)
+            for folder in folders:
+                try:
+                    _fsync(folder)
+                except PermissionError:
+                    continue  # a folder we may not even read was there before us
+
+
+class ObjectFiles:
+    """Files in an object store."""
+
+    def __init__(self, url: str, store: ObjectStore) -> None:
+        self._url = url
+        self._store = store
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        import obstore
+
+        with self._errors():
+            return {
+                str(meta["path"]): int(meta["size"]) for batch in obstore.list(self._store, folder) for meta in batch
+            }
+
+    def names(self, folder: str) -> set[str]:
+        import obstore
+
+        with self._errors():
+            found = obstore.list_with_delimiter(self._store, folder or None)
+        paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        return {str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths}
+
+    def read(self, path: str) -> bytes | None:
+        import obstore
+
+        with self._errors():
+            try:
+                return bytes(obstore.get(self._store, path).bytes())
+            except FileNotFoundError:
+                return None
+
+    def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
+        import obstore
+
+        def tail(item: tuple[str, int]) -> tuple[str, bytes]:
+            path, size = item
+            start = max(0, size - length)
+            return path, bytes(obstore.get_range(self._store, path, start=start, end=size)) if size else b""
+
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            yield from pool.map(tail, sizes.items())
+
+    def write_new(self, path: str, value: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+
+        try:
+            obstore.put(self._store, path, value, mode="create")
+        except AlreadyExistsError:
+            return False
+        except (PermissionDeniedError, PermissionError) as error:
+            raise self._no_permission(error) from error
+        except (BaseError, OSError) as error:
+            raise OutcomeUnknown(
+                f"Whether {self._url}/{path} was written is not known: {str(error).splitlines()[0]}",
+                remedy="Nothing: the next try looks at the store first.",
+            ) from error
+        return True
+
+    def delete(self, path: str) -> None:
+        import obstore
+
+        with self._errors():
+            below = list(self.sizes(path))
+            if below:
+                obstore.delete(self._store, below)
+            else:
+                self._delete_file(path)
+
+    def _delete_file(self, path: str) -> None:
+        import obstore
+
+        try:
+            obstore.delete(self._store, path)
+        except FileNotFoundError:
+            return
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """An object store acknowledges only what is durable."""
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            yield
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+            raise self._no_permission(error) from error
+        except (BaseError, OSError) as error:
+            raise NotApplied(
+                f"The object store at {self._url} does not answer: {str(error).splitlines()[0]}",
+                remedy="Check that the store is up and that the bucket exists, then try again.",
+            ) from error
+
+    def _no_permission(self, error: Exception) -> Refused:
+        return Refused(
+            f"The object store says no at {self._url}: {str(error).splitlines()[0]}",
+            remedy="Give the connection's credentials read, write, list and delete permission there.",
+        )
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
