@@ -53,11 +53,10 @@ OPEN_STEPS_MAX = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """The user's function. ``files`` are its siblings, shipped with it; ``digest`` goes into the ledger."""
+    """The user's function. ``digest``, of the file and its siblings, goes into the ledger."""
 
     path: str
     function: str
-    files: tuple[str, ...] = ()
     digest: str | None = None
 
     def __str__(self) -> str:
@@ -300,7 +299,7 @@ class Coordinator:
                 "sinks": plans,
             },
             secrets=read.secrets,
-            files=(transform.path, *transform.files),
+            files=(transform.path,),
             description=f"stage {opened.txn_id}",
         )
 

@@ -18,7 +18,7 @@ import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_epochs.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.model import Checkpoint, JsonDict, OpenRecord, Run
@@ -106,12 +106,17 @@ class EpochOperator(BaseOperator):
                 dag_id=dag.dag_id,
                 source=self.source,
                 sinks=tuple(self.sinks),
-                transform=find_transform(self.transform, _transform_folders(Path(dag.fileloc).parent)),
+                transform=self._transform(Path(dag.fileloc).parent),
                 keep_epochs=self.keep_epochs,
             ),
             ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
             env=self.environment,
         )
+
+    def _transform(self, beside_dag: Path) -> Transform:
+        """The transform's name; the steps that run or record the file look for it, and only they need it."""
+        path, function = parse_transform(self.transform)
+        return Transform(path=path, function=function)
 
     def _checkpoints(self) -> list[Checkpoint]:
         values = self.checkpoint if isinstance(self.checkpoint, (list, tuple)) else [self.checkpoint]
@@ -136,7 +141,13 @@ class EpochOperator(BaseOperator):
         return seconds, metrics
 
 
-class OpenEpochOperator(EpochOperator):
+class _NeedsTransform(EpochOperator):
+    def _transform(self, beside_dag: Path) -> Transform:
+        dags = Path(conf.get("core", "dags_folder"))
+        return find_transform(self.transform, [beside_dag, beside_dag.parent, dags, dags.parent])
+
+
+class OpenEpochOperator(_NeedsTransform):
     """Recovers what earlier runs left, then opens an epoch for this run; skips if there is no new data.
 
     Reads the DAG params ``max_records`` and ``starting``, where they are set, over the source's own.
@@ -151,7 +162,7 @@ class OpenEpochOperator(EpochOperator):
         return coordinator.checkpoint(coordinator.ledger.view(opened.txn.epoch))
 
 
-class StageEpochOperator(EpochOperator):
+class StageEpochOperator(_NeedsTransform):
     """Runs the Spark micro-batch: every sink's rows become durable where no reader sees them."""
 
     step = "stage"
@@ -257,8 +268,3 @@ def to_xcom(checkpoint: Checkpoint) -> JsonDict:
 
 def _run_of(context: Context) -> Run:
     return Run(dag_id=context["dag"].dag_id, run_id=str(context["run_id"]))
-
-
-def _transform_folders(beside_dag: Path) -> list[Path]:
-    dags = Path(conf.get("core", "dags_folder"))
-    return [beside_dag, beside_dag.parent, dags, dags.parent]

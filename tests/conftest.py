@@ -1,0 +1,55 @@
+"""Session fixtures: real servers, each started when the first test asks for it, one of a kind per session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
+import pytest
+
+from stack.broker import Broker
+from stack.connect import ConnectServer
+from stack.jars import Jars, fetch
+from stack.s3 import S3Server
+from stack.spark import S3Access
+from stack.standalone import StandaloneCluster
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the servers' data and logs."""
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def jars() -> Jars:
+    return fetch()
+
+
+@pytest.fixture(scope="session")
+def broker(servers: Path, jars: Jars) -> Iterator[Broker]:
+    """Kafka at ``broker.bootstrap``; topics are not created by use."""
+    with Broker(servers / "broker", jars) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(servers: Path) -> Iterator[S3Access]:
+    """S3 at ``s3.endpoint`` with ``s3.bucket``, ``s3.key``, ``s3.secret``; honours ``If-None-Match``."""
+    with S3Server(servers / "s3") as server:
+        yield server.access
+
+
+@pytest.fixture(scope="session")
+def connect(servers: Path, jars: Jars, s3: S3Access) -> Iterator[ConnectServer]:
+    """Spark Connect at ``connect.url``, with Delta, Kafka, and ``s3a://`` set up for the ``s3`` fixture."""
+    with ConnectServer(servers / "connect", jars, s3=s3) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def standalone(servers: Path) -> Iterator[StandaloneCluster]:
+    """A Spark cluster at ``standalone.master``: two workers of one core and 1 GB each."""
+    with StandaloneCluster(servers / "standalone") as cluster:
+        yield cluster

@@ -1,0 +1,22 @@
+"""An Airflow home of this test session's own. Imported first by conftest: Airflow reads its settings on import."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+HOME = Path(tempfile.mkdtemp(prefix="epochs-airflow-home-"))
+DAGS = HOME / "dags"
+DAGS.mkdir()
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+
+os.environ.update(
+    AIRFLOW_HOME=str(HOME),
+    AIRFLOW__CORE__DAGS_FOLDER=str(DAGS),
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{HOME / 'airflow.db'}",
+    AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
+)
