@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.transform_files import find_transform, parse_transform
+
+
+@pytest.mark.parametrize("text", ["orders.py", "orders:orders", "orders.py:", "orders.py:not a name", ":orders", ""])
+def test_a_transform_that_is_not_file_colon_function_is_refused_with_the_expected_form(text: str) -> None:
+    with pytest.raises(ValueError, match=r"path/to/file\.py:function"):
+        parse_transform(text)
+
+
+def test_a_relative_transform_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "b" / "orders.py").write_text("def orders(batch, epoch): ...\n")
+    found = find_transform("orders.py:orders", [tmp_path / "a", tmp_path / "b"])
+    assert found.path == str(tmp_path / "b" / "orders.py")
+    assert found.function == "orders"
+
+
+def test_an_absolute_transform_needs_no_folder(tmp_path: Path) -> None:
+    file = tmp_path / "orders.py"
+    file.write_text("def orders(batch, epoch): ...\n")
+    assert find_transform(f"{file}:orders", [Path("/nowhere")]).path == str(file)
+
+
+def test_a_missing_transform_is_refused_naming_every_place_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        find_transform("orders.py:orders", [tmp_path / "a", tmp_path / "b"])
+    assert str(tmp_path / "a" / "orders.py") in str(refused.value)
+    assert str(tmp_path / "b" / "orders.py") in str(refused.value)
+
+
+def test_the_digest_changes_with_the_file_and_with_a_sibling_it_imports_and_with_nothing_else(tmp_path: Path) -> None:
+    file, sibling, stranger = tmp_path / "orders.py", tmp_path / "helpers.py", tmp_path / "stranger.py"
+    file.write_text("import helpers\n")
+    sibling.write_text("A = 1\n")
+    stranger.write_text("A = 1\n")
+
+    def digest() -> str | None:
+        return find_transform("orders.py:orders", [tmp_path]).digest
+
+    first = digest()
+    stranger.write_text("A = 2\n")
+    assert digest() == first
+    sibling.write_text("A = 2\n")
+    second = digest()
+    assert second != first
+    file.write_text("import helpers  # changed\n")
+    assert digest() not in (first, second)
