@@ -430,6 +430,15 @@ class Coordinator:
         self._after_complete(view)
         return self.checkpoint(view)
 
+    def newest_complete(self) -> CompleteRecord:
+        """The newest complete epoch: what hints (asset events, consumer offsets) carry, also after a clear of an old run.
+
+        There must be one.
+        """
+        record = self.ledger.complete_record(self.ledger.newest_complete())
+        assert record, "complete.json is never deleted"
+        return record
+
     def _put_complete(self, view: EpochView, run: Run, metrics: JsonDict) -> EpochView:
         if view.complete:
             return view
@@ -467,7 +476,7 @@ class Coordinator:
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete
         with self._tolerated("committing the consumer group's offsets"):
-            self.pipeline.source.acknowledge(self.pipeline.name, view.complete.ranges, self.env)
+            self.pipeline.source.acknowledge(self.pipeline.name, self.newest_complete().ranges, self.env)
         for epoch in (view.number - 1, view.number):
             with self._tolerated(f"sweeping epoch {epoch}"):
                 self._sweep(epoch)

@@ -228,11 +228,12 @@ class CompleteEpochOperator(EpochOperator):
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         seconds, metrics = self._measurements()  # a stale XCom does no harm here
         checkpoint = coordinator.complete(run, {**metrics, "seconds": seconds})
+        newest = coordinator.newest_complete()
         for sink, asset in self.assets.items():
-            if receipt := checkpoint.receipts.get(sink):
+            if receipt := newest.receipts.get(sink):
                 context["outlet_events"][asset].extra.update(
                     pipeline=self.pipeline,
-                    epoch=checkpoint.epoch,
+                    epoch=newest.txn.epoch,
                     sink=sink,
                     rows=receipt.rows,
                     version=receipt.version,
