@@ -31,7 +31,8 @@ class Sink(Protocol):
     from the specification in the ledger, not from today's DAG.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def asset_uri(self, pipeline: str) -> str:
         """The URI of the Airflow asset that stands for the sink's data; needs no connection."""

@@ -1,0 +1,130 @@
+"""An environment in memory: connections, a "Spark" that runs Python functions, phases that can crash or pause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import JsonDict, OffsetRange
+from airflow_epochs.testing.stores import Observer, unobserved
+from airflow_epochs.testing.world import MemoryWorld, Place, Row
+
+
+class Crash(BaseException):
+    """The process dies here. Not an ``Exception``: no handler may soften it."""
+
+
+@dataclass
+class Observed:
+    """An observer that records what it sees and acts once, at the moment ``at`` (counted from 0).
+
+    ``then`` defaults to a crash; give it a function to do something else meanwhile, as a second process would.
+    """
+
+    at: int | None = None
+    then: Callable[[], None] | None = None
+    seen: list[str] = field(default_factory=list)
+
+    def __call__(self, moment: str) -> None:
+        self.seen.append(moment)
+        if len(self.seen) - 1 != self.at:
+            return
+        if self.then is None:
+            raise Crash(moment)
+        self.then()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEpoch:
+    """What a transform may know of its epoch; the same for every attempt but ``attempt``."""
+
+    pipeline: str
+    epoch: int
+    attempt: int
+    now: str
+    seed: int
+
+
+MemoryTransform = Callable[[list[Row], MemoryEpoch], "list[Row] | Mapping[str, list[Row] | str]"]
+"""Rows for every sink, or per sink its rows, or, in place of rows, why they cannot be staged."""
+
+
+def keep_all(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
+    """The transform that shows every record in every sink."""
+    return batch
+
+
+class MemorySpark:
+    """Runs the ``stage`` job: reads the planned ranges, transforms, and fills every sink's staging place."""
+
+    def __init__(self, transform: MemoryTransform = keep_all) -> None:
+        self.transform = transform
+        self.jobs: list[SparkJob] = []
+        self.stopped: list[JsonDict] = []
+        self._sessions = 0
+
+    def new_session(self) -> JsonDict:
+        self._sessions += 1
+        return {"session": self._sessions}
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if job.kind != "stage":
+            raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="use real Spark for this job.")
+        self.jobs.append(job)
+        batch = _read(job.args["read"])
+        per_sink = self._transformed(job.args, batch)
+        sinks = {name: _stage(plan, per_sink[name]) for name, plan in job.args["sinks"].items()}
+        return {"sinks": sinks, "metrics": {"rows_in": len(batch)}, "warnings": []}
+
+    def cancel(self) -> None:
+        """Nothing runs in memory while anybody could cancel it."""
+
+    def stop(self, session: JsonDict) -> None:
+        self.stopped.append(session)
+
+    def _transformed(self, args: JsonDict, batch: list[Row]) -> Mapping[str, list[Row] | str]:
+        epoch = MemoryEpoch(
+            pipeline=args["pipeline"],
+            epoch=args["epoch"],
+            attempt=args["attempt"],
+            now=args["now"],
+            seed=args["seed"],
+        )
+        try:
+            result = self.transform(batch, epoch)
+        except Exception as error:
+            raise NotApplied(f"The transform failed: {error!r}.", remedy="mend it and clear the task.") from error
+        return result if isinstance(result, Mapping) else dict.fromkeys(args["sinks"], result)
+
+
+def _read(options: Mapping[str, str]) -> list[Row]:
+    world = MemoryWorld.named(options["world"])
+    ranges = json.loads(options["ranges"])
+    return [row for topic, per_topic in ranges.items() for r in per_topic for row in world.read(topic, OffsetRange(*r))]
+
+
+def _stage(plan: JsonDict, rows: list[Row] | str) -> JsonDict:
+    if isinstance(rows, str):
+        return {"place": plan["place"], "rows": None, "problem": rows}
+    MemoryWorld.named(plan["world"]).stage(plan["place"], Place(plan["txn_id"], tuple(rows)))
+    return {"place": plan["place"], "rows": len(rows), "problem": None}
+
+
+@dataclass
+class MemoryEnvironment:
+    """Connections in a dict, Spark in memory. ``observer`` sees every named phase of the coordinator."""
+
+    spark: MemorySpark = field(default_factory=MemorySpark)
+    connections: dict[str, Connection] = field(default_factory=dict)
+    observer: Observer = unobserved
+
+    def connection(self, conn_id: str) -> Connection:
+        if conn_id not in self.connections:
+            raise Refused(f"There is no connection {conn_id!r}.", remedy="add it to MemoryEnvironment.connections.")
+        return self.connections[conn_id]
+
+    def reached(self, phase: str) -> None:
+        self.observer(phase)

@@ -1,0 +1,61 @@
+"""Short ways to a pipeline over a ``MemoryWorld`` and to a whole epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import Checkpoint, Run
+from airflow_epochs.store import Store
+from airflow_epochs.testing.environment import MemoryEnvironment
+from airflow_epochs.testing.sinks import MemorySink
+from airflow_epochs.testing.sources import MemorySource
+from airflow_epochs.testing.stores import DictStore
+from airflow_epochs.testing.world import MemoryWorld
+
+
+def memory_ledger(pipeline: str = "orders", store: Store | None = None) -> Ledger:
+    """A ledger in memory, or on another store."""
+    return Ledger(store or DictStore(), pipeline)
+
+
+def memory_pipeline(
+    world: MemoryWorld,
+    sinks: Iterable[str] = ("orders",),
+    *,
+    name: str = "orders",
+    dag_id: str = "dag",
+    topics: tuple[str, ...] = ("orders",),
+    keep_epochs: int = 1000,
+) -> Pipeline:
+    """A pipeline from the world's topics to tables named as the sinks."""
+    return Pipeline(
+        name=name,
+        dag_id=dag_id,
+        source=MemorySource(world=world.name, topics=topics),
+        sinks=tuple(MemorySink(name=sink, world=world.name) for sink in sinks),
+        transform=Transform(path="memory.py", function="keep_all"),
+        keep_epochs=keep_epochs,
+    )
+
+
+def memory_coordinator(
+    world: MemoryWorld, pipeline: Pipeline, *, env: MemoryEnvironment | None = None, store: Store | None = None
+) -> Coordinator:
+    """A coordinator as a task process makes one: nothing in it outlives the task."""
+    return Coordinator(
+        pipeline=pipeline,
+        ledger=memory_ledger(pipeline.name, store or world.store),
+        env=env or MemoryEnvironment(),
+    )
+
+
+def run_epoch(coordinator: Coordinator, run: Run) -> Checkpoint:
+    """All tasks of one Airflow run in order, but ``abort``. Raises what the first failing task raises."""
+    opened = coordinator.open(run)
+    report = coordinator.stage(run).stage
+    coordinator.vote(run, report)
+    for sink in opened.sinks:
+        coordinator.commit(run, sink)
+    return coordinator.complete(run)

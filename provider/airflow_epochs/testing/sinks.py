@@ -1,0 +1,96 @@
+"""A sink that keeps its rows in a ``MemoryWorld``: the whole contract of ``sinks.base.Sink``, without a disk."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.testing.world import MemoryWorld, Place, TableCommit, marker_of
+
+_EPOCH_0 = "1970-01-01T00:00:00+00:00"
+"""When everything in memory happens: a repeat must return the same receipt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySink:
+    """The table ``table`` (by default named as the sink) of the world named ``world``."""
+
+    name: str
+    world: str
+    table: str = ""
+
+    def spec(self) -> JsonDict:
+        return {"kind": "memory", "name": self.name, "world": self.world, "table": self.table}
+
+    @classmethod
+    def from_spec(cls, spec: JsonDict) -> MemorySink:
+        return cls(name=spec["name"], world=spec["world"], table=spec["table"])
+
+    def asset_uri(self, pipeline: str) -> str:
+        return f"memory://{self.world}/{self._table}"
+
+    @property
+    def _table(self) -> str:
+        return self.table or self.name
+
+    def _app(self, pipeline: str) -> str:
+        return f"{pipeline}.{self.name}"
+
+    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        txn = attempt.txn
+        place = f"{self._table}/{attempt.ledger_id}.{self.name}/{txn.epoch}-{txn.attempt}-{nonce}"
+        return {"kind": "memory", "place": place, "world": self.world, "txn_id": str(txn)}
+
+    def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        world = MemoryWorld.named(self.world)
+        if reason := self._objection(world, attempt, world.place(claim.place)):
+            return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
+        place = world.places[claim.place]
+        return Vote(vote=VoteKind.VOTE_COMMIT, staged=_staged(claim.place, place))
+
+    def _objection(self, world: MemoryWorld, attempt: SinkAttempt, place: Place | None) -> str | None:
+        if place is None or not place.log:
+            return "nothing is staged"
+        if place.txn_id != str(attempt.txn):
+            return f"what is staged belongs to {place.txn_id}"
+        if world.marker(self._table, self._app(attempt.txn.pipeline)) != _text(attempt.previous):
+            return "the table's marker is not the previous epoch's"
+        return world.refusals.get(self.name)
+
+    def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        commit = TableCommit(self._app(attempt.txn.pipeline), str(attempt.txn), staged.place)
+        version = MemoryWorld.named(self.world).publish(self._table, commit, _text(attempt.previous))
+        return Receipt(
+            txn_id=str(attempt.txn),
+            sink=self.name,
+            rows=staged.rows,
+            files=staged.files,
+            bytes=staged.bytes,
+            version=version,
+            committed_at=_EPOCH_0,
+        )
+
+    def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
+        MemoryWorld.named(self.world).discard(place, published=published)
+
+    def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        return marker_of(MemoryWorld.named(self.world).marker(self._table, self._app(pipeline)))
+
+
+def _text(txn: TransactionId | None) -> str | None:
+    return str(txn) if txn else None
+
+
+def _staged(name: str, place: Place) -> Staged:
+    content = repr([tuple(row) for row in place.rows]).encode()
+    return Staged(
+        place=name,
+        version=1,
+        files=1 if place.rows else 0,
+        rows=len(place.rows),
+        bytes=len(content),
+        digest=hashlib.sha256(content).hexdigest(),
+    )

@@ -1,0 +1,54 @@
+"""A source that plans ranges of a ``MemoryWorld``'s topics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges
+from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
+from airflow_epochs.testing.world import MemoryWorld
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySource:
+    """Topics of the world named ``world``. Takes what is there, at most ``max_records`` per partition; never waits."""
+
+    world: str
+    topics: tuple[str, ...]
+    max_records: int | None = None
+
+    def spec(self) -> JsonDict:
+        return {"kind": "memory", "world": self.world, "topics": list(self.topics), "max_records": self.max_records}
+
+    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        world = MemoryWorld.named(self.world)
+        at_most = limits.max_records or self.max_records
+        starts = {(topic, r.partition): r.end for topic, rs in position.ranges.items() for r in rs} if position else {}
+        ranges: Ranges = {}
+        for topic in self.topics:
+            ranges[topic] = tuple(
+                _next_range(partition, starts.get((topic, partition), 0), end, at_most)
+                for partition, end in sorted(world.ends(topic).items())
+            )
+        if not any(r.end > r.start for per_topic in ranges.values() for r in per_topic):
+            return None
+        self.check(ranges, {}, env)
+        return PlannedEpoch(ranges=ranges, state={"topics": sorted(self.topics)})
+
+    def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        world = MemoryWorld.named(self.world)
+        for topic, per_topic in ranges.items():
+            for each in per_topic:
+                world.read(topic, each)
+
+    def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
+        return SparkRead(options={"world": self.world, "ranges": json.dumps(ranges)})
+
+    def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
+        MemoryWorld.named(self.world).acknowledged.append(ranges)
+
+
+def _next_range(partition: int, start: int, end: int, at_most: int | None) -> OffsetRange:
+    return OffsetRange(partition, start, end if at_most is None else min(end, start + at_most))

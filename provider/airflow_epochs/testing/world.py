@@ -1,0 +1,199 @@
+"""What outlives a process, in memory: topics, tables, staging places, and the ledger's store.
+
+A table is modelled on a Delta table with staged files: a commit only *refers* to the files of a staging place,
+so clearing away a published place loses rows here as it would there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import Marker, OffsetRange, TransactionId
+from airflow_epochs.testing.stores import DictStore, Observer, unobserved
+
+_WORLDS: WeakValueDictionary[str, MemoryWorld] = WeakValueDictionary()
+
+
+class Row(NamedTuple):
+    """One record on its way: where it came from, and its value."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: object
+
+
+@dataclass(frozen=True)
+class Place:
+    """One staging place. ``log`` says what was staged; ``files`` are the rows, which a commit makes the table's."""
+
+    txn_id: str
+    rows: tuple[Row, ...]
+    log: bool = True
+    files: bool = True
+
+
+class TableCommit(NamedTuple):
+    app: str
+    txn_id: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """What readers of a table see."""
+
+    name: str
+    commits: tuple[TableCommit, ...] = ()
+    visible: tuple[Row, ...] = ()
+
+    def values(self) -> list[object]:
+        """The visible rows' values, in offset order."""
+        return [row.value for row in sorted(self.visible, key=lambda row: row[:3])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Topic:
+    partitions: dict[int, list[object]] = field(default_factory=dict)
+    gone_before: dict[int, int] = field(default_factory=dict)
+
+
+class MemoryWorld:
+    """Topics, tables, places and the ledger's store. Found again by ``MemoryWorld.named(world.name)``.
+
+    Attributes:
+        store: The ledger's store.
+        tables: Per table, its commits; each is atomic and carries the marker.
+        places: All staging places there are.
+        observer: Called before and after every effect on tables and places; ``observe`` sets the store's, too.
+        refusals: Per sink name, why its next votes are VOTE_ABORT; a schema that does not match, say.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = name or uuid.uuid4().hex
+        self.store = DictStore()
+        self.tables: dict[str, tuple[TableCommit, ...]] = {}
+        self.places: dict[str, Place] = {}
+        self.refusals: dict[str, str] = {}
+        self.acknowledged: list[dict[str, tuple[OffsetRange, ...]]] = []
+        self.observer: Observer = unobserved
+        self._topics: dict[str, _Topic] = {}
+        _WORLDS[self.name] = self
+
+    @staticmethod
+    def named(name: str) -> MemoryWorld:
+        """Raises Refused if there is no such world in this process."""
+        try:
+            return _WORLDS[name]
+        except KeyError:
+            raise Refused(
+                f"There is no MemoryWorld {name!r} in this process.",
+                remedy="keep a reference to the MemoryWorld as long as its sinks and sources are in use.",
+            ) from None
+
+    def observe(self, observer: Observer) -> None:
+        """Let ``observer`` see every effect, the store's included."""
+        self.observer = self.store.observer = observer
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def produce(self, topic: str, partition: int, values: list[object]) -> None:
+        self._topics.setdefault(topic, _Topic()).partitions.setdefault(partition, []).extend(values)
+
+    def expire(self, topic: str, partition: int, before: int) -> None:
+        """Delete what is before an offset, as retention does."""
+        self._topics[topic].gone_before[partition] = before
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Per partition, the first offset not yet written."""
+        return {number: len(values) for number, values in self._topics.get(topic, _Topic()).partitions.items()}
+
+    def start(self, topic: str, partition: int) -> int:
+        """The first offset still there."""
+        return self._topics[topic].gone_before.get(partition, 0)
+
+    def read(self, topic: str, wanted: OffsetRange) -> tuple[Row, ...]:
+        """The records of a range. Raises Corrupt if some are gone."""
+        start = self.start(topic, wanted.partition)
+        if wanted.start < start:
+            raise Corrupt(
+                f"{topic}-{wanted.partition}: offsets [{wanted.start}, {min(start, wanted.end)}) are gone.",
+                remedy="restore them, or move the pipeline to a new name with `starting` offsets.",
+            )
+        values = self._topics[topic].partitions[wanted.partition][wanted.start : wanted.end]
+        return tuple(Row(topic, wanted.partition, wanted.start + n, value) for n, value in enumerate(values))
+
+    # -- tables and places ----------------------------------------------------------------------------------------
+
+    def table(self, name: str) -> Table:
+        """What readers see now. Raises AssertionError if a published place's files are gone."""
+        commits = self.tables.get(name, ())
+        places = [self.places.get(commit.place) for commit in commits]
+        lost = [commit for commit, place in zip(commits, places, strict=True) if not (place and place.files)]
+        assert not lost, f"published files were deleted: {lost}"
+        return Table(name, commits, tuple(row for place in places if place for row in place.rows))
+
+    def place(self, name: str) -> Place | None:
+        return self.places.get(name)
+
+    def stage(self, name: str, place: Place) -> None:
+        """Write a staging place, atomically. Raises Refused if it exists: every try has its own."""
+        self.observer(f"before stage {name}")
+        if name in self.places:
+            raise Refused(f"The staging place {name} exists already.", remedy="report this: places are never reused.")
+        self.places[name] = place
+        self.observer(f"after stage {name}")
+
+    def marker(self, table: str, app: str) -> str | None:
+        """The transaction id of the last commit of ``app``."""
+        return next((c.txn_id for c in reversed(self.tables.get(table, ())) if c.app == app), None)
+
+    def publish(self, table: str, commit: TableCommit, previous: str | None) -> int:
+        """Compare the marker and commit, atomically; the version, also if it is a repeat.
+
+        Raises:
+            Corrupt: The marker is neither ``previous`` nor this commit's, or the files are gone.
+        """
+        self.observer(f"before publish {table} {commit.txn_id}")
+        version = self._published(table, commit, previous)
+        self.observer(f"after publish {table} {commit.txn_id}")
+        return version
+
+    def _published(self, table: str, commit: TableCommit, previous: str | None) -> int:
+        commits, found = self.tables.get(table, ()), self.marker(table, commit.app)
+        if found == commit.txn_id:
+            return [c.txn_id for c in commits].index(commit.txn_id)
+        if found != previous:
+            raise Corrupt(
+                f"The table {table} shows {found}, not {previous}.", remedy="find out who else writes with this name."
+            )
+        place = self.places.get(commit.place)
+        if not place or not place.files:
+            raise Corrupt(f"The staged files {commit.place} are gone.", remedy="restore them.")
+        self.tables[table] = (*commits, commit)
+        return len(commits)
+
+    def discard(self, name: str, *, published: bool) -> None:
+        """Delete a place; of a published one only the log. Idempotent."""
+        self.observer(f"before discard {name}")
+        place = self.places.get(name)
+        if place and published:
+            self.places[name] = replace(place, log=False)
+        else:
+            self.places.pop(name, None)
+        self.observer(f"after discard {name}")
+
+    # -- what is left at the end --------------------------------------------------------------------------------
+
+    def litter(self) -> set[str]:
+        """Staging places that no commit refers to, and published ones whose log is still there."""
+        published = {commit.place for commits in self.tables.values() for commit in commits}
+        return {name for name, place in self.places.items() if name not in published or place.log}
+
+
+def marker_of(txn_id: str | None) -> Marker | None:
+    return Marker.of(TransactionId.parse(txn_id)) if txn_id else None
