@@ -1,0 +1,126 @@
+"""Fetches the jars that ``ivy.xml`` names, with the Ivy that pyspark ships, into a cache outside the project.
+
+The cache folder is ``$EPOCHS_CACHE``, by default ``~/.cache/airflow-epochs``. A set of jars is keyed by a hash
+of ``ivy.xml`` and of pyspark's version. It appears there by one rename: a killed download leaves nothing behind
+that looks like a set, and two callers at once fetch it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from stack.processes import StackError
+
+IVY_XML = Path(__file__).parents[1] / "ivy.xml"
+CONFS = ("spark", "broker", "s3")
+FETCH_S = 600
+
+
+@dataclass(frozen=True)
+class Jars:
+    """Folders of jars, one for each configuration of ``ivy.xml``."""
+
+    root: Path
+
+    def folder(self, conf: str) -> Path:
+        return self.root / conf
+
+    def paths(self, *confs: str) -> list[Path]:
+        return [jar for conf in confs for jar in sorted(self.folder(conf).glob("*.jar"))]
+
+    def classpath(self, conf: str) -> str:
+        return str(self.folder(conf) / "*")
+
+
+def pyspark_home() -> Path:
+    """The folder of the installed pyspark, which serves as SPARK_HOME. Found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StackError("pyspark is not installed. What to do: install the project with its dev extra.")
+    return Path(spec.origin).parent
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("EPOCHS_CACHE") or Path.home() / ".cache" / "airflow-epochs")
+
+
+def fetch(*confs: str) -> Jars:
+    """Return the jars of ``confs`` (default: all), fetching what the cache does not have.
+
+    Raises:
+        StackError: They cannot be had. Nothing was added to the cache.
+    """
+    jars = Jars(cache_folder() / "jars" / _key())
+    missing = [conf for conf in confs or CONFS if not jars.folder(conf).exists()]
+    if missing:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda conf: _fetch_one(jars, conf), missing))
+    return jars
+
+
+def _key() -> str:
+    ivy = next((pyspark_home() / "jars").glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise StackError("This pyspark ships no Ivy. What to do: install pyspark (not only pyspark-client).")
+    spark_core = next((pyspark_home() / "jars").glob("spark-core_*.jar"))
+    return hashlib.sha256(IVY_XML.read_bytes() + spark_core.name.encode()).hexdigest()[:16]
+
+
+def _fetch_one(jars: Jars, conf: str) -> None:
+    jars.root.mkdir(parents=True, exist_ok=True)
+    with _locked(jars.root / f".{conf}.lock"):
+        if jars.folder(conf).exists():
+            return
+        with tempfile.TemporaryDirectory(prefix=f".{conf}-", dir=jars.root) as temporary:
+            found = Path(temporary) / "jars"
+            _resolve(conf, Path(temporary), found)
+            if conf != "broker":
+                _leave_out_what_spark_has(found)
+            found.rename(jars.folder(conf))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _resolve(conf: str, work: Path, found: Path) -> None:
+    ivy = next((pyspark_home() / "jars").glob("ivy-*.jar"))
+    argv = ["java", "-jar", str(ivy), "-cache", str(work / "ivy"), "-ivy", str(IVY_XML), "-confs", conf]
+    argv += ["-types", "jar", "bundle", "-retrieve", f"{found}/[artifact]-[revision].[ext]"]
+    if settings := os.environ.get("EPOCHS_IVY_SETTINGS"):  # a mirror instead of Maven Central
+        argv += ["-settings", settings]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_S, check=False)
+    except FileNotFoundError:
+        raise StackError("java is not on the PATH. What to do: install Java 17 or newer.") from None
+    except subprocess.TimeoutExpired:
+        raise StackError(f"The {conf} jars were not fetched within {FETCH_S} s. What to do: try again.") from None
+    if done.returncode or not list(found.glob("*.jar")):
+        problems = [line for line in done.stdout.splitlines() if "::" in line or "ERROR" in line][-25:]
+        raise StackError(f"The {conf} jars cannot be resolved:\n" + "\n".join(problems) + done.stderr)
+
+
+def _leave_out_what_spark_has(found: Path) -> None:
+    has = {_artifact(jar.name) for jar in (pyspark_home() / "jars").glob("*.jar")}
+    for jar in found.glob("*.jar"):
+        if _artifact(jar.name) in has:
+            jar.unlink()
+
+
+def _artifact(jar: str) -> str:
+    """``kafka-clients-3.9.2.jar`` → ``kafka-clients``; a classifier after the version is dropped too."""
+    return re.sub(r"-\d[^-]*(-.*)?\.jar$", "", jar)

@@ -1,0 +1,174 @@
+"""Starting, watching and ending server processes; free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+from typing_extensions import Self
+
+CHILD = Path(__file__).with_name("child.py")
+READY_S = 90.0
+
+
+class StackError(RuntimeError):
+    """A server did not start, or is not there. The message carries the end of its log."""
+
+
+def free_port() -> int:
+    """Reserve a free port of 127.0.0.1.
+
+    The connection made to it leaves it in TIME_WAIT for a minute: the system hands it to nobody else, while a
+    server that sets SO_REUSEADDR (all of ours do) may bind it.
+    """
+    with socket.socket() as server, socket.socket() as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        accepted.close()  # the side that closes first gets the TIME_WAIT
+        port = server.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether something on 127.0.0.1 accepts connections to ``port``."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+class Process:
+    """One child process in a process group of its own, writing to one log file.
+
+    Start it from a thread that lives as long as it should: Linux ends it together with that thread.
+    """
+
+    def __init__(self, name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.name, self.argv, self.log = name, list(argv), log
+        self.env = {**os.environ, **(env or {})}
+        self._popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._popen is None:
+            raise StackError(f"{self.name} is not started")
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen is not None and self._popen.poll() is None
+
+    def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        argv = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), *self.argv]
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                argv,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, ready: Callable[[], bool], *, deadline_s: float = READY_S) -> None:
+        """Return when ``ready()`` is true. Raises StackError if the process ends, or time runs out, before."""
+        end = time.monotonic() + deadline_s
+        while not ready():
+            if not self.running:
+                raise StackError(f"{self.name} ended while starting. {self._tail()}")
+            if time.monotonic() > end:
+                raise StackError(f"{self.name} was not ready after {deadline_s:.0f} s. {self._tail()}")
+            time.sleep(0.05)
+
+    def wait_success(self, *, deadline_s: float = READY_S) -> None:
+        """Wait for a process that is meant to end. Raises StackError if it fails."""
+        assert self._popen is not None
+        try:
+            code = self._popen.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise StackError(f"{self.name} has not ended after {deadline_s:.0f} s. {self._tail()}") from None
+        if code:
+            raise StackError(f"{self.name} failed with exit code {code}. {self._tail()}")
+
+    def stop(self, *, grace_s: float = 10.0) -> None:
+        """End the process and all it started: SIGTERM, then SIGKILL. Idempotent."""
+        if self._popen is None:
+            return
+        family = _family(self._popen.pid)
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(grace_s)
+        self._signal(signal.SIGKILL)
+        for process in family:  # those that left the process group
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._popen.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-25:]
+        return f"The end of {self.log}:\n" + "\n".join(lines)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+class Server:
+    """A server of one or more processes. Subclasses start them in ``start`` and probe them in ``wait_ready``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[Process] = []
+
+    def start(self) -> None:
+        """Start the processes without waiting for them, so that several servers can come up side by side."""
+        raise NotImplementedError
+
+    def wait_ready(self) -> None:
+        """Wait until the server has answered a real request. Raises StackError with the end of its log."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End all processes, the last started first. Idempotent."""
+        for process in reversed(self.processes):
+            process.stop()
+
+    def spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        process = Process(name, argv, log=self.folder / f"{name}.log", env=env)
+        process.start()
+        self.processes.append(process)
+        return process
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

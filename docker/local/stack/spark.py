@@ -1,0 +1,72 @@
+"""What every Spark process of the stack has in common: its environment and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.jars import Jars, pyspark_home
+
+# Without it, Kafka passwords stand in clear in Spark's plans, event log and UI. Spark replaces what it *finds*, in
+# plans of a megabyte: not anchored with \A, the search starts anew at every character (20 s for a count on a
+# Delta table).
+REDACTION = r"(?s)\A.*kafka\.(sasl|ssl)\..*"
+
+
+@dataclass(frozen=True)
+class S3Access:
+    """Where an S3-compatible server is and how to log in."""
+
+    endpoint: str
+    bucket: str
+    key: str
+    secret: str
+    region: str = "us-east-1"
+
+
+def settings(jars: Jars, *, s3: S3Access | None = None) -> dict[str, str]:
+    """Spark settings for Delta and Kafka, and for ``s3a://`` if asked for; sized for small machines."""
+    paths = jars.paths("spark", *(["s3"] if s3 else []))
+    return {
+        "spark.jars": ",".join(str(path) for path in paths),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.redaction.string.regex": REDACTION,
+        **(_s3a(s3) if s3 else {}),
+    }
+
+
+def _s3a(s3: S3Access) -> dict[str, str]:
+    return {
+        "spark.hadoop.fs.s3a.endpoint": s3.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": s3.region,
+        "spark.hadoop.fs.s3a.access.key": s3.key,
+        "spark.hadoop.fs.s3a.secret.key": s3.secret,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+        "spark.hadoop.fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        # the analytics stream would pull in the asynchronous client and one more library
+        "spark.hadoop.fs.s3a.input.stream.type": "classic",
+    }
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Environment variables of a Spark process that keeps all it writes below ``folder``."""
+    return {
+        "SPARK_HOME": str(pyspark_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "tmp"),
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+
+
+def write_defaults(folder: Path, values: Mapping[str, str]) -> Path:
+    """Write ``spark-defaults.conf`` into ``folder`` and return the folder, to be used as SPARK_CONF_DIR."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{key} {value}\n" for key, value in values.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines).replace("\\", "\\\\"))
+    return folder

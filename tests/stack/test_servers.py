@@ -1,0 +1,57 @@
+"""The servers of the local stack answer real requests and leave nothing behind."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stack.broker import Broker
+from stack.connect import ConnectServer
+from stack.spark import S3Access
+from stack.standalone import StandaloneCluster
+
+pytestmark = pytest.mark.jvm
+
+
+def test_records_given_to_the_broker_can_be_read_through_spark_connect(broker: Broker, connect: ConnectServer) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topic = f"t-{uuid.uuid4()}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(100):
+        producer.produce(topic, value=str(number))
+    assert producer.flush(10) == 0
+    session = connect.session()
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+    assert session.read.format("kafka").options(**options).load().count() == 100
+    session.stop()
+
+
+def test_spark_writes_and_reads_delta_tables_on_s3(connect: ConnectServer, s3: S3Access) -> None:
+    session = connect.session()
+    table = f"s3a://{s3.bucket}/{uuid.uuid4()}"
+    for _ in range(2):
+        session.range(10).write.format("delta").mode("append").save(table)
+    assert session.read.format("delta").load(table).count() == 20
+    session.stop()
+
+
+def test_a_standalone_cluster_has_two_workers(standalone: StandaloneCluster) -> None:
+    assert standalone._alive() == 2
+
+
+def test_a_stopped_server_leaves_no_process_behind(tmp_path: Path) -> None:
+    with StandaloneCluster(tmp_path) as cluster:
+        family = [psutil.Process(process.pid) for process in cluster.processes]
+        family += [child for process in family for child in process.children(recursive=True)]
+    assert family and not any(map(alive, family))
+
+
+def alive(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
