@@ -1,0 +1,120 @@
+"""What the source asks the brokers: where logs begin and end, and to note a consumer group's offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.sources.kafka_client import RETRY_S, KafkaClient
+from airflow_epochs.sources.kafka_connection import KafkaAccess
+from airflow_epochs.sources.kafka_logs import ClusterLog, Log, Offsets, TopicLog
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+Partition = tuple[str, int]
+
+SETTLE_S = 1.0
+"""How long a topic that was just created may take to become known to the broker that is asked."""
+
+
+class Brokers:
+    """A conversation with one cluster. A context manager."""
+
+    def __init__(self, access: KafkaAccess) -> None:
+        self._client = KafkaClient(access)
+
+    def __enter__(self) -> Brokers:
+        self._client.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def look(self, topics: Sequence[str]) -> ClusterLog:
+        """The logs of ``topics`` as they are now; topics that do not exist are left out."""
+        described = self._describe(topics)
+        partitions = [(t["name"], p["partition_index"]) for t in described for p in t["partitions"]]
+        # Beginnings first: a log never ends before a beginning that was seen earlier.
+        starts, ends = self._beginnings(partitions), self._stable_ends(partitions)
+        logs: dict[str, dict[int, Log]] = {t["name"]: {} for t in described}
+        for topic, partition in partitions:
+            logs[topic][partition] = Log(starts[topic, partition], ends[topic, partition])
+        topic_logs = {t["name"]: TopicLog(t.get("topic_id"), logs[t["name"]]) for t in described}
+        return ClusterLog(self._cluster_id(), topic_logs)
+
+    def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        """Per partition the first readable offset with a timestamp of ``ms`` or later; None: none yet."""
+        found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
+        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Commit the offsets for a consumer group. Raises NotApplied naming what was not taken."""
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        flat = [(topic, partition, at) for topic in offsets for partition, at in offsets[topic].items()]
+        wanted = {TopicPartition(topic, partition): OffsetAndMetadata(at, "", -1) for topic, partition, at in flat}
+        results = self._client.ask(
+            f"commit offsets of group {group}", lambda admin: admin.alter_group_offsets(group, wanted)
+        )
+        failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
+        if failed:
+            raise NotApplied(
+                f"Kafka did not take the offsets of consumer group {group}: {', '.join(failed[:20])}.",
+                remedy="If real consumers are in this group, choose another group_id for the KafkaSource. Only lag "
+                "monitors are affected.",
+            )
+
+    def _describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+        """The topics that exist. Those that seem not to are asked for again for a moment."""
+        settled = time.monotonic() + SETTLE_S
+        while True:
+            described = self._client.ask("describe topics", lambda admin: _existing(admin, topics))
+            if len(described) == len(topics) or time.monotonic() > settled:
+                return described
+            time.sleep(RETRY_S)
+
+    def _cluster_id(self) -> str | None:
+        cluster: dict[str, Any] = self._client.ask("describe the cluster", lambda admin: admin.describe_cluster())
+        return cluster.get("cluster_id")
+
+    def _beginnings(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        from kafka.protocol.consumer import OffsetSpec
+
+        return self._list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), stable=False)
+
+    def _stable_ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The last stable offsets: what lies behind belongs to transactions that are still open."""
+        from kafka.protocol.consumer import OffsetSpec
+
+        return self._list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), stable=True)
+
+    def _list_offsets(self, specs: dict[Partition, int], *, stable: bool) -> dict[Partition, int]:
+        from kafka import TopicPartition
+        from kafka.protocol.consumer import IsolationLevel
+
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        asked = {TopicPartition(*partition): spec for partition, spec in specs.items()}
+        found = self._client.ask(
+            "list offsets", lambda admin: admin.list_partition_offsets(asked, isolation_level=level)
+        )
+        return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
+
+
+def _existing(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, Any]]:
+    from kafka.errors import UnknownTopicOrPartitionError, for_code
+
+    found = []
+    for topic in admin.describe_topics(list(topics)):
+        error = for_code(topic["error_code"])
+        if topic["error_code"] and error is not UnknownTopicOrPartitionError:
+            raise error(topic["name"])
+        if not topic["error_code"]:
+            found.append(topic)
+    return found

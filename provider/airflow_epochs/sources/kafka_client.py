@@ -1,0 +1,193 @@
+"""kafka-python with a bound on time: every question is answered, or fails with its reason, within the timeout.
+
+By itself kafka-python can wait for ever (a TLS handshake that nobody answers has no deadline), tries a wrong
+password until its time is up, and forgets why it could not connect. So time is watched here, and failures of
+connections are remembered.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.sources.kafka_connection import KafkaAccess
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+Answer = TypeVar("Answer")
+
+RETRY_S = 0.1
+GRACE_S = 0.5
+"""kafka-python's own timeouts come first: they know better what went wrong."""
+
+
+class KafkaClient:
+    """An admin client of kafka-python. A context manager; not for use by several threads."""
+
+    def __init__(self, access: KafkaAccess) -> None:
+        self._access = access
+        self._admin: KafkaAdminClient | None = None
+        self._network: Any = None
+        self._failures: dict[str, BaseException] = {}
+        self._gave_up = False
+
+    def __enter__(self) -> KafkaClient:
+        try:
+            self._admin = self._answer("connect", self._connect)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def ask(self, doing: str, question: Callable[[KafkaAdminClient], Answer]) -> Answer:
+        """Ask, again where that can help, until the timeout. Questions must be repeatable.
+
+        Raises:
+            Refused: The brokers will not answer: login, rights, version.
+            NotApplied: No answer in time.
+        """
+        return self._answer(doing, lambda: question(self._admin))
+
+    def close(self) -> None:
+        if self._network is not None:
+            self._network.close()
+
+    def _connect(self) -> KafkaAdminClient:
+        from kafka import KafkaAdminClient
+
+        _keep_logins_out_of_logs()
+        timeout_ms = int(self._access.timeout_s * 1000)
+        return KafkaAdminClient(
+            **self._access.client_options(),
+            bootstrap_timeout_ms=timeout_ms,
+            request_timeout_ms=timeout_ms,
+            reconnect_backoff_max_ms=1000,
+            kafka_client=self._new_network,
+        )
+
+    def _new_network(self, **configs: Any) -> Any:
+        from kafka.net.compat import KafkaNetClient
+        from kafka.net.selector import NetworkSelector
+
+        loop = NetworkSelector(**configs)
+        manager = _manager_that_remembers(self._failures)(loop, **configs)
+        self._network = KafkaNetClient(net=loop, manager=manager)
+        return self._network
+
+    def _answer(self, doing: str, question: Callable[[], Answer]) -> Answer:
+        from kafka.errors import KafkaError
+
+        deadline = time.monotonic() + self._access.timeout_s
+        while True:
+            try:
+                return self._watched(deadline, question)
+            except (KafkaError, OSError, RuntimeError) as error:
+                lasting = isinstance(error, KafkaError) and not error.retriable
+                if lasting or self._gave_up or time.monotonic() + RETRY_S > deadline or self._admin is None:
+                    raise self._failure(doing, error) from error
+            time.sleep(RETRY_S)
+
+    def _watched(self, deadline: float, question: Callable[[], Answer]) -> Answer:
+        watch = threading.Timer(max(deadline - time.monotonic(), 0) + GRACE_S, self._give_up)
+        watch.daemon = True
+        watch.start()
+        try:
+            return question()
+        finally:
+            watch.cancel()
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        if self._network is not None:
+            self._network._net.stop(timeout_ms=200)  # fails whoever waits for an answer
+
+    def _failure(self, doing: str, error: BaseException) -> EpochError:
+        from kafka.errors import AuthorizationError, UnsupportedVersionError
+
+        login = next((e for e in (error, *self._failures.values()) if isinstance(e, _login_errors())), None)
+        where = f"Kafka at {', '.join(self._access.servers)} (connection {self._access.conn_id!r})"
+        if login is not None:
+            return Refused(
+                f"{where} does not let {self._who()} in: {login}.",
+                remedy="Check sasl.mechanism, sasl.username and sasl.password in the connection's extra.",
+            )
+        if isinstance(error, AuthorizationError):
+            return Refused(
+                f"{where} does not allow {self._who()} to {doing}: {error}.",
+                remedy="Grant the right: Describe and Read on the topics, Read on the consumer group.",
+            )
+        if isinstance(error, UnsupportedVersionError):
+            return Refused(f"{where} is too old to {doing}: {error}.", remedy="Use Kafka 0.11 or newer.")
+        return self._no_answer(where, doing, error)
+
+    def _no_answer(self, where: str, doing: str, error: BaseException) -> NotApplied:
+        reasons = "; ".join(f"{address}: {failure}" for address, failure in self._failures.items())
+        strangers = sorted(self._failures.keys() - set(self._access.servers))
+        remedy = "Check from the machine of this task that the brokers run and can be reached, and that "
+        remedy += "security.protocol is that of their listener; then clear the task."
+        if strangers:
+            remedy += f" {', '.join(strangers)}: so the brokers advertise themselves (advertised.listeners)."
+        silence = f"no answer within {self._access.timeout_s:g} s (socket.timeout.ms)"
+        return NotApplied(
+            f"{where} could not be asked to {doing}: {reasons or (silence if self._gave_up else error)}.",
+            remedy=remedy,
+        )
+
+    def _who(self) -> str:
+        sasl = self._access.sasl
+        if sasl is None:
+            return f"a client by {self._access.protocol}"
+        return f"user {sasl.username or sasl.principal or 'of the ticket cache'} by {sasl.mechanism}"
+
+
+def _login_errors() -> tuple[type[BaseException], ...]:
+    from kafka.errors import IllegalSaslStateError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
+
+    return (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
+
+
+def _manager_that_remembers(failures: dict[str, BaseException]) -> Any:
+    """kafka-python's connection manager, noting per address why the last connection failed.
+
+    A refused login is raised at the next attempt, instead of being repeated until the account is locked.
+    """
+    from kafka.net.manager import KafkaConnectionManager
+
+    class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+        def get_connection(self, node_id: Any, **options: Any) -> Any:
+            refused = [failure for failure in failures.values() if isinstance(failure, _login_errors())]
+            if refused:
+                raise refused[0]
+            known = self._conns.get(node_id)
+            connection = super().get_connection(node_id, **options)
+            if connection is not known:
+                node = self.cluster.broker_metadata(node_id)
+                address = f"{node.host}:{node.port}"
+                connection.init_future.add_callback(lambda _: failures.pop(address, None))
+                connection.init_future.add_errback(lambda error: failures.__setitem__(address, error))
+            return connection
+
+    return Manager
+
+
+def _keep_logins_out_of_logs() -> None:
+    """kafka-python's DEBUG records hold its configuration and raw requests, with passwords. Drop those."""
+    for name in ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser"):
+        logger = logging.getLogger(name)
+        if _no_debug not in logger.filters:
+            logger.addFilter(_no_debug)
+
+
+def _no_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG

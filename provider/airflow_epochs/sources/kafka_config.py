@@ -1,0 +1,156 @@
+"""The options of a KafkaSource, validated. No I/O."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_epochs.sources.kafka_starting import AtOffsets, Starting, parse_starting
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+DEFAULTS: Mapping[str, Any] = {
+    "conn_id": "kafka_default",
+    "starting": "earliest",
+    "max_records": None,
+    "min_records": 1,
+    "max_wait": 60.0,
+    "group_id": None,
+    "options": {},
+}
+
+# Spark's option names do not mind case. What the ranges and the guarantee rest on is not for the user to set.
+_OURS = {"assign", "subscribe", "subscribepattern", "failondataloss", "kafka.isolation.level"}
+_OURS_PREFIX = ("starting", "ending")
+_CONNECTION = {"kafka.bootstrap.servers", "kafka.security.protocol"}
+_CONNECTION_PREFIX = ("kafka.sasl.", "kafka.ssl.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaConfig:
+    """What a KafkaSource says, checked and typed. ``max_records`` None: no limit."""
+
+    topics: tuple[str, ...]
+    conn_id: str
+    starting: Starting
+    max_records: int | None
+    min_records: int
+    max_wait_s: float
+    group_id: str | None
+    options: dict[str, str]
+
+
+def is_template(value: object) -> bool:
+    """Whether Airflow has yet to render (a part of) the value."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, Mapping):
+        return any(map(is_template, value.values()))
+    return isinstance(value, Sequence) and any(map(is_template, value))
+
+
+def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
+    """Validate options by name; those not there have their defaults.
+
+    Without ``topics`` (still a template) what depends on them is not checked.
+
+    Raises:
+        ValueError: Naming the option and what is accepted.
+    """
+    given = {**DEFAULTS, **raw}
+    config = KafkaConfig(
+        topics=_topics(given["topics"]) if "topics" in given else (),
+        conn_id=_text("conn_id", given["conn_id"]),
+        starting=parse_starting(given["starting"]),
+        max_records=None if _none(given["max_records"]) else _count("max_records", given["max_records"]),
+        min_records=_count("min_records", given["min_records"]),
+        max_wait_s=_seconds("max_wait", given["max_wait"]),
+        group_id=None if _none(given["group_id"]) else _text("group_id", given["group_id"]),
+        options=_options(given["options"]),
+    )
+    if config.max_records is not None and config.min_records > config.max_records:
+        raise ValueError(f"min_records ({config.min_records}) is more than max_records ({config.max_records})")
+    if config.topics and isinstance(config.starting, AtOffsets):
+        _require_named(sorted(config.starting.offsets.keys() - set(config.topics)))
+    return config
+
+
+def _require_named(strangers: Sequence[str]) -> None:
+    if strangers:
+        raise ValueError(f"starting names topics that are not in topics: {', '.join(strangers)}")
+
+
+def _topics(value: object) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not names:
+        raise ValueError(f"topics is a topic name or a list of them; not {value!r}")
+    for name in names:
+        if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+            raise ValueError(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")
+    if len(set(names)) != len(names):
+        raise ValueError(f"topics names a topic twice: {', '.join(names)}")
+    return tuple(names)
+
+
+def _none(value: object) -> bool:
+    # "" and "None" are what an empty DAG param renders to
+    return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is a text that is not empty; not {value!r}")
+    return value.strip()
+
+
+def _count(name: str, value: object) -> int:
+    count = _number(name, value)
+    if count < 1 or not count.is_integer():
+        raise ValueError(f"{name} is a whole number from 1 up; not {value!r}")
+    return int(count)
+
+
+def _seconds(name: str, value: object) -> float:
+    seconds = _number(name, value)
+    if not 0 <= seconds <= 86_400:
+        raise ValueError(f"{name} is a number of seconds, from 0 to a day; not {value!r}")
+    return seconds
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is a number; not {value!r}")
+    return number
+
+
+def _options(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"options is a mapping of Spark's Kafka options; not {value!r}")
+    for name in value:
+        _require_free(str(name))
+    return {str(name): _option(str(name), given) for name, given in value.items()}
+
+
+def _require_free(name: str) -> None:
+    low = name.lower()
+    if low in _OURS or low.startswith(_OURS_PREFIX):
+        raise ValueError(
+            f"options may not set {name}: the epoch's ranges are read exactly, committed records only, and lost "
+            "ones stop the pipeline"
+        )
+    if low in _CONNECTION or low.startswith(_CONNECTION_PREFIX):
+        raise ValueError(f"options may not set {name}: it belongs to the Airflow connection, where secrets are safe")
+
+
+def _option(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ValueError(f"options[{name!r}] is a text, a number or a bool; not {value!r}")

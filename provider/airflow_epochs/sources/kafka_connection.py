@@ -1,0 +1,186 @@
+"""Airflow's ``kafka`` connection, translated for kafka-python and for Spark's Java client.
+
+The official Kafka provider keeps librdkafka's configuration in the connection's ``extra``. The rules here:
+
+* what concerns reaching the brokers is translated, TLS and SASL whole or not at all: a security setting that one
+  of the two clients could not honour is refused by name, never dropped;
+* what only consumers or producers use (``group.id``, ``auto.offset.reset``, …) is ignored on purpose;
+* anything else is named in a warning.
+
+Certificates and keys are read here and passed to Spark by value, so that they need not lie on its machines.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.sources.kafka_sasl import SASL_KEYS, Sasl, read_sasl
+from airflow_epochs.sources.kafka_tls import TLS_KEYS, Refuse, Tls, read_tls
+
+if TYPE_CHECKING:
+    import ssl
+
+log = logging.getLogger(__name__)
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+DEFAULT_PORT = 9092
+DEFAULT_TIMEOUT_MS = 15_000
+
+_USED = {"bootstrap.servers", "metadata.broker.list", "security.protocol", "client.id", "socket.timeout.ms"}
+_FOR_OTHERS = {
+    "acks",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "compression.type",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+    "error_cb",
+    "group.id",
+    "group.instance.id",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "linger.ms",
+    "logger",
+    "max.poll.interval.ms",
+    "on_commit",
+    "session.timeout.ms",
+    "stats_cb",
+    "transactional.id",
+}
+_SECURITY = ("ssl", "sasl.", "security.", "enable.ssl", "enable.sasl", "https.", "oauth", "plugin.")
+_ADDRESS = re.compile(r"(?:\w+://)?(?P<host>\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?")
+_HARMLESS = {"sasl.kerberos.kinit.cmd", "sasl.kerberos.min.time.before.relogin"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaAccess:
+    """How to reach the brokers, for both clients. ``timeout_s`` bounds each question to them."""
+
+    conn_id: str
+    servers: tuple[str, ...]
+    protocol: str
+    timeout_s: float
+    client_id: str | None = None
+    tls: Tls | None = None
+    sasl: Sasl | None = field(default=None, repr=False)
+
+    def client_options(self) -> dict[str, Any]:
+        """Arguments of kafka-python's clients. With secrets: not to be logged."""
+        options: dict[str, Any] = {"bootstrap_servers": list(self.servers), "security_protocol": self.protocol}
+        if self.client_id:
+            options["client_id"] = self.client_id
+        if self.tls:
+            options["ssl_context"] = self._context(self.tls)
+        return {**options, **(self.sasl.client_options() if self.sasl else {})}
+
+    def spark_options(self) -> dict[str, str]:
+        """Options of Spark's Kafka source that may be logged."""
+        options = {"kafka.bootstrap.servers": ",".join(self.servers), "kafka.security.protocol": self.protocol}
+        if self.client_id:
+            options["kafka.client.id"] = self.client_id
+        for part in (self.tls, self.sasl):
+            options.update(part.spark_options() if part else {})
+        return options
+
+    def spark_secrets(self) -> dict[str, str]:
+        """Options of Spark's Kafka source that must not be logged."""
+        return {**(self.tls.spark_secrets() if self.tls else {}), **(self.sasl.spark_secrets() if self.sasl else {})}
+
+    def _context(self, tls: Tls) -> ssl.SSLContext:
+        try:
+            return tls.context()
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise Refused(
+                f"The certificates of connection {self.conn_id!r} cannot be used: {error}.",
+                remedy="Check ssl.ca.*, ssl.certificate.* and ssl.key.* in the connection's extra: PEM, and key and "
+                "certificate of one pair.",
+            ) from error
+
+
+def read_connection(connection: Connection) -> KafkaAccess:
+    """Translate a connection.
+
+    Raises:
+        Refused: Something is missing, wrong, or cannot be honoured by both clients. Names it, never its value.
+    """
+    settings = {str(key): value for key, value in connection.extra.items() if value is not None and value != ""}
+    reader = _Reader(connection.conn_id, settings)
+    servers = _servers(connection, settings, reader.refuse)
+    protocol = reader.text("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        reader.refuse(
+            f"security.protocol is {protocol!r}", f"Use one of {', '.join(PROTOCOLS)} in the connection's extra."
+        )
+    _check_names(settings, protocol, reader)
+    return KafkaAccess(
+        conn_id=connection.conn_id,
+        servers=servers,
+        protocol=protocol,
+        timeout_s=reader.milliseconds("socket.timeout.ms", DEFAULT_TIMEOUT_MS) / 1000,
+        client_id=reader.text("client.id", "") or None,
+        tls=read_tls(settings, reader.refuse) if protocol.endswith("SSL") else None,
+        sasl=read_sasl(settings, connection, reader.refuse) if protocol.startswith("SASL") else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    conn_id: str
+    settings: Mapping[str, Any] = field(repr=False)
+
+    def refuse(self, what: str, remedy: str) -> NoReturn:
+        raise Refused(f"Connection {self.conn_id!r} of type kafka: {what}.", remedy=remedy)
+
+    def text(self, key: str, default: str) -> str:
+        return str(self.settings.get(key, default)).strip()
+
+    def milliseconds(self, key: str, default: int) -> int:
+        text = self.text(key, str(default))
+        if not text.isdigit() or int(text) < 100:
+            self.refuse(f"{key} is {text!r}", "Give a number of milliseconds from 100 up, or leave it out.")
+        return int(text)
+
+
+def _servers(connection: Connection, settings: Mapping[str, Any], refuse: Refuse) -> tuple[str, ...]:
+    text = str(settings.get("bootstrap.servers") or settings.get("metadata.broker.list") or "")
+    if not text and connection.host:
+        text = f"{connection.host}:{connection.port}" if connection.port else connection.host
+    servers = tuple(_server(part.strip(), refuse) for part in text.split(",") if part.strip())
+    if not servers:
+        refuse("it names no broker", 'Set {"bootstrap.servers": "host:port,..."} in its extra, or host and port.')
+    return servers
+
+
+def _server(text: str, refuse: Refuse) -> str:
+    """``[protocol://]host[:port]`` as ``host:port``, which both clients take."""
+    match = _ADDRESS.fullmatch(text)
+    if not match or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
+        refuse(f"{text!r} is not the address of a broker", "Write host:port; several are separated by commas.")
+    return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
+
+
+def _check_names(settings: Mapping[str, Any], protocol: str, reader: _Reader) -> None:
+    known = _USED | _FOR_OTHERS | _HARMLESS | TLS_KEYS | SASL_KEYS
+    unknown = sorted(settings.keys() - known)
+    security = [key for key in unknown if key.startswith(_SECURITY)]
+    if security:
+        reader.refuse(
+            f"{', '.join(security)} cannot be honoured by both Kafka clients in use (kafka-python, Spark's)",
+            "Remove it from the extra, or give this pipeline a connection of its own without it. docs/kafka.md lists "
+            "what is supported.",
+        )
+    idle: set[str] = set()
+    if not protocol.startswith("SASL"):
+        idle |= settings.keys() & SASL_KEYS
+    if not protocol.endswith("SSL"):
+        idle |= settings.keys() & TLS_KEYS
+    ignored = sorted({*unknown, *(settings.keys() & _HARMLESS), *idle})
+    if ignored:
+        log.warning("connection %s: settings that have no effect here: %s", reader.conn_id, ", ".join(ignored))

@@ -1,0 +1,109 @@
+"""SASL settings of a ``kafka`` connection: librdkafka's names in, kafka-python's and Java's (JAAS) out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.sources.kafka_tls import Refuse
+
+SASL_KEYS = {
+    "sasl.kerberos.keytab",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.service.name",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.password",
+    "sasl.username",
+}
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "GSSAPI": "com.sun.security.auth.module.Krb5LoginModule",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sasl:
+    """Who we are to the brokers: name and password, or for GSSAPI a keytab or the ticket cache."""
+
+    mechanism: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    service: str = "kafka"
+    principal: str | None = None
+    keytab: str | None = None
+
+    def client_options(self) -> dict[str, Any]:
+        if self.mechanism == "GSSAPI":  # uses the ticket cache of the process
+            return {"sasl_mechanism": self.mechanism, "sasl_kerberos_service_name": self.service}
+        return {
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": self.password,
+        }
+
+    def spark_options(self) -> dict[str, str]:
+        options = {"kafka.sasl.mechanism": self.mechanism}
+        if self.mechanism == "GSSAPI":
+            options["kafka.sasl.kerberos.service.name"] = self.service
+        return options
+
+    def spark_secrets(self) -> dict[str, str]:
+        settings: dict[str, str]
+        if self.mechanism != "GSSAPI":
+            settings = {"username": self.username or "", "password": self.password or ""}
+        elif self.keytab and self.principal:
+            settings = {"useKeyTab": "true", "storeKey": "true", "keyTab": self.keytab, "principal": self.principal}
+        else:
+            settings = {"useTicketCache": "true"}
+        text = " ".join(f"{key}={_quoted(value)}" for key, value in settings.items())
+        return {"kafka.sasl.jaas.config": f"{_LOGIN_MODULES[self.mechanism]} required {text};"}
+
+
+def read_sasl(settings: Mapping[str, Any], connection: Connection, refuse: Refuse) -> Sasl:
+    """Read what the settings say. ``refuse`` raises; it never gets a secret."""
+    mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "").strip().upper()
+    if mechanism not in _LOGIN_MODULES:
+        refuse(
+            f"sasl.mechanism is {mechanism!r}" if mechanism else "sasl.mechanism is missing",
+            f"Use one of {', '.join(_LOGIN_MODULES)} (OAUTHBEARER is not supported).",
+        )
+    if mechanism == "GSSAPI":
+        return _read_kerberos(settings, refuse)
+    username = settings.get("sasl.username") or connection.login
+    password = settings.get("sasl.password") or connection.password
+    if not username or not password:
+        refuse(
+            f"{mechanism} needs a user and a password",
+            "Set sasl.username and sasl.password in the connection's extra, or its login and password.",
+        )
+    return Sasl(mechanism=mechanism, username=str(username), password=str(password))
+
+
+def _read_kerberos(settings: Mapping[str, Any], refuse: Refuse) -> Sasl:
+    from importlib.util import find_spec
+
+    if find_spec("gssapi") is None:
+        refuse("GSSAPI (Kerberos) needs the Python package gssapi", "Install gssapi where Airflow's tasks run.")
+    keytab, principal = settings.get("sasl.kerberos.keytab"), settings.get("sasl.kerberos.principal")
+    if bool(keytab) != bool(principal):
+        refuse(
+            "sasl.kerberos.keytab and sasl.kerberos.principal go together",
+            "Set both, or neither to use the ticket cache. The keytab must lie on Spark's machines under that path.",
+        )
+    return Sasl(
+        mechanism="GSSAPI",
+        service=str(settings.get("sasl.kerberos.service.name", "kafka")),
+        principal=str(principal) if principal else None,
+        keytab=str(keytab) if keytab else None,
+    )
+
+
+def _quoted(value: str) -> str:
+    """A JAAS string. Its tokenizer knows backslash escapes, and ends a string at a line end."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'

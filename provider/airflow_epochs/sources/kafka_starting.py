@@ -1,0 +1,133 @@
+"""Where a topic's first epoch begins: ``starting`` of a KafkaSource, parsed. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FORMS = (
+    '"earliest", "latest", a time with its zone such as "2026-01-31T00:00:00Z" (or {"timestamp": ...} with a time or '
+    'milliseconds since 1970), or offsets per partition such as {"orders": {"0": 4711}}'
+)
+
+
+@dataclass(frozen=True)
+class Earliest:
+    """The oldest record that the brokers have."""
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The end of the log when the first epoch is planned."""
+
+
+@dataclass(frozen=True)
+class AtTime:
+    """The first record at or after a time; the end of the log if there is none."""
+
+    ms: int
+
+
+@dataclass(frozen=True)
+class AtOffsets:
+    """Per topic and partition the first offset to read; partitions not named: the oldest record."""
+
+    offsets: Mapping[str, Mapping[int, int]]
+
+
+Starting = Earliest | Latest | AtTime | AtOffsets
+
+
+def parse_starting(value: object) -> Starting:
+    """Parse what a user wrote. Raises ValueError naming the accepted forms."""
+    if isinstance(value, datetime):
+        return AtTime(_ms(value))
+    if isinstance(value, Mapping):
+        return _parse_mapping(value)
+    if isinstance(value, str):
+        return _parse_text(value.strip())
+    raise ValueError(f"starting is {_FORMS}; not {value!r}")
+
+
+def starting_json(value: object) -> str | dict[str, Any]:
+    """The same as JSON, of which ``parse_starting`` makes the same again. Templates are kept as they are."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _inner_json(inner) for key, inner in value.items()}
+    return str(value)
+
+
+def _inner_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return {str(key): inner for key, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def _parse_text(text: str) -> Starting:
+    if text.lower() == "earliest":
+        return Earliest()
+    if text.lower() == "latest":
+        return Latest()
+    if text.startswith("{"):
+        try:
+            return _parse_mapping(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"starting is not valid JSON: {error}. A templated mapping needs the filter tojson."
+            ) from error
+    return AtTime(_ms_of_text(text))
+
+
+def _parse_mapping(value: Mapping[Any, Any]) -> Starting:
+    if not value:
+        raise ValueError(f"starting is {_FORMS}; not an empty mapping")
+    if set(value) == {"timestamp"} and not isinstance(value["timestamp"], Mapping):
+        return AtTime(_ms_of(value["timestamp"]))
+    return AtOffsets({str(topic): _partitions(str(topic), offsets) for topic, offsets in value.items()})
+
+
+def _partitions(topic: str, offsets: object) -> dict[int, int]:
+    if not isinstance(offsets, Mapping):
+        raise ValueError(f"starting[{topic!r}] maps partitions to offsets, e.g. {{'0': 4711}}; not {offsets!r}")
+    return {
+        _count(f"a partition of starting[{topic!r}]", partition): _count(f"starting[{topic!r}][{partition!r}]", offset)
+        for partition, offset in offsets.items()
+    }
+
+
+def _count(what: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    raise ValueError(f"{what} is a whole number from 0 up; not {value!r}")
+
+
+def _ms_of(value: object) -> int:
+    if isinstance(value, datetime):
+        return _ms(value)
+    if isinstance(value, str) and not value.isdigit():
+        return _ms_of_text(value)
+    return _count("starting['timestamp']", value)
+
+
+def _ms_of_text(text: str) -> int:
+    try:
+        # Python 3.10 does not know the Z.
+        time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+    except ValueError:
+        raise ValueError(f"starting is {_FORMS}; not {text!r}") from None
+    return _ms(time)
+
+
+def _ms(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise ValueError(f"starting has no time zone: {time.isoformat()}. Say which, e.g. {time.isoformat()}Z")
+    if time < _EPOCH:
+        raise ValueError(f"starting is before 1970: {time.isoformat()}")
+    return -((_EPOCH - time) // timedelta(milliseconds=1))  # rounded up: nothing before the time

@@ -1,0 +1,177 @@
+"""TLS settings of a ``kafka`` connection: librdkafka's names in, Python's SSLContext and Java's PEM options out."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import ssl
+
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+TLS_KEYS = {
+    "enable.ssl.certificate.verification",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+}
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
+
+Refuse = Callable[[str, str], NoReturn]
+"""Raises, with what is wrong and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """``ca`` None: the machine's own authorities. ``key`` is PKCS#8 without a password, the form that Java takes."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError or ValueError if OpenSSL does not take the certificates."""
+        import ssl
+
+        context = ssl.create_default_context(cadata=self.ca)
+        context.check_hostname = self.check_hostname
+        if self.certificate and self.key:
+            # OpenSSL reads certificate chains from files only; this one is readable by its owner alone.
+            with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair:
+                pair.write(self.certificate + "\n" + self.key)
+                pair.flush()
+                context.load_cert_chain(pair.name)
+        return context
+
+    def spark_options(self) -> dict[str, str]:
+        options = {"kafka.ssl.endpoint.identification.algorithm": "https" if self.check_hostname else ""}
+        if self.ca:
+            options["kafka.ssl.truststore.type"] = "PEM"
+            options["kafka.ssl.truststore.certificates"] = _one_line(self.ca)
+        if self.certificate:
+            options["kafka.ssl.keystore.type"] = "PEM"
+            options["kafka.ssl.keystore.certificate.chain"] = _one_line(self.certificate)
+        return options
+
+    def spark_secrets(self) -> dict[str, str]:
+        return {"kafka.ssl.keystore.key": _one_line(self.key)} if self.key else {}
+
+
+def read_tls(settings: Mapping[str, Any], refuse: Refuse) -> Tls:
+    """Read what the settings name. ``refuse`` raises; it never gets a secret."""
+    if str(settings.get("enable.ssl.certificate.verification", "true")).lower() != "true":
+        refuse(
+            "enable.ssl.certificate.verification is off, which Spark's Kafka client cannot do",
+            "Turn it on and name the authority that signed the brokers' certificates by ssl.ca.location or ssl.ca.pem.",
+        )
+    algorithm = str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower()
+    if algorithm not in ("https", "none"):
+        refuse(f"ssl.endpoint.identification.algorithm is {algorithm!r}", "Use https or none.")
+    certificate, key = _client_pair(settings, refuse)
+    return Tls(ca=_authorities(settings, refuse), certificate=certificate, key=key, check_hostname=algorithm == "https")
+
+
+def _authorities(settings: Mapping[str, Any], refuse: Refuse) -> str | None:
+    if settings.get("ssl.ca.location") == "probe":
+        return None  # librdkafka's word for the machine's own
+    pem = _pem("ssl.ca", settings, refuse)
+    return _certificates("ssl.ca", pem, refuse) if pem else None
+
+
+def _client_pair(settings: Mapping[str, Any], refuse: Refuse) -> tuple[str | None, str | None]:
+    if "ssl.keystore.location" in settings:
+        return _from_pkcs12(settings, refuse)
+    certificate, key = _pem("ssl.certificate", settings, refuse), _pem("ssl.key", settings, refuse)
+    if bool(certificate) != bool(key):
+        refuse(
+            "it has a client certificate without its key, or the reverse",
+            "Give both ssl.certificate.location (or .pem) and ssl.key.location (or .pem), or neither.",
+        )
+    if not certificate or not key:
+        return None, None
+    return _certificates("ssl.certificate", certificate, refuse), _plain_key(key, settings, refuse)
+
+
+def _pem(name: str, settings: Mapping[str, Any], refuse: Refuse) -> str | None:
+    if f"{name}.pem" in settings:
+        return str(settings[f"{name}.pem"])
+    if f"{name}.location" not in settings:
+        return None
+    return _read(f"{name}.location", settings, refuse).decode("utf-8", errors="replace")
+
+
+def _read(name: str, settings: Mapping[str, Any], refuse: Refuse) -> bytes:
+    path = Path(str(settings[name]))
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        refuse(
+            f"{name} cannot be read: {path}: {error.strerror}",
+            "Put the file on every Airflow worker, readable by its user, or paste its contents into the .pem setting "
+            "of the same name.",
+        )
+
+
+def _certificates(name: str, pem: str, refuse: Refuse) -> str:
+    found: list[str] = _CERTIFICATE.findall(pem)
+    if not found:
+        refuse(f"{name} holds no certificate in PEM form", "Give it as -----BEGIN CERTIFICATE----- blocks.")
+    return "\n".join(found) + "\n"
+
+
+def _plain_key(pem: str, settings: Mapping[str, Any], refuse: Refuse) -> str:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    password = settings.get("ssl.key.password")
+    try:
+        encrypted = "ENCRYPTED" in pem
+        key = load_pem_private_key(pem.encode(), str(password).encode() if password and encrypted else None)
+    except (ValueError, TypeError):
+        refuse(
+            "the private key cannot be read, or ssl.key.password does not open it",
+            "Give the key in PEM form, with ssl.key.password if it is encrypted.",
+        )
+    return _pkcs8(key)
+
+
+def _pkcs8(key: PrivateKeyTypes) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _from_pkcs12(settings: Mapping[str, Any], refuse: Refuse) -> tuple[str, str]:
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_key_and_certificates
+
+    password = str(settings.get("ssl.keystore.password", "")).encode() or None
+    try:
+        data = _read("ssl.keystore.location", settings, refuse)
+        key, certificate, chain = load_key_and_certificates(data, password)
+    except ValueError:
+        key = certificate = None
+        chain = []
+    if key is None or certificate is None:
+        refuse(
+            "ssl.keystore.location holds no key with its certificate, or ssl.keystore.password does not open it",
+            "Give a PKCS#12 file and its password.",
+        )
+    return "".join(c.public_bytes(Encoding.PEM).decode() for c in (certificate, *chain)), _pkcs8(key)
+
+
+def _one_line(pem: str) -> str:
+    """PEM with spaces for line ends: Java's client takes it, and no properties file can break it."""
+    return " ".join(pem.split())

@@ -1,0 +1,289 @@
+"""Planning of Kafka ranges: pure, so every case is spelled out or drawn at random."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
+from airflow_epochs.sources.base import Position
+from airflow_epochs.sources.kafka_logs import ClusterLog, Log, TopicLog
+from airflow_epochs.sources.kafka_loss import SHOWN_MAX, require_readable
+from airflow_epochs.sources.kafka_plan import available, fair_shares, limited, pinned, state_of
+from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Earliest, Latest
+
+CLUSTER_ID = "cluster-1"
+
+
+def cluster(cluster_id: str | None = CLUSTER_ID, **topics: dict[int, tuple[int, int]]) -> ClusterLog:
+    logs = {t: TopicLog(f"id-of-{t}", {p: Log(*log) for p, log in topics[t].items()}) for t in topics}
+    return ClusterLog(cluster_id, logs)
+
+
+def position(**topics: dict[int, int]) -> Position:
+    """Where a last epoch ended, having read ten records of each partition."""
+    ranges = {t: tuple(OffsetRange(p, max(end - 10, 0), end) for p, end in topics[t].items()) for t in topics}
+    return Position(ranges=ranges, state={"cluster_id": CLUSTER_ID, "topic_ids": {t: f"id-of-{t}" for t in topics}})
+
+
+def plan(
+    at: Position | None, log: ClusterLog, *, topics: tuple[str, ...] = ("orders",), starting: object = None
+) -> Ranges:
+    return available(at, topics, log, starting or Earliest(), {})  # type: ignore[arg-type]
+
+
+# --- where a topic begins -------------------------------------------------------------------------------------
+
+
+def test_earliest_begins_at_the_oldest_record() -> None:
+    assert plan(None, cluster(orders={0: (0, 5), 1: (7, 9)})) == {"orders": (OffsetRange(0, 0, 5), OffsetRange(1, 7, 9))}
+
+
+def test_latest_begins_at_the_last_stable_offset() -> None:
+    assert plan(None, cluster(orders={0: (0, 5)}), starting=Latest()) == {"orders": (OffsetRange(0, 5, 5),)}
+
+
+def test_latest_stays_where_it_was_while_waiting_for_data() -> None:
+    starting = pinned(Latest(), cluster(orders={0: (0, 5)}))
+    later = cluster(orders={0: (0, 8), 1: (0, 2)})
+    assert plan(None, later, starting=starting) == {"orders": (OffsetRange(0, 5, 8), OffsetRange(1, 0, 2))}
+
+
+def test_what_is_not_latest_is_not_pinned() -> None:
+    assert pinned(AtTime(5), cluster(orders={0: (0, 5)})) == AtTime(5)
+
+
+def test_explicit_offsets_are_taken_and_other_partitions_begin_at_their_oldest_record() -> None:
+    log = cluster(orders={0: (2, 5), 1: (3, 9)})
+    assert plan(None, log, starting=AtOffsets({"orders": {1: 9}})) == {
+        "orders": (OffsetRange(0, 2, 5), OffsetRange(1, 9, 9))
+    }
+
+
+@pytest.mark.parametrize("offset", [1, 6])
+def test_an_explicit_offset_outside_of_the_log_is_refused_and_names_what_is_there(offset: int) -> None:
+    with pytest.raises(Refused, match=rf"offset {offset} of orders\[0\].*\[2, 5\)"):
+        plan(None, cluster(orders={0: (2, 5)}), starting=AtOffsets({"orders": {0: offset}}))
+
+
+def test_an_explicit_offset_of_a_partition_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Refused, match=r"orders\[3\], but the topic has 1 partition"):
+        plan(None, cluster(orders={0: (2, 5)}), starting=AtOffsets({"orders": {3: 0}}))
+
+
+def test_a_time_begins_at_its_first_record_or_else_at_the_end() -> None:
+    log = cluster(orders={0: (0, 5), 1: (0, 6), 2: (4, 7)})
+    index = {("orders", 0): 3, ("orders", 1): None, ("orders", 2): 2}
+    assert available(None, ["orders"], log, AtTime(1), index) == {
+        "orders": (OffsetRange(0, 3, 5), OffsetRange(1, 6, 6), OffsetRange(2, 4, 7))
+    }
+
+
+def test_a_time_whose_first_record_came_after_the_look_begins_there_next_time() -> None:
+    index = {("orders", 0): 9}
+    ranges = available(None, ["orders"], cluster(orders={0: (0, 5)}), AtTime(1), index)
+    assert ranges == {"orders": (OffsetRange(0, 9, 9),)}
+
+
+def test_a_topic_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(Refused, match="No such topic in the Kafka cluster: nope"):
+        plan(None, cluster(orders={0: (0, 5)}), topics=("orders", "nope"))
+
+
+# --- going on from a position ---------------------------------------------------------------------------------
+
+
+def test_an_epoch_goes_on_where_the_last_one_ended_whatever_starting_says() -> None:
+    log = cluster(orders={0: (0, 50), 1: (0, 7)})
+    assert plan(position(orders={0: 20, 1: 7}), log, starting=Latest()) == {
+        "orders": (OffsetRange(0, 20, 50), OffsetRange(1, 7, 7))
+    }
+
+
+def test_a_partition_added_to_a_known_topic_begins_at_offset_0_whatever_starting_says() -> None:
+    log = cluster(orders={0: (0, 50), 1: (0, 7)})
+    ranges = plan(position(orders={0: 50}), log, starting=Latest())
+    assert ranges == {"orders": (OffsetRange(0, 50, 50), OffsetRange(1, 0, 7))}
+
+
+def test_a_topic_added_to_the_source_begins_where_starting_says() -> None:
+    log = cluster(orders={0: (0, 50)}, refunds={0: (0, 7)})
+    ranges = plan(position(orders={0: 20}), log, topics=("orders", "refunds"), starting=Latest())
+    assert ranges == {"orders": (OffsetRange(0, 20, 50),), "refunds": (OffsetRange(0, 7, 7),)}
+
+
+def test_a_topic_taken_out_of_the_source_keeps_its_position_and_its_id_and_can_come_back() -> None:
+    at = position(orders={0: 20}, refunds={0: 5})
+    without = cluster(orders={0: (0, 50)})
+    ranges = plan(at, without)
+    assert ranges == {"orders": (OffsetRange(0, 20, 50),), "refunds": (OffsetRange(0, 5, 5),)}
+    later = Position(ranges=ranges, state=state_of(at, without))
+    both = cluster(orders={0: (0, 60)}, refunds={0: (0, 9)})
+    assert plan(later, both, topics=("orders", "refunds")) == {
+        "orders": (OffsetRange(0, 50, 60),),
+        "refunds": (OffsetRange(0, 5, 9),),
+    }
+    assert later.state["topic_ids"] == {"orders": "id-of-orders", "refunds": "id-of-refunds"}
+
+
+# --- what is lost stops the pipeline --------------------------------------------------------------------------
+
+
+def test_offsets_that_retention_has_deleted_stop_the_pipeline_with_the_exact_range() -> None:
+    log = cluster(orders={0: (0, 50), 3: (4711, 5000)})
+    with pytest.raises(Corrupt) as stopped:
+        plan(position(orders={0: 20, 3: 120}), log)
+    assert "orders[3] offsets [120, 4711) (deleted by retention" in stopped.value.what
+    assert "orders[0]" not in stopped.value.what
+    assert '{"orders": {"0": 20, "3": 4711}}' in stopped.value.remedy
+
+
+def test_retention_up_to_the_position_is_no_loss() -> None:
+    assert plan(position(orders={0: 20}), cluster(orders={0: (20, 50)})) == {"orders": (OffsetRange(0, 20, 50),)}
+
+
+def test_a_new_partition_whose_beginning_is_already_gone_stops_the_pipeline() -> None:
+    with pytest.raises(Corrupt, match=r"orders\[1\] offsets \[0, 4\) \(deleted"):
+        plan(position(orders={0: 20}), cluster(orders={0: (0, 50), 1: (4, 6)}))
+
+
+def test_a_log_that_ends_before_the_position_stops_the_pipeline() -> None:
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log ends earlier"):
+        plan(position(orders={0: 20}), cluster(orders={0: (0, 15)}))
+
+
+def test_a_deleted_topic_stops_the_pipeline() -> None:
+    with pytest.raises(Corrupt, match=r"orders\[0\] offset 20 and up \(the topic no longer exists\)"):
+        plan(position(orders={0: 20}), cluster())
+
+
+def test_a_recreated_topic_stops_the_pipeline_even_if_it_is_as_long_as_before() -> None:
+    at = position(orders={0: 20})
+    at.state["topic_ids"]["orders"] = "another"
+    with pytest.raises(Corrupt, match=r"orders\[0\] offset 20 and up \(the topic was deleted and created again"):
+        plan(at, cluster(orders={0: (0, 50)}))
+
+
+def test_a_vanished_partition_stops_the_pipeline() -> None:
+    with pytest.raises(Corrupt, match=r"orders\[1\] offset 9 and up \(the partition no longer exists\)"):
+        plan(position(orders={0: 20, 1: 9}), cluster(orders={0: (0, 50)}))
+
+
+def test_another_cluster_stops_the_pipeline() -> None:
+    with pytest.raises(Corrupt, match="leads to the Kafka cluster other, but this pipeline has read from cluster-1"):
+        plan(position(orders={0: 20}), cluster("other", orders={0: (0, 50)}))
+
+
+def test_brokers_without_ids_are_not_suspected() -> None:
+    at = Position(ranges={"orders": (OffsetRange(0, 0, 20),)}, state={"cluster_id": None, "topic_ids": {}})
+    assert plan(at, cluster(orders={0: (0, 50)})) == {"orders": (OffsetRange(0, 20, 50),)}
+
+
+def test_a_topic_that_is_not_read_any_more_may_be_deleted() -> None:
+    at = position(orders={0: 20}, refunds={0: 5})
+    assert plan(at, cluster(orders={0: (0, 20)}))["refunds"] == (OffsetRange(0, 5, 5),)
+
+
+def test_many_gaps_are_counted_and_not_all_listed() -> None:
+    many = SHOWN_MAX + 5
+    with pytest.raises(Corrupt) as stopped:
+        plan(position(orders=dict.fromkeys(range(many), 1)), cluster(orders=dict.fromkeys(range(many), (3, 9))))
+    assert stopped.value.what.count("orders[") == SHOWN_MAX
+    assert "and in 5 more partitions" in stopped.value.what
+    assert "{" not in stopped.value.remedy
+
+
+# --- reading planned ranges again -----------------------------------------------------------------------------
+
+PLANNED: Ranges = {"orders": (OffsetRange(0, 10, 20), OffsetRange(1, 5, 5))}
+STATE = {"cluster_id": CLUSTER_ID, "topic_ids": {"orders": "id-of-orders"}}
+
+
+def test_planned_ranges_that_are_still_there_can_be_read_again() -> None:
+    require_readable(PLANNED, STATE, cluster(orders={0: (10, 20), 1: (9, 9)}))
+
+
+@pytest.mark.parametrize(
+    ("log", "missing"),
+    [
+        ((12, 30), r"orders\[0\] offsets \[10, 12\) \(deleted"),
+        ((25, 30), r"orders\[0\] offsets \[10, 20\) \(deleted"),
+        ((0, 17), r"orders\[0\] offsets \[17, 20\) \(the log ends earlier"),
+        ((0, 3), r"orders\[0\] offsets \[10, 20\) \(the log ends earlier"),
+    ],
+)
+def test_planned_ranges_of_which_a_part_is_gone_stop_the_rerun(log: tuple[int, int], missing: str) -> None:
+    with pytest.raises(Corrupt, match=missing):
+        require_readable(PLANNED, STATE, cluster(orders={0: log, 1: (0, 9)}))
+
+
+def test_planned_ranges_of_a_recreated_topic_or_another_cluster_stop_the_rerun() -> None:
+    log = cluster(orders={0: (0, 30), 1: (0, 9)})
+    with pytest.raises(Corrupt, match="created again"):
+        require_readable(PLANNED, {"topic_ids": {"orders": "another"}}, log)
+    with pytest.raises(Corrupt, match="Kafka cluster"):
+        require_readable(PLANNED, {**STATE, "cluster_id": "another"}, log)
+
+
+# --- max_records ----------------------------------------------------------------------------------------------
+
+
+def test_small_partitions_keep_all_and_the_others_share_the_rest() -> None:
+    assert fair_shares([3, 100, 0, 50], 63, [0, 0, 0, 0]) == [3, 30, 0, 30]
+
+
+def test_without_a_limit_all_is_read() -> None:
+    ranges = {"orders": (OffsetRange(0, 1, 9),)}
+    assert limited(ranges, None) is ranges
+
+
+def test_a_limit_spans_topics_and_keeps_every_partition() -> None:
+    ranges = {"a": (OffsetRange(0, 10, 30), OffsetRange(1, 7, 7)), "b": (OffsetRange(0, 0, 2),)}
+    assert limited(ranges, 8) == {"a": (OffsetRange(0, 10, 16), OffsetRange(1, 7, 7)), "b": (OffsetRange(0, 0, 2),)}
+
+
+sizes_st = st.lists(st.integers(0, 1000), max_size=30)
+
+
+@settings(deadline=None)
+@given(sizes=sizes_st, total=st.integers(1, 5000), data=st.data())
+def test_shares_are_max_min_fair(sizes: list[int], total: int, data: st.DataObject) -> None:
+    consumed = data.draw(st.lists(st.integers(0, 10**9), min_size=len(sizes), max_size=len(sizes)))
+    shares = fair_shares(sizes, total, consumed)
+    assert sum(shares) == min(total, sum(sizes))
+    assert all(0 <= share <= size for share, size in zip(shares, sizes, strict=True))
+    # Max-min fair: whoever got less than it has, got at most one less than anybody else.
+    cut = [share for share, size in zip(shares, sizes, strict=True) if share < size]
+    assert not cut or max(shares) - min(cut) <= 1
+    assert fair_shares(sizes, total, consumed) == shares
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 12), total=st.integers(1, 30), begin=st.integers(0, 10**6))
+def test_partitions_that_always_have_data_take_turns_and_none_starves(count: int, total: int, begin: int) -> None:
+    consumed = [begin] * count
+    for _ in range(count):
+        shares = fair_shares([10**6] * count, total, consumed)
+        consumed = [had + share for had, share in zip(consumed, shares, strict=True)]
+    assert {had - begin for had in consumed} == {total}
+
+
+@settings(deadline=None)
+@given(
+    logs=st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1),
+    max_records=st.integers(1, 40),
+)
+def test_epoch_after_epoch_reads_every_offset_once(logs: dict[int, tuple[int, int]], max_records: int) -> None:
+    topic = {p: (start, start + size) for p, (start, size) in logs.items()}
+    log = cluster(orders=topic)
+    at: Position | None = None
+    read: list[tuple[int, int]] = []
+    for _ in range(1 + sum(size for _, size in logs.values())):
+        ranges = limited(plan(at, log), max_records)
+        assert records_upper_bound(ranges) <= max_records
+        assert [r.partition for r in ranges["orders"]] == sorted(topic)
+        read += [(r.partition, offset) for r in ranges["orders"] for offset in range(r.start, r.end)]
+        at = Position(ranges=ranges, state=state_of(at, log))
+    assert sorted(read) == [(p, offset) for p in sorted(topic) for offset in range(*topic[p])]

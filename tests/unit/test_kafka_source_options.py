@@ -1,0 +1,200 @@
+"""A KafkaSource without a broker: its options, its specification, and what it tells Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_epochs.environment import Connection, SparkRunner
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import OffsetRange
+from airflow_epochs.sources.base import Limits
+from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka_starting import AtOffsets
+
+
+class Env:
+    """One connection and nothing else."""
+
+    def __init__(self, **extra: object) -> None:
+        self.extra = extra
+
+    @property
+    def spark(self) -> SparkRunner:
+        raise AssertionError
+
+    def connection(self, conn_id: str) -> Connection:
+        return Connection(conn_id=conn_id, conn_type="kafka", extra=self.extra)
+
+    def reached(self, phase: str) -> None: ...
+
+
+PLAIN = Env(**{"bootstrap.servers": "kafka:9092"})
+RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0, 3, 3),), "c": (OffsetRange(2, 0, 1),)}
+
+
+# --- options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"topics": []}, "topics is a topic name"),
+        ({"topics": ""}, "'' is not a topic name"),
+        ({"topics": ["a b"]}, "'a b' is not a topic name"),
+        ({"topics": [".."]}, "is not a topic name"),
+        ({"topics": ["a", "a"]}, "names a topic twice"),
+        ({"topics": 5}, "topics is a topic name"),
+        ({"conn_id": ""}, "conn_id is a text"),
+        ({"max_records": 0}, "max_records is a whole number from 1"),
+        ({"max_records": -5}, "max_records is a whole number from 1"),
+        ({"max_records": 1.5}, "max_records is a whole number from 1"),
+        ({"max_records": "many"}, "max_records is a number"),
+        ({"max_records": True}, "max_records is a number"),
+        ({"max_records": float("inf")}, "max_records is a number"),
+        ({"min_records": 0}, "min_records is a whole number from 1"),
+        ({"min_records": 10, "max_records": 5}, r"min_records \(10\) is more than max_records \(5\)"),
+        ({"max_wait": -1}, "max_wait is a number of seconds"),
+        ({"max_wait": float("nan")}, "max_wait is a number"),
+        ({"group_id": 5}, "group_id is a text"),
+        ({"starting": "soon"}, "starting is"),
+        ({"starting": {"refunds": {"0": 1}}}, "not in topics: refunds"),
+        ({"options": "minPartitions=5"}, "options is a mapping"),
+        ({"options": {"a": None}}, r"options\['a'\]"),
+    ],
+)
+def test_an_option_that_is_not_valid_is_refused_at_construction(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        KafkaSource(**{"topics": ["orders"], **options})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "assign",
+        "subscribe",
+        "subscribePattern",
+        "startingOffsets",
+        "STARTINGOFFSETS",
+        "endingOffsets",
+        "startingTimestamp",
+        "endingOffsetsByTimestamp",
+        "failOnDataLoss",
+        "kafka.isolation.level",
+        "Kafka.Isolation.Level",
+    ],
+)
+def test_options_cannot_change_what_is_read(name: str) -> None:
+    with pytest.raises(ValueError, match=f"options may not set {name}: the epoch's ranges"):
+        KafkaSource(["orders"], options={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka.bootstrap.servers", "kafka.security.protocol", "kafka.sasl.jaas.config", "KAFKA.SSL.key.password"]
+)
+def test_options_cannot_hold_what_belongs_to_the_connection(name: str) -> None:
+    with pytest.raises(ValueError, match=f"options may not set {name}: it belongs to the Airflow connection"):
+        KafkaSource(["orders"], options={name: "secret"})
+
+
+def test_templates_are_taken_as_they_are_and_validated_once_rendered() -> None:
+    source = KafkaSource(
+        "{{ params.topics }}",
+        max_records="{{ params.max_records }}",
+        starting="{{ params.starting | tojson }}",
+        options={"minPartitions": "{{ params.n }}"},
+    )
+    source.topics, source.max_records, source.options = "orders, refunds", "500", {"minPartitions": "4"}
+    source.starting = '{"refunds": {"0": 7}}'
+    config = source._config()
+    assert config.topics == ("orders", "refunds")
+    assert (config.max_records, config.options) == (500, {"minPartitions": "4"})
+    assert config.starting == AtOffsets({"refunds": {0: 7}})
+    source.max_records = "0"
+    with pytest.raises(Refused, match="max_records is a whole number from 1 up; not '0'"):
+        source._config()
+
+
+def test_what_is_not_a_template_is_validated_beside_templates() -> None:
+    with pytest.raises(ValueError, match="min_records"):
+        KafkaSource("{{ params.topics }}", min_records=0)
+
+
+def test_every_option_can_be_templated() -> None:
+    assert set(KafkaSource.template_fields) == KafkaSource(["orders"])._raw().keys()
+
+
+def test_a_param_left_empty_means_no_limit() -> None:
+    source = KafkaSource(["orders"], max_records="{{ params.max_records }}")
+    for empty in ("", "None"):
+        source.max_records = empty
+        assert source._config().max_records is None
+
+
+def test_limits_of_the_run_go_over_those_of_the_source() -> None:
+    source = KafkaSource(["orders"], max_records=100, starting="latest")
+    config = source._config(Limits(max_records=7, starting={"orders": {"0": 3}}))
+    assert (config.max_records, config.starting) == (7, AtOffsets({"orders": {0: 3}}))
+    with pytest.raises(Refused, match="max_records is a whole number from 1"):
+        source._config(Limits(max_records=0))
+
+
+# --- specification --------------------------------------------------------------------------------------------
+
+
+def test_spec_is_json_and_from_spec_is_its_inverse() -> None:
+    source = KafkaSource(
+        ("orders", "refunds"),
+        conn_id="k",
+        starting={"orders": {0: 5}},
+        max_records=10,
+        min_records=2,
+        max_wait=1.5,
+        group_id="g",
+        options={"includeHeaders": True},
+    )
+    spec = json.loads(json.dumps(source.spec()))
+    assert spec["kind"] == "kafka"
+    again = KafkaSource.from_spec({**spec, "from_the_future": 1})
+    assert again.spec() == spec
+    assert again._config() == source._config()
+
+
+def test_importing_the_source_imports_no_kafka_client() -> None:
+    code = "import sys, airflow_epochs.sources.kafka; print([m for m in ('kafka', 'ssl', 'cryptography', 'pyspark', 'airflow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- what Spark is told ---------------------------------------------------------------------------------------
+
+
+def test_spark_reads_exactly_the_ranges_that_are_not_empty() -> None:
+    read = KafkaSource(["a", "b", "c"]).spark_read(RANGES, PLAIN)
+    assert read.secrets == {}
+    assert read.options == {
+        "kafka.bootstrap.servers": "kafka:9092",
+        "kafka.security.protocol": "PLAINTEXT",
+        "kafka.max.poll.records": "20000",
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "true",
+        "assign": '{"a":[1],"c":[2]}',
+        "startingOffsets": '{"a":{"1":2},"c":{"2":0}}',
+        "endingOffsets": '{"a":{"1":9},"c":{"2":1}}',
+    }
+
+
+def test_options_go_to_spark_and_may_replace_the_defaults() -> None:
+    source = KafkaSource(["a"], options={"includeHeaders": True, "kafka.MAX.poll.records": 77})
+    options = source.spark_read(RANGES, PLAIN).options
+    assert options["includeHeaders"] == "true"
+    assert [value for name, value in options.items() if name.lower() == "kafka.max.poll.records"] == ["77"]
+
+
+def test_nothing_to_read_is_the_callers_mistake() -> None:
+    with pytest.raises(ValueError, match="every range is empty"):
+        KafkaSource(["b"]).spark_read({"b": RANGES["b"]}, PLAIN)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_epochs.sources.kafka_starting import (
+    AtOffsets,
+    AtTime,
+    Earliest,
+    Latest,
+    Starting,
+    parse_starting,
+    starting_json,
+)
+
+NEW_YEAR_MS = 1_767_225_600_000
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+ACCEPTED: list[tuple[object, Starting]] = [
+    ("earliest", Earliest()),
+    ("Latest", Latest()),
+    ("2026-01-01T00:00:00Z", AtTime(NEW_YEAR_MS)),
+    ("2026-01-01T01:00:00+01:00", AtTime(NEW_YEAR_MS)),
+    (NEW_YEAR, AtTime(NEW_YEAR_MS)),
+    (NEW_YEAR + timedelta(microseconds=1), AtTime(NEW_YEAR_MS + 1)),
+    ({"timestamp": NEW_YEAR_MS}, AtTime(NEW_YEAR_MS)),
+    ({"timestamp": str(NEW_YEAR_MS)}, AtTime(NEW_YEAR_MS)),
+    ({"timestamp": "2026-01-01T00:00:00Z"}, AtTime(NEW_YEAR_MS)),
+    ({"timestamp": NEW_YEAR}, AtTime(NEW_YEAR_MS)),
+    ({"orders": {"0": 5, 1: "7"}}, AtOffsets({"orders": {0: 5, 1: 7}})),
+    ({"timestamp": {"0": 5}}, AtOffsets({"timestamp": {0: 5}})),  # a topic of that name
+    ('{"orders": {"0": 5}}', AtOffsets({"orders": {0: 5}})),  # a DAG param
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), ACCEPTED)
+def test_every_form_is_understood(written: object, meant: Starting) -> None:
+    assert parse_starting(written) == meant
+
+
+@pytest.mark.parametrize("written", [written for written, _ in ACCEPTED])
+def test_every_form_means_the_same_after_a_round_trip_through_json(written: object) -> None:
+    assert parse_starting(json.loads(json.dumps(starting_json(written)))) == parse_starting(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("newest", "starting is \"earliest\", \"latest\""),
+        ("", "starting is"),
+        (None, "starting is"),
+        (7, "starting is"),
+        ({}, "not an empty mapping"),
+        ("2026-01-01T00:00:00", "no time zone.*2026-01-01T00:00:00Z"),
+        (datetime(2026, 1, 1), "no time zone"),
+        ("1969-12-31T23:59:59Z", "before 1970"),
+        ({"timestamp": -1}, "whole number from 0"),
+        ({"timestamp": True}, "whole number from 0"),
+        ({"orders": 5}, r"starting\['orders'\] maps partitions to offsets"),
+        ({"orders": {"0": -2}}, r"starting\['orders'\]\['0'\] is a whole number from 0"),
+        ({"orders": {"first": 2}}, r"a partition of starting\['orders'\]"),
+        ("{'orders': {'0': 5}}", "not valid JSON.*tojson"),
+    ],
+)
+def test_what_cannot_be_meant_is_named(written: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_starting(written)
