@@ -313,11 +313,17 @@ class Coordinator:
     def vote(self, run: Run, report: StageReport | None) -> Checkpoint:
         """Collect every sink's vote and write the decision. A repeat returns the decision that stands.
 
+        Called again after a GLOBAL_ABORT, it stages the next attempt first: "clear failed tasks" leaves a
+        ``stage`` that succeeded alone.
+
         Raises:
             Refused: The decision is GLOBAL_ABORT; the message has every VOTE_ABORT's reason.
             Fenced: Another run has the epoch, or aborted this attempt.
         """
         view = self._mine(run)
+        if view.state is State.ABORTED:
+            report = self.stage(run).stage
+            view = self._mine(run)
         if view.state is State.OPEN:
             view = self._decide(view, run, report)
         if view.state is State.ABORTED and view.decision:
@@ -431,7 +437,7 @@ class Coordinator:
         return self.checkpoint(view)
 
     def newest_complete(self) -> CompleteRecord:
-        """The newest complete epoch: what hints (asset events, consumer offsets) carry, also after a clear of an old run.
+        """The newest complete epoch: what hints carry, also where an old run is cleared (asset events, consumer offsets).
 
         There must be one.
         """

@@ -70,6 +70,24 @@ class Harness:
         self._stored.clear(run_id=run_id, only_failed=only_failed, task_ids=list(task_ids) or None)
         return self.drive(run_id)
 
+    def forget(self) -> None:
+        """Delete every trace of the DAG's runs from the metadata database."""
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            for run in session.query(DagRun).filter_by(dag_id=self.dag.dag_id):
+                session.delete(run)
+
+    def asset_events(self, run_id: str) -> list[dict[str, Any]]:
+        """The ``extra`` of every asset event of a run."""
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            rows = session.query(AssetEvent).filter_by(source_dag_id=self.dag.dag_id, source_run_id=run_id)
+            return [dict(row.extra) for row in rows]
+
     def drive(self, run_id: str, rounds_max: int = 200) -> Outcome:
         from airflow import settings
         from airflow.models.dagrun import DagRun

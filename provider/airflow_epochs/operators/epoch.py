@@ -94,6 +94,10 @@ class EpochOperator(BaseOperator):
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         raise NotImplementedError
 
+    def on_kill(self) -> None:
+        """Stop what Spark does for this task. What it wrote is invisible, whenever it stops."""
+        self.environment.spark.cancel()
+
     @cached_property
     def environment(self) -> AirflowEnvironment:
         return AirflowEnvironment(self.spark)
@@ -174,15 +178,12 @@ class StageEpochOperator(_NeedsTransform):
             self.log.warning("%s", warning)
         return checkpoint
 
-    def on_kill(self) -> None:
-        """Stop the Spark work. What it wrote is invisible, whenever it stops."""
-        self.environment.spark.cancel()
 
-
-class VoteEpochOperator(EpochOperator):
+class VoteEpochOperator(_NeedsTransform):
     """Verifies what was staged, sink by sink, and writes the decision. Fails on GLOBAL_ABORT, with the reasons.
 
-    ``checkpoint`` must be the output of the stage operator.
+    ``checkpoint`` must be the output of the stage operator. Cleared without it after a GLOBAL_ABORT, it stages
+    the next attempt itself.
     """
 
     step = "vote"

@@ -1,0 +1,303 @@
+"""The task shape in Airflow's own scheduling code: run states, clears, reruns. Sources, sinks and Spark are in memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG
+from airflow_harness import Harness, Outcome
+
+from airflow_epochs.environment import SparkJob
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import JsonDict
+from airflow_epochs.pipeline import EpochPipeline
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+_numbers = itertools.count()
+SUCCESS = {"open", "stage", "vote", "commit.orders", "commit.audit", "complete"}
+
+
+class FakeSpark:
+    """A Spark that fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.spark = MemorySpark()
+
+    def runner(self, env: object) -> FakeSpark:
+        return self
+
+    def new_session(self) -> JsonDict:
+        return self.spark.new_session()
+
+    def stop(self, session: JsonDict) -> None:
+        self.spark.stop(session)
+
+    def cancel(self) -> None:
+        pass
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if self.failures:
+            self.failures -= 1
+            raise NotApplied("Spark fell over.", remedy="try again.")
+        return self.spark.run(job, session)
+
+
+class Lab:
+    """A pipeline with two sinks and a task of the user's behind it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = MemoryWorld()
+        self.spark = FakeSpark()
+        self.after: list[int] = []
+        root = folder / "ledger"
+        root.mkdir()
+        connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
+        monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+        self.ledger = Ledger(LocalStore(root), "orders")
+        (folder / "orders.py").write_text("def orders(batch, epoch): ...\n")
+        self.transform = f"{folder / 'orders.py'}:orders"
+        self.harness = Harness(self._dag(f"lab_{next(_numbers)}"))
+
+    def _dag(self, dag_id: str) -> DAG:
+        with DAG(dag_id, schedule=None) as dag:
+            group = EpochPipeline(
+                "orders",
+                source=MemorySource(world=self.world.name, topics=("orders",)),
+                transform=self.transform,
+                sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
+                spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+                operator_args={"retries": 0},
+            )
+            group >> PythonOperator(task_id="mine", python_callable=lambda: self.after.append(1))
+        return dag
+
+    def produce(self, *values: object) -> None:
+        self.world.produce("orders", 0, list(values))
+
+    def run(self, run_id: str, conf: dict[str, Any] | None = None) -> Outcome:
+        return _short(self.harness.run(run_id, conf))
+
+    def clear(self, run_id: str, *tasks: str, only_failed: bool = False) -> Outcome:
+        return _short(self.harness.clear(run_id, *(f"orders.{task}" for task in tasks), only_failed=only_failed))
+
+    def shown(self) -> list[list[object]]:
+        return [self.world.table(sink).values() for sink in ("orders", "audit")]
+
+
+def _short(outcome: Outcome) -> Outcome:
+    def names(values: dict[str, Any]) -> dict[str, Any]:
+        return {task.removeprefix("orders."): value for task, value in values.items()}
+
+    return Outcome(outcome.state, names(outcome.tasks), names(outcome.xcoms))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    yield Lab(tmp_path, monkeypatch)
+
+
+def _in_state(outcome: Outcome, state: str) -> set[str]:
+    return {task for task, found in outcome.tasks.items() if found == state}
+
+
+def test_a_run_with_new_data_is_green_and_every_sink_shows_the_epoch_once(lab: Lab) -> None:
+    lab.produce("a", "b")
+    outcome = lab.run("r1")
+    assert outcome.state == "success"
+    assert _in_state(outcome, "success") == SUCCESS | {"mine"}
+    assert _in_state(outcome, "skipped") == {"abort"}
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert lab.after == [1]
+
+
+def test_every_task_returns_the_checkpoint_record_as_xcom(lab: Lab) -> None:
+    lab.produce("a", "b")
+    xcoms = lab.run("r1").xcoms
+    assert set(xcoms) >= SUCCESS
+    final = xcoms["complete"]
+    assert (final["epoch"], final["attempt"], final["decision"], final["state"]) == (1, 1, "GLOBAL_COMMIT", "complete")
+    assert final["ranges"] == {"orders": [[0, 0, 2]]}
+    assert {sink: receipt["rows"] for sink, receipt in final["receipts"].items()} == {"orders": 2, "audit": 2}
+    assert {vote["vote"] for vote in xcoms["vote"]["votes"].values()} == {"VOTE_COMMIT"}
+    assert set(final["seconds"]) == SUCCESS
+    assert final["metrics"]["rows_in"] == 2
+
+
+def test_a_run_without_new_data_is_green_and_everything_is_skipped(lab: Lab) -> None:
+    lab.produce("a")
+    lab.run("r1")
+    outcome = lab.run("r2")
+    assert outcome.state == "success"
+    assert _in_state(outcome, "skipped") == set(outcome.tasks)
+    assert lab.after == [1], "the user's task runs when, and only when, an epoch is complete"
+
+
+def test_a_failed_stage_makes_the_run_red_and_clearing_the_failed_tasks_finishes_the_same_epoch(lab: Lab) -> None:
+    lab.produce("a", "b")
+    lab.spark.failures = 1
+    failed = lab.run("r1")
+    assert failed.state == "failed"
+    assert _in_state(failed, "failed") == {"stage", "abort"}
+    assert lab.shown() == [[], []]
+    assert not lab.after
+    lab.produce("c")
+    cleared = lab.clear("r1", only_failed=True)
+    assert cleared.state == "success"
+    assert cleared.xcoms["complete"]["attempt"] == 2
+    assert lab.shown() == [["a", "b"], ["a", "b"]], "the same offsets, not the newer ones"
+    assert lab.after == [1]
+
+
+def test_the_next_run_takes_a_failed_epoch_over_and_the_cleared_run_then_leaves_it_alone(lab: Lab) -> None:
+    lab.produce("a")
+    lab.spark.failures = 1
+    lab.run("r1")
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+    cleared = lab.clear("r1", only_failed=True)
+    assert cleared.state == "failed", "the epoch is in the hands of r2"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_a_vote_abort_is_red_with_nothing_visible_and_names_the_reason(lab: Lab) -> None:
+    lab.produce("a")
+    lab.world.refusals["audit"] = "column x is a STRING, not an INT"
+    outcome = lab.run("r1")
+    assert outcome.state == "failed"
+    assert _in_state(outcome, "failed") == {"vote", "abort"}
+    assert lab.shown() == [[], []]
+    decision = lab.ledger.decision_record(1, 1)
+    assert decision and "audit: column x is a STRING" in decision.reason
+    lab.world.refusals.clear()
+    assert lab.clear("r1", only_failed=True).state == "success", "though this leaves the green stage alone"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("task", ["open", "stage", "vote", "commit.orders", "commit.audit", "complete", "abort"])
+def test_clearing_any_single_task_of_a_complete_run_changes_nothing(lab: Lab, task: str) -> None:
+    lab.produce("a", "b")
+    lab.run("r1")
+    outcome = lab.clear("r1", task)
+    assert outcome.state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert lab.ledger.newest_complete() == 1
+
+
+def test_clearing_a_whole_complete_run_skips_it_and_takes_no_new_data(lab: Lab) -> None:
+    lab.produce("a")
+    lab.run("r1")
+    lab.produce("b")
+    outcome = lab.clear("r1")
+    assert outcome.state == "success"
+    assert outcome.tasks["open"] == "skipped"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_a_sink_that_fails_after_the_decision_leaves_the_run_red_and_the_next_run_rolls_forward(lab: Lab) -> None:
+    lab.produce("a")
+    with _broken_commit("audit"):
+        failed = lab.run("r1")
+    assert failed.state == "failed"
+    assert _in_state(failed, "failed") == {"commit.audit"}
+    assert failed.tasks["abort"] == "skipped"
+    assert lab.shown() == [["a"], []], "in doubt: decided, one sink missing"
+    lab.produce("b")
+    assert lab.run("r2").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert lab.clear("r1", only_failed=True).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) -> None:
+    lab.produce("a")
+    with _broken_commit("audit"):
+        lab.run("r1")
+    outcome = lab.clear("r1", only_failed=True)
+    assert outcome.state == "success"
+    assert outcome.xcoms["complete"]["attempt"] == 1
+    assert lab.shown() == [["a"], ["a"]]
+    assert lab.after == [1]
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [set(pair) for pair in itertools.combinations(("open", "stage", "vote", "commit.audit", "complete"), 2)],
+    ids="+".join,
+)
+def test_clearing_any_two_tasks_of_an_in_doubt_run_never_loses_or_doubles_a_row(lab: Lab, tasks: set[str]) -> None:
+    lab.produce("a")
+    with _broken_commit("audit"):
+        lab.run("r1")
+    lab.clear("r1", *tasks)
+    lab.clear("r1", only_failed=True)
+    lab.run("r2")
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_a_wiped_metadata_database_loses_nothing(lab: Lab) -> None:
+    lab.produce("a")
+    with _broken_commit("audit"):
+        lab.run("r1")
+    lab.harness.forget()
+    lab.produce("b")
+    assert lab.run("r1").state == "success", "a new run may even have the old one's id"
+    lab.run("r2")
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def test_the_param_max_records_limits_one_run(lab: Lab) -> None:
+    lab.produce("a", "b", "c")
+    lab.run("r1", {"max_records": 1})
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_complete_emits_an_asset_event_per_sink_with_epoch_rows_and_version(lab: Lab) -> None:
+    lab.produce("a", "b")
+    lab.run("r1")
+    events = lab.harness.asset_events("r1")
+    assert {event["sink"] for event in events} == {"orders", "audit"}
+    assert all((event["epoch"], event["rows"], event["version"]) == (1, 2, 0) for event in events)
+
+
+def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.produce("a")
+    lab.run("r1")
+    thief = Harness(lab._dag("thief"))
+    lab.produce("b")
+    outcome = _short(thief.run("r1"))
+    assert outcome.state == "failed"
+    assert outcome.tasks["open"] == "failed"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+class _broken_commit:
+    """The sink's table cannot be reached within the block."""
+
+    def __init__(self, sink: str) -> None:
+        self._sink = sink
+
+    def __enter__(self) -> None:
+        self._commit = MemorySink.commit
+
+        def commit(sink: MemorySink, *args: Any, **kwargs: Any) -> Any:
+            if sink.name == self._sink:
+                raise NotApplied("The table cannot be reached.", remedy="wait.")
+            return self._commit(sink, *args, **kwargs)
+
+        MemorySink.commit = commit  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        MemorySink.commit = self._commit  # type: ignore[method-assign]

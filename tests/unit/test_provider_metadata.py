@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import airflow
+import jsonschema
+
+from airflow_epochs.get_provider_info import get_provider_info
+
+HEAVY = ("pyspark", "deltalake", "obstore", "kafka", "pyarrow", "pandas", "confluent_kafka")
+PARSE = """
+import sys
+from airflow.sdk import DAG
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, SparkSubmit
+
+with DAG("orders", schedule="@continuous", max_active_runs=1, catchup=False):
+    EpochPipeline("orders", source=KafkaSource(topics=["orders"]), transform="spark_apps/orders.py:orders",
+        sinks=[DeltaSink("orders", "/lake/orders", partition_by=["day"])], spark=SparkConnect("spark_connect_default"))
+    EpochPipeline("others", source=KafkaSource(topics=["others"]), transform="spark_apps/orders.py:orders",
+        sinks=[DeltaSink("others", "s3://lake/others")], spark=SparkSubmit("spark_default"))
+print([name for name in sys.argv[1:] if name in sys.modules])
+"""
+
+
+def test_the_provider_metadata_is_valid_for_airflow() -> None:
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_airflow_finds_the_provider_and_its_connection_type_with_form_fields() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    assert "airflow-provider-epochs" in manager.providers
+    assert manager.hooks["epochs"] is not None
+    fields = {widget.field_name for widget in manager.connection_form_widgets.values() if "epochs" in str(widget)}
+    assert {"ledger_root", "storage_conn_id", "storage_options"} <= fields | set(_conn_fields())
+
+
+def _conn_fields() -> set[str]:
+    return set(get_provider_info()["connection-types"][0]["conn-fields"])
+
+
+def test_parsing_a_dag_imports_no_heavy_library() -> None:
+    done = subprocess.run([sys.executable, "-c", PARSE, *HEAVY], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
