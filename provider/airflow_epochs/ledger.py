@@ -1,34 +1,33 @@
 """The decision ledger: the authority, and the only place with put-if-absent.
 
-Layout, below ``<root>/<pipeline>/``::
-
-    pipeline.json                        PipelineRecord
-    takeovers/<n, 10 digits>.json        TakeoverRecord: the highest one names the owning DAG
-    epochs/<epoch, 20 digits>/
-        <attempt, 10 digits>.open.json       OpenRecord
-        <attempt>.try.<nonce>.json           TryRecord
-        <attempt>.decision.json              DecisionRecord
-        <sink>.receipt.json                  Receipt
-        <sink>.waived.json                   WaivedRecord
-        complete.json                        CompleteRecord: closes its epoch, never deleted
-    runs/<hash of dag_id + run_id>.json  RunIndex
-
 Every record is immutable, so every precondition, once read, stays true. A put returns the record that *stands*:
 the caller's own, or the winner's, which the caller must obey. A put whose answer was lost is read back.
 """
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
-
 from airflow_epochs import protocol
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.codec import NewerFormat, decode, encode
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.layout import (
+    PIPELINE_KEY,
+    Record,
+    attempt_key,
+    complete_key,
+    epoch_folder,
+    key_of,
+    pipeline_of,
+    run_key,
+    sink_key,
+    takeover_key,
+)
 from airflow_epochs.model import (
     FORMAT,
     CompleteRecord,
@@ -50,6 +49,9 @@ from airflow_epochs.protocol import Epoch, State
 from airflow_epochs.store import Store
 
 R = TypeVar("R")
+P = TypeVar("P", bound=Record)
+
+log = logging.getLogger(__name__)
 
 PUT_TRIES = 3
 """How often a put without an answer is read back and sent again before its outcome is called unknown."""
@@ -109,7 +111,7 @@ class Ledger:
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def identity(self) -> PipelineRecord | None:
-        return self._get("pipeline.json", PipelineRecord)
+        return self._get(PIPELINE_KEY, PipelineRecord)
 
     def claim(self, dag_id: str, *, at: str, writer: str) -> PipelineRecord:
         """The pipeline's identity, created by its first caller.
@@ -119,7 +121,6 @@ class Ledger:
         """
         self.probe()
         identity = self.identity() or self._put(
-            "pipeline.json",
             PipelineRecord(
                 pipeline=self._pipeline,
                 ledger_id=uuid.uuid4().hex,
@@ -145,7 +146,7 @@ class Ledger:
     def take_over(self, dag_id: str, *, who: str, why: str, at: str, writer: str) -> TakeoverRecord:
         """Record a new owning DAG. Raises Fenced-like Refused if somebody else took over at the same moment."""
         record = TakeoverRecord(dag_id=dag_id, who=who, why=why, at=at, writer=writer)
-        standing = self._put(f"takeovers/{len(self._takeovers()) + 1:010d}.json", record)
+        standing = self._put_at(takeover_key(len(self._takeovers()) + 1), record)
         if standing != record:
             raise Refused(
                 f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment.",
@@ -156,7 +157,7 @@ class Ledger:
 
     def _takeovers(self) -> list[TakeoverRecord]:
         records: list[TakeoverRecord] = []
-        while record := self._get(f"takeovers/{len(records) + 1:010d}.json", TakeoverRecord):
+        while record := self._get(takeover_key(len(records) + 1), TakeoverRecord):
             records.append(record)
         return records
 
@@ -164,75 +165,88 @@ class Ledger:
 
     def newest_complete(self) -> int:
         """The newest complete epoch, 0 if none. Epochs are dense, so it is found by doubling, then halving."""
-        return _last_of(lambda epoch: self._store.exists(self._key(_complete_key(epoch))))
+        return _last_of(lambda epoch: self._exists(complete_key(epoch)))
 
     def view(self, number: int) -> EpochView:
         """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every actor."""
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
-        attempt = _last_of(lambda n: self._store.exists(self._key(_attempt_key(number, n, "open"))))
+        attempt = _last_of(lambda n: self._exists(attempt_key(number, n, "open")))
         if attempt == 0:
             return EpochView(number=number)
-        opened = self._get(_attempt_key(number, attempt, "open"), OpenRecord)
-        assert opened is not None, "open records are immutable"
-        return EpochView(
-            number=number,
-            open=opened,
-            decision=self._get(_attempt_key(number, attempt, "decision"), DecisionRecord),
-            receipts=self._per_sink(number, opened, "receipt", Receipt),
-            waived=self._per_sink(number, opened, "waived", WaivedRecord),
+        opened = self.open_record(number, attempt)
+        if opened is None:  # pruned since the first line: complete by now
+            return EpochView(number=number, complete=self.complete_record(number))
+        return self._consistent(
+            EpochView(
+                number=number,
+                open=opened,
+                decision=self.decision_record(number, attempt),
+                receipts=self._per_sink(number, opened, "receipt", Receipt),
+                waived=self._per_sink(number, opened, "waived", WaivedRecord),
+            )
         )
 
+    def _consistent(self, view: EpochView) -> EpochView:
+        try:
+            assert view.epoch
+        except (protocol.IllegalTransition, ValueError) as error:
+            raise Corrupt(
+                f"The ledger's records contradict each other: {error}.",
+                remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
+                pipeline=self._pipeline,
+                epoch=view.number,
+            ) from error
+        return view
+
     def complete_record(self, number: int) -> CompleteRecord | None:
-        return self._get(_complete_key(number), CompleteRecord)
+        return self._get(complete_key(number), CompleteRecord)
 
     def open_record(self, number: int, attempt: int) -> OpenRecord | None:
-        return self._get(_attempt_key(number, attempt, "open"), OpenRecord)
+        return self._get(attempt_key(number, attempt, "open"), OpenRecord)
 
     def decision_record(self, number: int, attempt: int) -> DecisionRecord | None:
-        return self._get(_attempt_key(number, attempt, "decision"), DecisionRecord)
+        return self._get(attempt_key(number, attempt, "decision"), DecisionRecord)
 
     def epoch_of(self, run: Run) -> int | None:
         """The epoch that the run opened, by its index; None also if the run died before it wrote the index."""
-        index = self._get(f"runs/{RunIndex.key_of(run)}.json", RunIndex)
+        index = self._get(run_key(run), RunIndex)
         return index.epoch if index else None
 
     def tries(self, number: int) -> list[TryRecord]:
         """All tries of ``stage``, of every attempt of the epoch."""
-        keys = [key for key in self._list(_folder(number)) if ".try." in key]
+        keys = [key for key in self._list(epoch_folder(number)) if ".try." in key]
         return [record for key in keys if (record := self._get(key, TryRecord))]
 
     # -- writing: each put returns the record that stands -----------------------------------------------------
 
     def put_open(self, record: OpenRecord) -> OpenRecord:
-        return self._put(_attempt_key(record.txn.epoch, record.txn.attempt, "open"), record)
+        return self._put(record)
 
     def put_try(self, record: TryRecord) -> TryRecord:
-        txn = TransactionId.parse(record.txn_id)
-        return self._put(_attempt_key(txn.epoch, txn.attempt, f"try.{record.nonce}"), record)
+        return self._put(record)
 
     def put_decision(self, record: DecisionRecord) -> DecisionRecord:
-        txn = TransactionId.parse(record.txn_id)
-        return self._put(_attempt_key(txn.epoch, txn.attempt, "decision"), record)
+        return self._put(record)
 
     def put_receipt(self, record: Receipt) -> Receipt:
-        return self._put(_sink_key(TransactionId.parse(record.txn_id).epoch, record.sink, "receipt"), record)
+        return self._put(record)
 
     def put_waived(self, record: WaivedRecord) -> WaivedRecord:
-        return self._put(_sink_key(TransactionId.parse(record.txn_id).epoch, record.sink, "waived"), record)
+        return self._put(record)
 
     def put_complete(self, record: CompleteRecord) -> CompleteRecord:
-        return self._put(_complete_key(record.txn.epoch), record)
+        return self._put(record)
 
-    def put_run(self, run: Run, epoch: int) -> None:
-        self._put(f"runs/{RunIndex.key_of(run)}.json", RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
+    def put_run(self, run: Run, epoch: int) -> RunIndex:
+        return self._put(RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
 
     def prune(self, number: int) -> int:
         """Delete a complete epoch's records but ``complete.json``; the number of records deleted."""
         if not self.complete_record(number):
             return 0
-        keys = [key for key in self._list(_folder(number)) if key != _complete_key(number)]
+        keys = [key for key in self._list(epoch_folder(number)) if key != complete_key(number)]
         for key in keys:
             self._store.delete(self._key(key))
         return len(keys)
@@ -242,34 +256,65 @@ class Ledger:
     def _key(self, key: str) -> str:
         return f"{self._pipeline}/{key}"
 
+    def _exists(self, key: str) -> bool:
+        with self._reading(key):
+            return self._store.exists(self._key(key))
+
     def _list(self, folder: str) -> list[str]:
-        return [key.removeprefix(f"{self._pipeline}/") for key in self._store.list(self._key(folder))]
+        with self._reading(folder):
+            return [key.removeprefix(f"{self._pipeline}/") for key in self._store.list(self._key(folder))]
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Whatever a store raises while it is read: nothing was changed."""
+        try:
+            yield
+        except Exception as error:
+            raise NotApplied(
+                f"The ledger cannot be read ({self._key(key)}): {error!r}.",
+                remedy="see that the ledger's store can be reached and that its connection is right; "
+                "Airflow's retry, or a clear of the task, goes on from there.",
+                pipeline=self._pipeline,
+            ) from error
 
     def _per_sink(self, number: int, opened: OpenRecord, what: str, kind: type[R]) -> dict[str, R]:
-        found = ((sink, self._get(_sink_key(number, sink, what), kind)) for sink in opened.sinks)
+        found = ((sink, self._get(sink_key(number, sink, what), kind)) for sink in opened.sinks)
         return {sink: record for sink, record in found if record is not None}
 
     def _get(self, key: str, kind: type[R]) -> R | None:
-        value = self._store.get(self._key(key))
+        with self._reading(key):
+            value = self._store.get(self._key(key))
         return None if value is None else self._decoded(key, value, kind)
 
     def _decoded(self, key: str, value: bytes, kind: type[R]) -> R:
         try:
-            return decode(value, kind)
+            record = decode(value, kind)
+            self._require_home(key, record)
+            return record
         except NewerFormat as newer:
             raise Refused(
                 f"{self._key(key)} has format {newer.format}; this version reads up to {FORMAT}.",
                 remedy="upgrade airflow-provider-epochs to at least the version that wrote it.",
                 pipeline=self._pipeline,
             ) from newer
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise Corrupt(
-                f"The ledger record {self._key(key)} is damaged: {error}.",
+                f"The ledger record {self._key(key)} cannot be trusted: {error}.",
                 remedy="restore this one file from a backup of the ledger; do not delete it.",
                 pipeline=self._pipeline,
             ) from error
 
-    def _put(self, key: str, record: R) -> R:
+    def _require_home(self, key: str, record: R) -> None:
+        """A copied or renamed file is as bad as a damaged one."""
+        if pipeline_of(record) not in (None, self._pipeline):
+            raise ValueError(f"it belongs to pipeline {pipeline_of(record)!r}")
+        if isinstance(record, Record) and key_of(record) != key:
+            raise ValueError(f"it belongs to {key_of(record)}")
+
+    def _put(self, record: P) -> P:
+        return self._put_at(key_of(record), record)
+
+    def _put_at(self, key: str, record: R) -> R:
         value = encode(record)
         error: Exception | None = None
         for _ in range(PUT_TRIES):
@@ -304,14 +349,14 @@ class Ledger:
         if self._probed:
             return
         key = self._key(f"probe/{uuid.uuid4().hex}")
-        honoured = False
         try:
-            self._store.put_if_absent(key, b"first")
-            honoured = not self._store.put_if_absent(key, b"second") and self._store.get(key) == b"first"
-        except NotImplementedError:
-            honoured = False
-        finally:
-            self._store.delete(key)
+            honoured = self._honours_put_if_absent(key)
+        except Exception as error:
+            raise NotApplied(
+                f"The ledger cannot be written: {error!r}.",
+                remedy="see that the ledger's store can be reached and that its connection may write there.",
+                pipeline=self._pipeline,
+            ) from error
         if not honoured:
             raise Refused(
                 "The ledger's store does not honour put-if-absent: a second put of the same key was accepted.",
@@ -320,21 +365,20 @@ class Ledger:
             )
         self._probed = True
 
+    def _honours_put_if_absent(self, key: str) -> bool:
+        try:
+            self._store.put_if_absent(key, b"first")
+            return not self._store.put_if_absent(key, b"second") and self._store.get(key) == b"first"
+        except NotImplementedError:
+            return False
+        finally:
+            self._forget(key)
 
-def _folder(epoch: int) -> str:
-    return f"epochs/{epoch:020d}"
-
-
-def _complete_key(epoch: int) -> str:
-    return f"{_folder(epoch)}/complete.json"
-
-
-def _attempt_key(epoch: int, attempt: int, what: str) -> str:
-    return f"{_folder(epoch)}/{attempt:010d}.{what}.json"
-
-
-def _sink_key(epoch: int, sink: str, what: str) -> str:
-    return f"{_folder(epoch)}/{validated_name('sink', sink)}.{what}.json"
+    def _forget(self, key: str) -> None:
+        try:
+            self._store.delete(key)
+        except Exception:  # a store that keeps everything (object lock) is a good home for a ledger
+            log.warning("the probe key %s cannot be deleted", key, exc_info=True)
 
 
 def _last_of(exists: Callable[[int], bool]) -> int:
@@ -346,48 +390,3 @@ def _last_of(exists: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if exists(middle) else (low, middle)
     return low
-
-
-# -- the codec: JSON with a checksum as its first member ------------------------------------------------------
-
-_DIGEST = 16
-_HEAD = b'{"sha256":"'
-_HEAD_END = len(_HEAD) + _DIGEST + len(b'",')
-
-
-class NewerFormat(ValueError):
-    """The record was written by a newer version of this package."""
-
-    def __init__(self, format: int) -> None:
-        self.format = format
-        super().__init__(f"format {format}")
-
-
-class _Format(msgspec.Struct):
-    format: int
-
-
-def encode(record: object) -> bytes:
-    """JSON of a record, with 64 bits of the SHA-256 of the rest in front: a flipped bit must not become a decision."""
-    body = msgspec.json.encode(record)
-    return _HEAD + _digest(body) + b'",' + body[1:]
-
-
-def decode(value: bytes, kind: type[R]) -> R:
-    """The record in ``value``.
-
-    Raises:
-        NewerFormat: ``format`` is higher than this version's.
-        ValueError: Truncated, altered, or not a record of this kind.
-    """
-    body = b"{" + value[_HEAD_END:]
-    if not value.startswith(_HEAD) or value[len(_HEAD) : len(_HEAD) + _DIGEST] != _digest(body):
-        raise ValueError("its checksum does not match its content")
-    written = msgspec.json.decode(body, type=_Format).format
-    if written > FORMAT:
-        raise NewerFormat(written)
-    return msgspec.json.decode(body, type=kind)
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest()[:_DIGEST].encode()

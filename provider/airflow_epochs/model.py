@@ -68,8 +68,12 @@ class TransactionId:
 
     @classmethod
     def parse(cls, text: str) -> TransactionId:
+        """The inverse of ``str``. Raises ValueError for anything else, ``p/01/1/…`` included."""
         pipeline, epoch, attempt, nonce = text.split("/")
-        return cls(pipeline, int(epoch), int(attempt), nonce)
+        txn = cls(pipeline, int(epoch), int(attempt), nonce)
+        if str(txn) != text:
+            raise ValueError(f"not a transaction id: {text!r}")
+        return txn
 
     @property
     def token(self) -> int:

@@ -73,14 +73,14 @@ class LocalStore:
         path = self._root / key
         self._make_folder(path.parent)
         temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
-        _write_durably(temporary, value)
         try:
+            _write_durably(temporary, value)
             os.link(temporary, path)
             return True
         except FileExistsError:
             return False
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
             # Also after a lost race: the caller is about to act on the winner's record.
             _fsync_folder(path.parent)
 

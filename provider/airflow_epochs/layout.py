@@ -1,0 +1,91 @@
+"""Where each ledger record lies, below ``<root>/<pipeline>/``.
+
+::
+
+    pipeline.json                        PipelineRecord
+    takeovers/<n, 10 digits>.json        TakeoverRecord: the highest one names the owning DAG
+    epochs/<epoch, 20 digits>/
+        <attempt, 10 digits>.open.json       OpenRecord
+        <attempt>.try.<nonce>.json           TryRecord
+        <attempt>.decision.json              DecisionRecord
+        <sink>.receipt.json                  Receipt
+        <sink>.waived.json                   WaivedRecord
+        complete.json                        CompleteRecord: closes its epoch, never deleted
+    runs/<hash of dag_id + run_id>.json  RunIndex
+"""
+
+from __future__ import annotations
+
+from airflow_epochs.model import (
+    CompleteRecord,
+    DecisionRecord,
+    OpenRecord,
+    PipelineRecord,
+    Receipt,
+    Run,
+    RunIndex,
+    TransactionId,
+    TryRecord,
+    WaivedRecord,
+    validated_name,
+)
+
+PIPELINE_KEY = "pipeline.json"
+
+EpochRecord = OpenRecord | TryRecord | DecisionRecord | Receipt | WaivedRecord | CompleteRecord
+Record = EpochRecord | PipelineRecord | RunIndex
+"""Every record whose place follows from what it says; takeovers are only numbered."""
+
+
+def key_of(record: Record) -> str:
+    """The one key under which ``record`` may lie. Raises ValueError if its transaction id is none."""
+    if isinstance(record, PipelineRecord):
+        return PIPELINE_KEY
+    if isinstance(record, RunIndex):
+        return run_key(Run(record.dag_id, record.run_id))
+    txn = TransactionId.parse(record.txn_id)
+    match record:
+        case OpenRecord():
+            return attempt_key(txn.epoch, txn.attempt, "open")
+        case TryRecord():
+            return attempt_key(txn.epoch, txn.attempt, f"try.{record.nonce}")
+        case DecisionRecord():
+            return attempt_key(txn.epoch, txn.attempt, "decision")
+        case Receipt():
+            return sink_key(txn.epoch, record.sink, "receipt")
+        case WaivedRecord():
+            return sink_key(txn.epoch, record.sink, "waived")
+        case CompleteRecord():
+            return complete_key(txn.epoch)
+
+
+def pipeline_of(record: object) -> str | None:
+    """The pipeline that a record says it belongs to; None if it does not say."""
+    if isinstance(record, PipelineRecord):
+        return record.pipeline
+    txn_id = getattr(record, "txn_id", None)
+    return TransactionId.parse(txn_id).pipeline if txn_id else None
+
+
+def epoch_folder(epoch: int) -> str:
+    return f"epochs/{epoch:020d}"
+
+
+def complete_key(epoch: int) -> str:
+    return f"{epoch_folder(epoch)}/complete.json"
+
+
+def attempt_key(epoch: int, attempt: int, what: str) -> str:
+    return f"{epoch_folder(epoch)}/{attempt:010d}.{what}.json"
+
+
+def sink_key(epoch: int, sink: str, what: str) -> str:
+    return f"{epoch_folder(epoch)}/{validated_name('sink', sink)}.{what}.json"
+
+
+def run_key(run: Run) -> str:
+    return f"runs/{RunIndex.key_of(run)}.json"
+
+
+def takeover_key(number: int) -> str:
+    return f"takeovers/{number:010d}.json"
