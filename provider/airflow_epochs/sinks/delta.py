@@ -1,0 +1,486 @@
+"""The Delta sink: rows are appended to a table exactly once per epoch, by a commit that only moves metadata.
+
+Spark stages the rows in a private Delta table *inside* the target's folder. The vote checks it. The commit adds the
+staged files to the target where they lie, in one log entry together with the marker.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind, validated_name
+from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging, rows_of
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_table import (
+    STAGING_FOLDER,
+    App,
+    CannotOpen,
+    FoundCommit,
+    Where,
+    find_commit,
+    open_table,
+    read_marker,
+)
+from airflow_epochs.spark import delta_schema
+from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.storage import normalised, storage_options
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+log = logging.getLogger(__name__)
+
+DELTALAKE, SPARK = "deltalake", "spark"
+_CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){1,2}")
+_TRY = re.compile(r"[0-9]+-[0-9]+-[0-9a-zA-Z]+")
+
+
+class DeltaSink:
+    """Appends rows to a Delta table, exactly once per epoch.
+
+    Args:
+        name: The sink's name in the pipeline; the key under which the transform returns its rows.
+        table: An absolute path, ``file://``, ``s3://`` (or another object store), or ``catalog.schema.table``. A table
+            on a path is created by the first commit if it does not exist.
+        partition_by: Partition columns of a table that is created; of one that exists they must agree.
+        mode: Only ``append``.
+        commit: Who commits: ``deltalake`` (metadata only: milliseconds) or ``spark`` (rows are written once more).
+            Left out: deltalake, and Spark for catalog names and for tables that deltalake refuses. Where anybody else writes
+            or optimizes the table through Spark, it must be ``spark``.
+        storage_conn_id: Connection with the credentials of the table's store; without, the environment's count.
+        properties: Table properties of a table that is created.
+        compact_every: Compact small files after every so many epochs; 0: never.
+        checkpoint_every: Checkpoint the table's log after every so many versions; 0: never.
+    """
+
+    template_fields: Sequence[str] = ("table", "storage_conn_id", "partition_by", "properties")
+
+    def __init__(
+        self,
+        name: str,
+        table: str,
+        *,
+        partition_by: Sequence[str] = (),
+        mode: str = "append",
+        commit: str | None = None,
+        storage_conn_id: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        compact_every: int = 50,
+        checkpoint_every: int = 10,
+    ) -> None:
+        self.name = validated_name("sink", name)
+        if isinstance(partition_by, str):
+            raise ValueError(f"partition_by of sink {name!r} is a list of columns, like [{partition_by!r}]")
+        if mode != "append":
+            raise ValueError(f"mode {mode!r} of sink {name!r} is not known: only 'append'")
+        if commit not in (None, DELTALAKE, SPARK):
+            raise ValueError(f"commit {commit!r} of sink {name!r} is not known: 'deltalake', 'spark' or None")
+        if compact_every < 0 or checkpoint_every < 0:
+            raise ValueError(f"compact_every and checkpoint_every of sink {name!r} must not be negative")
+        self.table = table
+        self.partition_by = list(partition_by)
+        self.mode = mode
+        self.commit_by = commit
+        self.storage_conn_id = storage_conn_id
+        self.properties = dict(properties or {})
+        self.compact_every = compact_every
+        self.checkpoint_every = checkpoint_every
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.name!r}, {self.table!r})"
+
+    def spec(self) -> JsonDict:
+        return {
+            "kind": "delta",
+            "name": self.name,
+            "table": self.target,
+            "partition_by": list(self.partition_by),
+            "mode": self.mode,
+            "commit": self.commit_by,
+            "storage_conn_id": self.storage_conn_id,
+            "properties": dict(self.properties),
+            "compact_every": self.compact_every,
+            "checkpoint_every": self.checkpoint_every,
+        }
+
+    @classmethod
+    def from_spec(cls, spec: JsonDict) -> DeltaSink:
+        return cls(**{key: value for key, value in spec.items() if key != "kind"})
+
+    @property
+    def target(self) -> str:
+        """The table in its one spelling: two sinks are on one table if and only if this is equal.
+
+        Raises:
+            Refused: It is neither an absolute place nor a name in a catalog.
+        """
+        table = normalised(self.table.strip())
+        if table.startswith("/") or "://" in table or _CATALOG_NAME.fullmatch(table):
+            return table
+        raise Refused(
+            f"{self.table!r} is no place for a Delta table.",
+            remedy="Give an absolute path, a URL such as s3://bucket/folder, or catalog.schema.table.",
+            sink=self.name,
+        )
+
+    @property
+    def _in_catalog(self) -> bool:
+        return "/" not in self.target
+
+    # -- stage ---------------------------------------------------------------------------------------------------
+
+    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """Choose the place of this try; for deltalake's tables also write the staging table's version 0 there."""
+        where = self._where(env)
+        table, problem = self._open(where)
+        shape = TableShape.of_table(table) if table is not None else None
+        committer = self._committer(where, shape, problem)
+        self._require_partitioning(where, shape)
+        place = f"{where.url}/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
+        staged_as = shape if committer == DELTALAKE else None
+        if staged_as is not None:
+            delta_checks.require_committable(staged_as, where.name)
+            self._write_version_0(where, place, staged_as)
+        note: JsonDict = {
+            "app": self._app(attempt).epoch,
+            "txn": str(attempt.txn),
+            "committer": committer,
+            "table_id": shape.id if shape else None,
+        }
+        return {
+            "kind": "delta",
+            "committer": committer,
+            "place": place,
+            "target": self.target,
+            "has_version_0": staged_as is not None,
+            "schema": shape.schema if shape else None,
+            "partition_by": list(shape.partition_by) if shape else list(self.partition_by),
+            "properties": dict(self.properties),
+            "user_metadata": compact_json({NOTE: note}),
+        }
+
+    def _committer(self, where: Where, shape: TableShape | None, problem: str | None) -> str:
+        if self.commit_by is not None:
+            return self.commit_by
+        if self._in_catalog:
+            return SPARK
+        reason = problem or ", ".join(shape.refused_features if shape else [])
+        if reason:
+            log.warning(
+                "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. "
+                'Give the sink commit="spark" to say that you know.',
+                where.name,
+                reason,
+            )
+        return SPARK if reason else DELTALAKE
+
+    def _require_partitioning(self, where: Where, shape: TableShape | None) -> None:
+        if shape and self.partition_by and list(shape.partition_by) != list(self.partition_by):
+            raise Refused(
+                f"{where.name} is partitioned by {list(shape.partition_by)}, the sink says {list(self.partition_by)}.",
+                remedy="Correct partition_by, or leave it out for a table that exists.",
+                sink=self.name,
+            )
+
+    def _write_version_0(self, where: Where, place: str, shape: TableShape) -> None:
+        now = delta_publish.now_ms()
+        info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+        actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
+        # False: this try was planned before, and Spark may have appended already.
+        where.files.write_new(log_entry(0, where.relative(place)), "\n".join(map(compact_json, actions)).encode())
+
+    # -- vote ----------------------------------------------------------------------------------------------------
+
+    def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        """Look at the staged rows and at the target; a check that fails is a VOTE_ABORT with its reason."""
+        if claim.problem:
+            return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
+        try:
+            staged = self._checked(attempt, claim.place, env)
+        except Refused as refused:
+            return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what} What to do: {refused.remedy}")
+        return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+
+    def _checked(self, attempt: SinkAttempt, place: str, env: Environment) -> Staged:
+        where = self._where_of(place, attempt, env)
+        files, app = where.files, self._app(attempt)
+        staging = delta_checks.require_own(
+            read_staging(files, where.relative(place)), attempt, app.epoch, where.relative(place)
+        )
+        delta_checks.require_sound_actions(staging)
+        delta_checks.require_files(files, staging)
+        self._require_promised_target(where, attempt, staging, env)
+        delta_checks.require_store(files, self._folder(attempt))
+        files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
+        return _staged(place, staging)
+
+    def _require_promised_target(self, where: Where, attempt: SinkAttempt, staging: Staging, env: Environment) -> None:
+        """The checks of commit, made early."""
+        table, problem = self._open(where)
+        shape = self._shape(table, problem, env)
+        _require_same_id(shape, staging, where.name)
+        if staging.note["committer"] == SPARK:
+            _require_insertable(shape, staging, where.name)
+        else:
+            _require_addable(shape, staging, where.name)
+        if shape is not None:
+            delta_checks.require_lasting_marker(shape, where.name)
+        marker = self._marker(where, table, problem, self._app(attempt), env)
+        delta_checks.require_marker(marker, attempt.previous, where.name)
+
+    # -- commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        """Show the epoch: through deltalake if staged for it and the table still allows it, else through Spark."""
+        try:
+            return self._committed(attempt, staged, env)
+        except Refused:
+            raise
+        except NotApplied as error:
+            raise OutcomeUnknown(
+                f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=self.name
+            ) from error
+
+    def _committed(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        where = self._where_of(staged.place, attempt, env)
+        if receipt := self._earlier_receipt(where, attempt, staged):
+            return receipt
+        staging = _promised(where, staged)
+        if staging.note["committer"] == SPARK:
+            return self._through_spark(where, attempt, staged, staging, env)
+        this = delta_publish.Publication(
+            where=where,
+            app=self._app(attempt),
+            txn=attempt.txn,
+            previous=attempt.previous,
+            staging=staging,
+            properties=self.properties,
+        )
+        try:
+            found = delta_publish.publish(this, env)
+        except (delta_publish.Altered, CannotOpen) as altered:
+            log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
+            return self._through_spark(where, attempt, staged, staging, env)
+        return _receipt(attempt, self, staged, found)
+
+    def _earlier_receipt(self, where: Where, attempt: SinkAttempt, staged: Staged) -> Receipt | None:
+        """The receipt of a commit that has been made; None if there is none that deltalake can see."""
+        table, _ = self._open(where)
+        app, files = self._app(attempt), where.files
+        if table is None or read_marker(table, app, files) != Marker.of(attempt.txn):
+            return None
+        found = find_commit(files, app, attempt.txn.epoch, table.version())
+        return _receipt(attempt, self, staged, delta_publish.made_durable(found, files))
+
+    def _through_spark(
+        self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging, env: Environment
+    ) -> Receipt:
+        report = delta_spark.insert(
+            delta_spark.Insertion(
+                target=self.target,
+                place=staged.place,
+                app=self._app(attempt),
+                txn=attempt.txn,
+                previous=attempt.previous,
+                staging=staging,
+                properties=self.properties,
+            ),
+            env,
+        )
+        if receipt := self._earlier_receipt(where, attempt, staged):
+            return receipt
+        found = FoundCommit(report["version"], report["timestamp_ms"], {"committer": SPARK})
+        return _receipt(attempt, self, staged, found)
+
+    # -- clean-up and upkeep -------------------------------------------------------------------------------------
+
+    def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
+        """Delete a try's place. Published by deltalake, its Parquet files are the table's: only its log goes."""
+        where = self._where_of(place, attempt, env)
+        relative = where.relative(place)
+        if published and not self._copied(where, attempt, relative):
+            where.files.delete(f"{relative}/_delta_log")
+        else:
+            where.files.delete(relative)
+
+    def _copied(self, where: Where, attempt: SinkAttempt, relative: str) -> bool:
+        """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
+        staging = read_staging(where.files, relative)
+        if staging is None:
+            return False
+        if not staging.files or staging.note["committer"] == SPARK:
+            return True
+        table, _ = self._open(where)
+        if table is None:
+            return False
+        found = find_commit(where.files, self._app(attempt), attempt.txn.epoch, table.version())
+        return bool(found and found.note and found.note.get("committer") == SPARK)
+
+    def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        """The marker in the table now."""
+        app = App.of(pipeline, self.name)
+        if self._in_catalog:
+            return delta_spark.marker(self.target, app, env)
+        where = self._where(env)
+        table, problem = self._open(where)
+        return self._marker(where, table, problem, app, env)
+
+    def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
+        """Compact small files and checkpoint the log where it is due."""
+        compact = self.compact_every > 0 and epoch % self.compact_every == 0
+        if self._in_catalog or self.commit_by == SPARK:
+            return delta_spark.optimize(self.target, env) if compact else {}
+        where = self._where(env)
+        table, problem = self._open(where)
+        if problem or (table is not None and TableShape.of_table(table).refused_features):
+            return delta_spark.optimize(self.target, env) if compact else {}
+        if table is None:
+            return {}
+        done = delta_maintenance.compact(table) if compact else {}
+        if self.checkpoint_every:
+            table.update_incremental()
+            done |= delta_maintenance.checkpoint_if_due(table, where, self.checkpoint_every)
+        return done
+
+    # -- where and what ------------------------------------------------------------------------------------------
+
+    def _app(self, attempt: SinkAttempt) -> App:
+        return App.of(attempt.txn.pipeline, self.name)
+
+    def _folder(self, attempt: SinkAttempt) -> str:
+        return f"{STAGING_FOLDER}/{attempt.ledger_id}.{self.name}"
+
+    def _options(self, env: Environment) -> dict[str, str]:
+        return storage_options(env.connection(self.storage_conn_id) if self.storage_conn_id else None)
+
+    def _where(self, env: Environment) -> Where:
+        url = self.target
+        if self._in_catalog:
+            about = delta_spark.describe(self.target, env)
+            delta_spark.require_table(about, self.target)
+            url = normalised(about["location"])
+        return Where(self.target, url, self._options(env))
+
+    def _where_of(self, place: str, attempt: SinkAttempt, env: Environment) -> Where:
+        """The table's place, from one of its staging places.
+
+        Raises:
+            Refused: ``place`` is not in this sink's own folder of this table.
+        """
+        root, _, rest = place.partition(f"/{self._folder(attempt)}/")
+        if not _TRY.fullmatch(rest) or not (self._in_catalog or root == self.target):
+            raise Refused(
+                f"{place!r} is no staging place of sink {self.name!r} in {self.target}.",
+                remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
+                sink=self.name,
+            )
+        return Where(self.target, root, self._options(env))
+
+    def _open(self, where: Where) -> tuple[DeltaTable | None, str | None]:
+        """The table, or why deltalake cannot open it."""
+        try:
+            return open_table(where), None
+        except CannotOpen as error:
+            if self.commit_by == DELTALAKE:
+                raise Refused(
+                    f"deltalake cannot open {where.name}: {error}",
+                    remedy='Repair the table, or give the sink commit="spark".',
+                    sink=self.name,
+                ) from error
+            return None, str(error)
+
+    def _shape(self, table: DeltaTable | None, problem: str | None, env: Environment) -> TableShape | None:
+        if table is not None:
+            return TableShape.of_table(table)
+        if problem is None:
+            return None
+        about = delta_spark.describe(self.target, env)
+        delta_spark.require_table(about, self.target)
+        return TableShape.of_description(about)
+
+    def _marker(
+        self, where: Where, table: DeltaTable | None, problem: str | None, app: App, env: Environment
+    ) -> Marker | None:
+        if problem:
+            return delta_spark.marker(self.target, app, env)
+        return None if table is None else read_marker(table, app, where.files)
+
+
+def _require_same_id(shape: TableShape | None, staging: Staging, name: str) -> None:
+    promised = staging.note["table_id"]
+    if promised is not None and (shape is None or shape.id != promised):
+        raise Refused(
+            f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
+            f"was {promised}.",
+            remedy="Clear the stage task: it stages for the table that is there now.",
+        )
+
+
+def _require_addable(shape: TableShape | None, staging: Staging, name: str) -> None:
+    delta_checks.require_committable(shape or staging.shape, name)
+    if shape is not None and (difference := shape.difference_for(staging.shape)):
+        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy="Clear the stage task.")
+
+
+def _require_insertable(shape: TableShape | None, staging: Staging, name: str) -> None:
+    if shape is not None and staging.note["table_id"] is None:
+        raise Refused(f"{name} was created since its rows were staged.", remedy="Clear the stage task.")
+    if shape is not None and (found := delta_schema.problems(shape.schema, staging.shape.schema)):
+        raise Refused(f"The rows do not fit {name}: {'; '.join(found)}.", remedy="Correct the transform or the table.")
+
+
+def _promised(where: Where, staged: Staged) -> Staging:
+    """The staged rows as they were at the vote.
+
+    Raises:
+        Corrupt: They are gone or changed. GLOBAL_COMMIT was decided, so a human must look.
+    """
+    try:
+        staging = read_staging(where.files, where.relative(staged.place))
+        if staging is not None and staging.digest == staged.digest:
+            delta_checks.require_sizes(where.files, staging)
+            return staging
+        reason = "the staging table is gone" if staging is None else "the staging table is not the one voted for"
+    except Refused as refused:
+        reason = refused.what
+    raise Corrupt(
+        f"The rows promised to {where.name} are not at {staged.place} any more: {reason}",
+        remedy="If VACUUM ran with a short retention, restore the files from a backup; else waive this sink for this "
+        "epoch with the provider's command. Nothing was written.",
+    )
+
+
+def _staged(place: str, staging: Staging) -> Staged:
+    return Staged(
+        place=place,
+        version=staging.version,
+        files=len(staging.files),
+        rows=sum(rows_of(file) for file in staging.files),
+        bytes=sum(file.size for file in staging.files),
+        digest=staging.digest,
+    )
+
+
+def _receipt(attempt: SinkAttempt, sink: DeltaSink, staged: Staged, found: FoundCommit | None) -> Receipt:
+    """Only from what the log and the decision say, so that a repeat returns the same."""
+    at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc).isoformat() if found else "unknown"
+    note = (found.note if found else None) or {}
+    return Receipt(
+        txn_id=str(attempt.txn),
+        sink=sink.name,
+        rows=staged.rows,
+        files=staged.files,
+        bytes=staged.bytes,
+        version=found.version if found else None,
+        committed_at=at,
+        detail={"table": sink.target, "committer": note.get("committer", DELTALAKE)},
+    )

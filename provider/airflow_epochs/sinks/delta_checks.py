@@ -1,0 +1,123 @@
+"""The vote's checks: everything that commit will need, looked at before the promise. Each raises Refused.
+
+A check that cannot be made because a store does not answer raises NotApplied: then there is no vote yet.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta_log import Staging, checked_stats
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.storage import Files
+
+TXN_RETENTION = "delta.setTransactionRetentionDuration"
+_PARQUET_MAGIC = b"PAR1"
+_RESTAGE = "Clear the stage task: it stages into a fresh place."
+
+
+def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
+    """What lies at ``place`` is a finished staging of this very transaction and sink."""
+    if staging is None:
+        raise Refused(f"Nothing was staged at {place}.", remedy=_RESTAGE)
+    if staging.note.get("txn") != str(attempt.txn) or staging.note.get("app") != app:
+        raise Refused(
+            f"What is staged at {place} belongs to transaction {staging.note.get('txn')}, not to {attempt.txn}.",
+            remedy=_RESTAGE,
+        )
+    return staging
+
+
+def require_files(files: Files, staging: Staging) -> None:
+    """Every staged file exists, has its size, and ends as a Parquet file does."""
+    require_sizes(files, staging)
+    sizes = {f"{staging.place}/{file.path}": file.size for file in staging.files}
+    for path, tail in files.tails(sizes, len(_PARQUET_MAGIC)):
+        if tail != _PARQUET_MAGIC:
+            raise Refused(f"The staged file {path} is not a whole Parquet file.", remedy=_RESTAGE)
+
+
+def require_sizes(files: Files, staging: Staging) -> None:
+    found = files.sizes(staging.place)
+    for file in staging.files:
+        size = found.get(f"{staging.place}/{file.path}")
+        if size != file.size:
+            state = "is gone" if size is None else f"has {size} bytes instead of {file.size}"
+            raise Refused(f"The staged file {staging.place}/{file.path} {state}.", remedy=_RESTAGE)
+
+
+def require_sound_actions(staging: Staging) -> None:
+    """Statistics and partition values that no reader will trip over."""
+    columns = _physical_names(staging.shape)
+    for file in staging.files:
+        checked_stats(file)
+        if set(file.partition_values) != columns:
+            raise Refused(
+                f"The staged file {file.path} has partition values for {sorted(file.partition_values)}, "
+                f"the table is partitioned by {sorted(columns)}.",
+                remedy=_RESTAGE,
+            )
+
+
+def _physical_names(shape: TableShape) -> set[str]:
+    metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
+    return {metadata[name].get("delta.columnMapping.physicalName", name) for name in shape.partition_by}
+
+
+def require_committable(shape: TableShape, name: str) -> None:
+    """Deltalake can commit to a table of this shape."""
+    if refused := shape.refused_features:
+        raise Refused(
+            f"deltalake cannot commit to {name}: it has {', '.join(refused)}.",
+            remedy='Give the sink commit="spark", or leave commit out.',
+        )
+
+
+def require_lasting_marker(shape: TableShape, name: str) -> None:
+    """The table keeps our markers. One that expires makes an idle pipeline's table look as if it had never been fed."""
+    if retention := shape.properties.get(TXN_RETENTION):
+        raise Refused(
+            f"{name} forgets transactions after {retention} ({TXN_RETENTION}): the epoch marker would expire.",
+            remedy=f"ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}').",
+        )
+
+
+def require_marker(found: Marker | None, previous: TransactionId | None, name: str) -> None:
+    """The table shows the sink's previous epoch, no other."""
+    if not is_previous(found, previous):
+        raise Refused(
+            f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
+            remedy="Find out who else writes under these names, or whether the ledger or the table was restored.",
+        )
+
+
+def is_previous(found: Marker | None, previous: TransactionId | None) -> bool:
+    if found is None or previous is None:
+        return found is None and previous is None
+    return found.epoch == previous.epoch and found.token in (None, previous.token)
+
+
+def describe(marker: Marker | None) -> str:
+    return "no epoch of this sink" if marker is None else f"epoch {marker.epoch} (token {marker.token})"
+
+
+def describe_txn(txn: TransactionId | None) -> str:
+    return "none" if txn is None else f"{txn.epoch} ({txn}, token {txn.token})"
+
+
+def require_store(files: Files, folder: str) -> None:
+    """The store lets us create and delete, and refuses to overwrite when asked not to."""
+    probe = f"{folder}/probe-{uuid.uuid4().hex}"
+    try:
+        files.write_new(probe, b"first")
+        if files.write_new(probe, b"second"):
+            raise Refused(
+                "The table's store overwrites although it was asked not to: two commits could replace each other.",
+                remedy="Use a store with conditional writes (S3, GCS, Azure, MinIO), or correct aws_conditional_put.",
+            )
+    finally:
+        files.delete(probe)

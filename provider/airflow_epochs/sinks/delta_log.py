@@ -1,0 +1,190 @@
+"""Reads the small log of a staging table: what was staged, as Delta's own writer recorded it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.storage import Files
+
+NOTE = "airflow_epochs"
+"""Our key in ``userMetadata``."""
+_VERSION = re.compile(r"(\d{20})\.json")
+_RESTAGE = "Clear the stage task: it stages into a fresh place."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedFile:
+    """One Parquet file of the staging table. ``path`` is relative to the staging table, not encoded."""
+
+    path: str
+    size: int
+    partition_values: dict[str, str | None]
+    stats: str
+    modified_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staging:
+    """A staging table: its files, its shape, and the note its writer left in the commit (transaction id, target)."""
+
+    place: str
+    version: int
+    shape: TableShape
+    files: tuple[StagedFile, ...]
+    note: JsonDict
+
+    @property
+    def digest(self) -> str:
+        """Covers names, sizes, partition values and statistics of all files."""
+        facts = sorted([f.path, f.size, sorted(f.partition_values.items()), f.stats] for f in self.files)
+        return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def log_files(self) -> list[str]:
+        return [log_entry(version, self.place) for version in range(self.version + 1)]
+
+
+def log_entry(version: int, table: str = "") -> str:
+    return f"{table}/_delta_log/{version:020}.json".lstrip("/")
+
+
+def actions_of(entry: bytes) -> Iterator[JsonDict]:
+    """The actions of one log entry.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    for line in entry.splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def note_of(action: JsonDict) -> JsonDict | None:
+    """Our note in a ``commitInfo`` action; None if it is any other."""
+    try:
+        note = json.loads(action["commitInfo"]["userMetadata"])[NOTE]
+    except (KeyError, ValueError, TypeError):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def read_staging(files: Files, place: str) -> Staging | None:
+    """Replay the log of the staging table at ``place`` (relative to ``files``); None if nothing was staged there.
+
+    Raises:
+        Refused: The log is not one that our stage writes.
+    """
+    versions = sorted(
+        int(found[1]) for name in files.names(f"{place}/_delta_log") if (found := _VERSION.fullmatch(name))
+    )
+    if not versions:
+        return None
+    if versions != list(range(len(versions))):
+        raise _unusable(place, "its log has gaps")
+    replay = _Replay(place)
+    for version in versions:
+        for action in _actions(files, place, version):
+            replay.apply(action)
+    return replay.result(versions[-1])
+
+
+def _actions(files: Files, place: str, version: int) -> list[JsonDict]:
+    try:
+        return list(actions_of(files.read(log_entry(version, place)) or b""))
+    except ValueError as error:
+        raise _unusable(place, f"version {version} of its log is damaged") from error
+
+
+class _Replay:
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.protocol: JsonDict | None = None
+        self.metadata: JsonDict | None = None
+        self.files: dict[str, StagedFile] = {}
+        self.notes: list[JsonDict] = []
+
+    def apply(self, action: JsonDict) -> None:
+        for kind in ("remove", "cdc"):
+            if kind in action:
+                raise _unusable(self.place, f"its log has a {kind!r} action: something else than an append wrote there")
+        self.protocol = action.get("protocol", self.protocol)
+        self.metadata = action.get("metaData", self.metadata)
+        if note := note_of(action):
+            self.notes.append(note)
+        if add := action.get("add"):
+            file = self._staged_file(add)
+            self.files[file.path] = file
+
+    def _staged_file(self, add: JsonDict) -> StagedFile:
+        if add.get("deletionVector"):
+            raise _unusable(self.place, "a staged file has a deletion vector")
+        path = unquote(add["path"])
+        if path.startswith("/") or "://" in path or ".." in path.split("/"):
+            raise _unusable(self.place, f"the path {path!r} leads out of it")
+        return StagedFile(
+            path=path,
+            size=int(add["size"]),
+            partition_values=dict(add["partitionValues"]),
+            stats=add.get("stats") or "",
+            modified_ms=int(add["modificationTime"]),
+        )
+
+    def result(self, version: int) -> Staging | None:
+        if self.protocol is None or self.metadata is None:
+            raise _unusable(self.place, "its log has no protocol or metadata")
+        if not self.notes:
+            return None
+        if len(self.notes) > 1:
+            raise _unusable(self.place, "more than one append was committed there")
+        files = tuple(sorted(self.files.values(), key=lambda file: file.path))
+        shape = TableShape.of_actions(self.protocol, self.metadata)
+        return Staging(place=self.place, version=version, shape=shape, files=files, note=self.notes[0])
+
+
+def rows_of(file: StagedFile) -> int:
+    """``numRecords`` of a file whose statistics have been checked."""
+    return int(json.loads(file.stats)["numRecords"])
+
+
+def checked_stats(file: StagedFile) -> Any:
+    """The statistics as JSON.
+
+    Raises:
+        Refused: They are missing or not strict JSON. One NaN there and deltalake cannot open the table any more.
+    """
+    try:
+        stats = json.loads(file.stats, parse_constant=_no_constant)
+        if (
+            isinstance(stats["numRecords"], int)
+            and stats["numRecords"] >= 0
+            and not isinstance(stats["numRecords"], bool)
+        ):
+            return stats
+    except (ValueError, KeyError, TypeError) as error:
+        raise _bad_stats(file) from error
+    raise _bad_stats(file)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _bad_stats(file: StagedFile) -> Refused:
+    return Refused(
+        f"The statistics of the staged file {file.path} are missing or not strict JSON.",
+        remedy="Leave delta.dataSkippingNumIndexedCols and spark.databricks.delta.stats.collect at their defaults, "
+        "and clear the stage task.",
+    )
+
+
+def _unusable(place: str, why: str) -> Refused:
+    return Refused(f"The staging table {place} is not usable: {why}.", remedy=_RESTAGE)

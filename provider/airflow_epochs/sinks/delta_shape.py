@@ -1,0 +1,165 @@
+"""The shape of a Delta table: what must not change between stage and commit, and what deltalake can commit to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.model import JsonDict
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_LEGACY_WRITERS = range(1, 6)
+"""Writer version 6 is refused by deltalake even where the table has no identity column."""
+_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
+RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+_NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.checkpointPolicy")
+_RULES = ("delta.constraints.", "delta.columnMapping.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableShape:
+    """Protocol and metadata of one table, as its log has them."""
+
+    id: str
+    schema: JsonDict
+    partition_by: tuple[str, ...]
+    properties: dict[str, str]
+    min_reader: int
+    min_writer: int
+    reader_features: tuple[str, ...] | None
+    writer_features: tuple[str, ...] | None
+
+    @classmethod
+    def of_actions(cls, protocol: JsonDict, metadata: JsonDict) -> TableShape:
+        return cls(
+            id=metadata["id"],
+            schema=json.loads(metadata["schemaString"]),
+            partition_by=tuple(metadata["partitionColumns"]),
+            properties=dict(metadata.get("configuration") or {}),
+            min_reader=protocol["minReaderVersion"],
+            min_writer=protocol["minWriterVersion"],
+            reader_features=_sorted(protocol.get("readerFeatures")),
+            writer_features=_sorted(protocol.get("writerFeatures")),
+        )
+
+    @classmethod
+    def of_table(cls, table: DeltaTable) -> TableShape:
+        protocol, metadata = table.protocol(), table.metadata()
+        return cls(
+            id=str(metadata.id),
+            schema=json.loads(table.schema().to_json()),
+            partition_by=tuple(metadata.partition_columns),
+            properties=dict(metadata.configuration),
+            min_reader=protocol.min_reader_version,
+            min_writer=protocol.min_writer_version,
+            reader_features=_sorted(protocol.reader_features),
+            writer_features=_sorted(protocol.writer_features),
+        )
+
+    @classmethod
+    def of_description(cls, about: JsonDict) -> TableShape:
+        """From what Spark says of a table (the ``delta_describe`` job)."""
+        features = tuple(about["features"])
+        return cls(
+            id=about["id"],
+            schema=about["schema"],
+            partition_by=tuple(about["partition_by"]),
+            properties=about["properties"],
+            min_reader=about["min_reader"],
+            min_writer=about["min_writer"],
+            reader_features=None,
+            writer_features=features,
+        )
+
+    @property
+    def refused_features(self) -> list[str]:
+        """What keeps deltalake from committing to this table; empty if nothing does.
+
+        The mere presence of a feature counts, even where its property is off.
+        """
+        named = {*(self.reader_features or ()), *(self.writer_features or ())} - _FEATURES
+        if self.min_writer != 7 and self.min_writer not in _LEGACY_WRITERS:
+            named.add(f"writer version {self.min_writer}")
+        return sorted(named)
+
+    def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
+        """``protocol`` and ``metaData`` for version 0 of a table of this shape."""
+        features = {"readerFeatures": self.reader_features, "writerFeatures": self.writer_features}
+        metadata = {
+            "id": new_id,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(self.schema, separators=(",", ":")),
+            "partitionColumns": list(self.partition_by),
+            "configuration": self.properties,
+            "createdTime": now_ms,
+        }
+        protocol = {
+            "minReaderVersion": self.min_reader,
+            "minWriterVersion": self.min_writer,
+            **{key: list(value) for key, value in features.items() if value is not None},
+        }
+        return [{"protocol": protocol}, {"metaData": metadata}]
+
+    def for_staging(self) -> TableShape:
+        """The same table as a private one: its rules hold, its upkeep does not.
+
+        Random prefixes keep partition values out of file paths: percent-encoded ones are deleted by Spark's VACUUM.
+        """
+        kept = {key: value for key, value in self.properties.items() if not key.startswith(_NOT_FOR_STAGING)}
+        return self._with(properties={**kept, RANDOM_PREFIXES: "true"})
+
+    def _with(self, **changes: Any) -> TableShape:
+        return TableShape(**{**self.__dict__, **changes})
+
+    def difference_for(self, staged: TableShape) -> str | None:
+        """Why files staged for the shape ``staged`` must not be added to this table as they are; None: they may.
+
+        Allowed: nullable columns added, properties added or changed that rule nothing about the rows.
+        """
+        if self.partition_by != staged.partition_by:
+            return f"it is partitioned by {list(self.partition_by)}, staged was for {list(staged.partition_by)}"
+        if (rules := _rules_of(self)) != (promised := _rules_of(staged)):
+            changed = sorted(key for key in rules.keys() | promised.keys() if rules.get(key) != promised.get(key))
+            return f"its rules were changed: {', '.join(changed)}"
+        return _columns_difference(self.schema["fields"], staged.schema["fields"])
+
+
+def _sorted(features: Any) -> tuple[str, ...] | None:
+    return None if features is None else tuple(sorted(str(feature) for feature in features))
+
+
+def _rules_of(shape: TableShape) -> dict[str, str]:
+    # The highest id used so far grows with every added column and rules nothing.
+    return {
+        key: value
+        for key, value in shape.properties.items()
+        if key.startswith(_RULES) and key != "delta.columnMapping.maxColumnId"
+    }
+
+
+def _columns_difference(now: list[JsonDict], staged: list[JsonDict]) -> str | None:
+    by_name = {field["name"]: field for field in now}
+    for field in staged:
+        if field["name"] not in by_name:
+            return f"its column {field['name']!r} is gone"
+        if by_name.pop(field["name"]) != field:
+            return f"its column {field['name']!r} was changed"
+    required = [name for name, field in by_name.items() if not field["nullable"]]
+    return f"its new column {required[0]!r} is NOT NULL" if required else None

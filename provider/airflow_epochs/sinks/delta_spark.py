@@ -1,0 +1,109 @@
+"""Commit through Spark, for tables that others write through Spark and for those that deltalake refuses.
+
+Spark's own writer appends the staged rows once more, signed with ``txnAppId`` and ``txnVersion``. It skips a repeat
+silently, so the transaction id found in the table afterwards says whose rows it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.sinks.delta_log import NOTE, Staging
+from airflow_epochs.sinks.delta_table import App
+from airflow_epochs.spark.delta_jobs import compact_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Insertion:
+    """All of one commit through Spark."""
+
+    target: str
+    place: str
+    app: App
+    txn: TransactionId
+    previous: TransactionId | None
+    staging: Staging
+    properties: dict[str, str]
+
+    def args(self) -> JsonDict:
+        note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "spark"}
+        return {
+            "target": self.target,
+            "place": self.place,
+            "app": self.app.epoch,
+            "epoch": self.txn.epoch,
+            "previous_epoch": self.previous.epoch if self.previous else None,
+            "table_id": self.staging.note.get("table_id"),
+            "partition_by": list(self.staging.shape.partition_by),
+            "properties": self.properties,
+            "user_metadata": compact_json({NOTE: note}),
+        }
+
+
+def insert(this: Insertion, env: Environment) -> JsonDict:
+    """Append the staged rows through Spark, once; what ``delta_marker`` says of the commit.
+
+    Raises:
+        OutcomeUnknown: Spark's answer did not arrive.
+        Corrupt: The table is not the promised one, or has another transaction's rows for this epoch.
+    """
+    env.reached("delta.commit.before")
+    job = SparkJob(kind="delta_commit", args=this.args(), description=f"commit {this.txn} into {this.target}")
+    try:
+        report = env.spark.run(job)
+    except Refused as error:
+        raise Corrupt(
+            f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
+            remedy="The table was changed after the vote: undo that, or waive this sink for this epoch with the "
+            f"provider's command. {error.remedy}",
+        ) from error
+    except NotApplied as error:
+        raise OutcomeUnknown(
+            f"Spark did not say whether it committed into {this.target}: {error.what}",
+            remedy="Nothing is lost: clear the commit task. If the message names a column or a constraint, the table "
+            "was changed after the vote: undo that change first.",
+        ) from error
+    env.reached("delta.commit.after")
+    if report["refused"]:
+        raise Corrupt(
+            f"The rows of {this.txn} cannot be inserted into {this.target}: {report['refused']}.",
+            remedy="Put the table back as it was, or waive this sink for this epoch with the provider's command.",
+        )
+    if report["txn"] != str(this.txn):
+        raise Corrupt(
+            f"{this.target} has epoch {report['epoch']} of transaction {report['txn']}, not of {this.txn}.",
+            remedy="Do not clear anything yet: another pipeline uses the same name, or the ledger was restored. "
+            "See docs/delta.md, 'The marker is not the expected one'.",
+        )
+    return report
+
+
+def describe(target: str, env: Environment) -> JsonDict:
+    """What Spark knows of a table."""
+    return env.spark.run(SparkJob(kind="delta_describe", args={"target": target}, description=f"describe {target}"))
+
+
+def marker(target: str, app: App, env: Environment) -> Marker | None:
+    """The marker as Spark sees it."""
+    args = {"target": target, "app": app.epoch}
+    report = env.spark.run(SparkJob(kind="delta_marker", args=args, description=f"marker of {app.epoch} in {target}"))
+    if report["epoch"] is None:
+        return None
+    return Marker(report["epoch"], TransactionId.parse(report["txn"]).token if report["txn"] else None)
+
+
+def optimize(target: str, env: Environment) -> JsonDict:
+    """Compact small files with Spark's OPTIMIZE."""
+    return env.spark.run(SparkJob(kind="delta_optimize", args={"target": target}, description=f"optimize {target}"))
+
+
+def require_table(about: JsonDict, target: str) -> None:
+    if not about["exists"]:
+        kind = f"it is a table of format {about['format']}" if about.get("format") else "there is no such table"
+        raise Refused(
+            f"{target} is not a Delta table: {kind}.",
+            remedy="Create it first (a table named in a catalog is not created by the sink), or correct the name.",
+        )

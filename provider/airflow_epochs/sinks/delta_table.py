@@ -1,0 +1,146 @@
+"""A Delta table as the task process sees it through deltalake: where it lies, its shape, its markers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.sinks.delta_log import actions_of, log_entry, note_of
+from airflow_epochs.storage import Files, open_files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+STAGING_FOLDER = "epochs"
+"""Visible on purpose: VACUUM ignores ``_`` and ``.`` folders, so files there would leak once tombstoned."""
+COMMITS_SEARCHED_MAX = 2_000
+
+
+@dataclass(frozen=True)
+class App:
+    """The names under which a pipeline's sink signs its commits in a table.
+
+    ``epoch`` counts epochs. ``token`` holds ``TransactionId.token`` of the epoch that ``token_epoch`` names: Spark's
+    writer can sign one name only, so after a commit through Spark the two are known to be of an older epoch.
+    """
+
+    epoch: str
+
+    @classmethod
+    def of(cls, pipeline: str, sink: str) -> App:
+        return cls(f"airflow_epochs/{pipeline}/{sink}")
+
+    @property
+    def token(self) -> str:
+        return f"{self.epoch}.txn"
+
+    @property
+    def token_epoch(self) -> str:
+        return f"{self.epoch}.txn.epoch"
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place of a table. ``name`` is how the user calls it."""
+
+    name: str
+    url: str
+    options: dict[str, str] = field(repr=False)
+
+    @property
+    def files(self) -> Files:
+        return open_files(self.url, self.options)
+
+    def relative(self, place: str) -> str:
+        return place.removeprefix(f"{self.url}/")
+
+
+class CannotOpen(Exception):
+    """deltalake cannot open this table, though there seems to be one. Never leaves this package."""
+
+
+def open_table(where: Where) -> DeltaTable | None:
+    """A handle on the newest version; None if there is no table.
+
+    Raises:
+        NotApplied: The store does not answer.
+        Refused: Something else than a Delta table lies there.
+        CannotOpen: deltalake does not understand the table.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(where.url, storage_options=where.options or None)
+    except TableNotFoundError:
+        _require_nothing(where)
+        return None
+    except OSError as error:
+        raise NotApplied(
+            f"The table {where.name} cannot be reached: {first_line(error)}",
+            remedy="Check the store and the sink's storage connection, then try again.",
+        ) from error
+    except DeltaError as error:
+        raise CannotOpen(first_line(error)) from error
+
+
+def _require_nothing(where: Where) -> None:
+    # deltalake says "not found" also for folders it may not read; listing tells the difference.
+    others = where.files.names("") - {STAGING_FOLDER, "_delta_log"}
+    if others:
+        raise Refused(
+            f"{where.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
+            remedy="Point the sink to a Delta table, or to a place where there is nothing yet.",
+        )
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
+    """The marker as of the handle's version."""
+    epoch = table.transaction_version(app.epoch)
+    if epoch is None:
+        return None
+    if table.transaction_version(app.token_epoch) == epoch:
+        return Marker(epoch, table.transaction_version(app.token))
+    found = find_commit(files, app, epoch, table.version())
+    note = found.note if found else None
+    return Marker(epoch, TransactionId.parse(note["txn"]).token if note else None)
+
+
+@dataclass(frozen=True)
+class FoundCommit:
+    """The log entry that brought an epoch."""
+
+    version: int
+    timestamp_ms: int
+    note: JsonDict | None
+
+
+def find_commit(files: Files, app: App, epoch: int, newest: int) -> FoundCommit | None:
+    """Search the log backwards from ``newest`` for the commit of ``epoch``; None if its entry is no longer there."""
+    for version in range(newest, max(-1, newest - COMMITS_SEARCHED_MAX), -1):
+        entry = files.read(log_entry(version))
+        if entry is None:
+            return None
+        if found := commit_in(entry, app, epoch, version):
+            return found
+    return None
+
+
+def commit_in(entry: bytes, app: App, epoch: int, version: int) -> FoundCommit | None:
+    """What the log entry says if it is the commit of ``epoch``."""
+    if app.epoch.encode() not in entry:
+        return None
+    actions = list(actions_of(entry))
+    signed = any(a["txn"]["appId"] == app.epoch and a["txn"]["version"] == epoch for a in actions if "txn" in a)
+    if not signed:
+        return None
+    info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    note = next((note for action in actions if (note := note_of(action))), None)
+    return FoundCommit(version, int(info.get("timestamp", 0)), note)

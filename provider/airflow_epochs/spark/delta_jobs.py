@@ -1,0 +1,283 @@
+"""The Delta sink's side in Spark: stage rows into a private table, or append staged rows with Spark's own writer.
+
+Only the public DataFrame and SQL API, so that Spark Connect and a classic driver both work; no session settings,
+so that several sinks can be staged at once in one session.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.spark import delta_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+JsonDict = dict[str, Any]
+
+HISTORY_DEPTHS = (20, 1_000)
+"""How many of the newest commits are searched for a marker, before the log itself is read."""
+MESSAGE_LINES_MAX = 4
+MESSAGE_LENGTH_MAX = 600
+
+_ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
+_NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
+
+
+def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
+    """Write ``df`` into the private table of this try, in one commit that carries the transaction id.
+
+    Returns:
+        ``place``, and ``problem`` where the rows or their schema do not fit the target; then nothing was staged.
+    """
+    rows = json.loads(df.schema.json())
+    if plan["committer"] == "spark":
+        plan, df = _checked_by_spark(spark, plan, df)
+    if plan["schema"] is not None and (found := delta_schema.problems(plan["schema"], rows)):
+        return {"place": plan["place"], "problem": f"The rows do not fit {plan['target']}: {'; '.join(found)}."}
+    try:
+        _staging_writer(plan, df).save(for_spark(plan["place"]))
+    except Exception as error:
+        if problem := _problem(error):
+            return {"place": plan["place"], "problem": problem}
+        raise
+    return {"place": plan["place"]}
+
+
+def _staging_writer(plan: JsonDict, df: DataFrame) -> DataFrameWriter:
+    writer = df.write.format("delta").mode("append").option("userMetadata", plan["user_metadata"])
+    if plan["has_version_0"]:
+        return writer
+    for key, value in {**plan["properties"], "delta.randomizeFilePrefixes": "true"}.items():
+        writer = writer.option(key, value)
+    return writer.partitionBy(*plan["partition_by"])
+
+
+def _checked_by_spark(spark: SparkSession, plan: JsonDict, df: DataFrame) -> tuple[JsonDict, DataFrame]:
+    """Take the target's schema and rules from Spark; let rows that break one of its rules fail while staging.
+
+    The staging table gets no rules of its own: they would cost one commit each.
+    """
+    about = delta_describe(spark, {"target": plan["target"]})
+    if not about["exists"]:
+        return plan, df
+    schema = plan["schema"] or about["schema"]
+    given = {name.lower() for name in df.columns}
+    note = json.loads(plan["user_metadata"])
+    note["airflow_epochs"]["table_id"] = about["id"]
+    mapping = {key: value for key, value in about["properties"].items() if key == "delta.columnMapping.mode"}
+    plan = {
+        **plan,
+        "schema": schema,
+        "partition_by": [name for name in about["partition_by"] if name.lower() in given],
+        "properties": mapping,
+        "user_metadata": compact_json(note),
+    }
+    for what, rule in _rules(schema, about["properties"], given):
+        message = f"{what} of {plan['target']} violated".replace("\\", "\\\\").replace("'", "\\'")
+        df = df.where(f"if(coalesce(({rule}), false), true, raise_error('{message}'))")
+    return plan, df
+
+
+def _rules(schema: JsonDict, properties: dict[str, str], given: set[str]) -> list[tuple[str, str]]:
+    """Pairs of what a rule is and the condition that every row must meet."""
+    rules = [
+        (f"CHECK constraint {key.removeprefix('delta.constraints.')} ({value})", value)
+        for key, value in sorted(properties.items())
+        if key.startswith("delta.constraints.")
+    ]
+    for field in schema["fields"]:
+        name, metadata = quoted(field["name"]), field.get("metadata", {})
+        if field["name"].lower() not in given:
+            continue
+        if not field["nullable"]:
+            rules.append((f"NOT NULL constraint of column {field['name']}", f"{name} IS NOT NULL"))
+        if expression := metadata.get(delta_schema.GENERATED):
+            rules.append((f"generation expression of column {field['name']}", f"{name} <=> ({expression})"))
+    return rules
+
+
+def delta_describe(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """What Spark knows of the table ``target``: location, id, schema, partitioning, protocol, properties.
+
+    Returns:
+        ``exists`` False where there is no table, or none of Delta's (then with its ``format``).
+    """
+    target = identifier(args["target"])
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {target}").collect()[0].asDict(recursive=True)
+    except Exception as error:
+        if _is_missing(error):
+            return {"exists": False}
+        raise
+    if detail["format"] != "delta" or not detail["id"]:
+        return {"exists": False, "format": detail["format"]}
+    schema = spark.sql(f"SELECT * FROM {target} LIMIT 0").schema
+    return {
+        "exists": True,
+        "location": detail["location"],
+        "id": detail["id"],
+        "schema": json.loads(schema.json()),
+        "partition_by": list(detail["partitionColumns"]),
+        "properties": dict(detail["properties"]),
+        "min_reader": detail["minReaderVersion"],
+        "min_writer": detail["minWriterVersion"],
+        "features": sorted(detail.get("tableFeatures") or []),
+    }
+
+
+def delta_marker(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it.
+
+    Returns:
+        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``version``, ``timestamp_ms``, ``metrics``;
+        all None where unknown.
+    """
+    about = delta_describe(spark, args)
+    none: JsonDict = {"epoch": None, "txn": None, "version": None, "timestamp_ms": None, "metrics": {}}
+    if not about["exists"]:
+        return {"exists": False, "table_id": None, **none}
+    for depth in HISTORY_DEPTHS:
+        if found := _in_history(spark, args["target"], args["app"], depth):
+            return {"exists": True, "table_id": about["id"], **found}
+    epoch = _in_log(spark, about["location"], args["app"])
+    return {"exists": True, "table_id": about["id"], **none, "epoch": epoch}
+
+
+def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonDict | None:
+    from pyspark.sql import functions as F
+
+    history = spark.sql(f"DESCRIBE HISTORY {identifier(target)} LIMIT {depth}")
+    newest = (
+        history.where(F.col("userMetadata").contains(f'"app":"{app}"'))
+        .select("version", F.unix_millis("timestamp").alias("timestamp_ms"), "userMetadata", "operationMetrics")
+        .orderBy(F.desc("version"))
+        .limit(1)
+        .collect()
+    )
+    if not newest:
+        return None
+    note = json.loads(newest[0]["userMetadata"])["airflow_epochs"]
+    return {
+        "epoch": int(note["txn"].split("/")[1]),
+        "txn": note["txn"],
+        "version": newest[0]["version"],
+        "timestamp_ms": newest[0]["timestamp_ms"],
+        "metrics": dict(newest[0]["operationMetrics"] or {}),
+    }
+
+
+def _in_log(spark: SparkSession, location: str, app: str) -> int | None:
+    """The epoch from the log's ``txn`` actions. Epochs only grow, so the highest is the newest."""
+    from pyspark.sql import functions as F
+
+    log = f"{location}/_delta_log"
+    schema = "txn struct<appId: string, version: bigint>"
+    frames = [spark.read.schema(schema).json(f"{log}/*.json")]
+    if _exists(spark, f"{log}/*.checkpoint*.parquet"):
+        frames.append(spark.read.schema(schema).parquet(f"{log}/*.checkpoint*.parquet"))
+    epochs = [frame.where(F.col("txn.appId") == app).agg(F.max("txn.version")).collect()[0][0] for frame in frames]
+    return max((epoch for epoch in epochs if epoch is not None), default=None)
+
+
+def _exists(spark: SparkSession, pattern: str) -> bool:
+    try:
+        return bool(spark.read.format("binaryFile").load(pattern).select("path").limit(1).collect())
+    except Exception as error:
+        if _is_missing(error):
+            return False
+        raise
+
+
+def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """Append the rows staged at ``place`` to ``target``, once, and say whose rows the target has for the epoch.
+
+    A repeat changes nothing: Spark itself skips an append whose ``txnVersion`` the table has seen.
+
+    Returns:
+        What ``delta_marker`` returns, read after the append; or before it where the table is not the one that was
+        promised, with ``refused`` saying why. Nothing was written then.
+    """
+    before = delta_marker(spark, args)
+    if refused := _refusal(before, args):
+        return {**before, "refused": refused}
+    if before["epoch"] != args["epoch"]:
+        writer = (
+            spark.read.format("delta")
+            .load(for_spark(args["place"]))
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", args["app"])
+            .option("txnVersion", args["epoch"])
+            .option("userMetadata", args["user_metadata"])
+        )
+        if not before["exists"]:
+            for key, value in args["properties"].items():
+                writer = writer.option(key, value)
+            writer = writer.partitionBy(*args["partition_by"])
+        if is_path(args["target"]):
+            writer.save(for_spark(args["target"]))
+        else:
+            writer.saveAsTable(identifier(args["target"]))
+    return {**delta_marker(spark, args), "refused": None}
+
+
+def _refusal(before: JsonDict, args: JsonDict) -> str | None:
+    if args["table_id"] and not before["exists"]:
+        return "the table is gone"
+    if args["table_id"] and before["table_id"] != args["table_id"]:
+        return "another table stands in its place"
+    if before["epoch"] not in (args["previous_epoch"], args["epoch"]):
+        return "the table's marker is neither this epoch nor the one before"
+    return None
+
+
+def delta_optimize(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """Compact small files. Conflicts with nobody's appends."""
+    metrics = spark.sql(f"OPTIMIZE {identifier(args['target'])}").select("metrics.*").collect()[0]
+    return {"files_added": metrics["numFilesAdded"], "files_removed": metrics["numFilesRemoved"]}
+
+
+def compact_json(value: JsonDict) -> str:
+    """One spelling, so that a text search in the table's history finds it."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def is_path(target: str) -> bool:
+    return "/" in target
+
+
+def identifier(target: str) -> str:
+    """``target`` as SQL: delta.`path`, or the parts of a catalog name in backquotes."""
+    if is_path(target):
+        return f"delta.{quoted(for_spark(target))}"
+    return ".".join(quoted(part) for part in target.split("."))
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def for_spark(url: str) -> str:
+    """A place in Spark's spelling: ``s3a`` for S3, and local paths said to be local whatever ``fs.defaultFS`` is."""
+    if url.startswith("s3://"):
+        return "s3a" + url[2:]
+    return f"file://{url}" if url.startswith("/") else url
+
+
+def _problem(error: Exception) -> str | None:
+    """The first lines of an error that is about the rows; None if it is about the machinery."""
+    text = str(error)
+    classes = _ABOUT_THE_ROWS.findall(text)
+    if not classes or any(name.startswith(_NOT_THE_DATA) for name in classes):
+        return None
+    start = text.find(classes[0])
+    lines = [line.strip() for line in text[max(0, start - 1) :].splitlines() if line.strip()]
+    return " ".join(lines[:MESSAGE_LINES_MAX])[:MESSAGE_LENGTH_MAX]
+
+
+def _is_missing(error: Exception) -> bool:
+    classes = ("TABLE_OR_VIEW_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
+    return any(name in str(error) for name in (*classes, "DELTA_PATH_DOES_NOT_EXIST", "SCHEMA_NOT_FOUND"))

@@ -1,0 +1,63 @@
+"""Do rows fit a table? Compares schemas in the JSON form that Delta and Spark share. Standard library only.
+
+Strict on purpose: Delta would cast or merge some of what is refused here, and a column that quietly changes its
+meaning is worse than an epoch that stops with the column's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+JsonDict = dict[str, Any]
+
+GENERATED = "delta.generationExpression"
+IDENTITY = "delta.identity.start"
+DEFAULT = "CURRENT_DEFAULT"
+
+
+def problems(table: JsonDict, rows: JsonDict) -> list[str]:
+    """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta."""
+    columns = {field["name"].lower(): field for field in table["fields"]}
+    given = {field["name"].lower() for field in rows["fields"]}
+    found = [text for field in rows["fields"] if (text := _misfit(columns.get(field["name"].lower()), field))]
+    for name, column in columns.items():
+        if name not in given and not column["nullable"] and not _filled_by_delta(column):
+            found.append(f"column {column['name']!r} is NOT NULL in the table and missing in the rows")
+    return found
+
+
+def _misfit(column: JsonDict | None, field: JsonDict) -> str | None:
+    if column is None:
+        return f"column {field['name']!r} ({type_name(field['type'])}) is not in the table"
+    if _comparable(column["type"]) == _comparable(field["type"]):
+        return None
+    rows, table = type_name(field["type"]), type_name(column["type"])
+    return f"column {column['name']!r} is {rows} in the rows and {table} in the table"
+
+
+def _filled_by_delta(column: JsonDict) -> bool:
+    return any(key in column.get("metadata", {}) for key in (GENERATED, IDENTITY, DEFAULT))
+
+
+def _comparable(kind: Any) -> Any:
+    """A type without nullability, metadata and case; order of nested fields does not count."""
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] == "struct":
+        return {field["name"].lower(): _comparable(field["type"]) for field in kind["fields"]}
+    nested = ("elementType", "keyType", "valueType")
+    return kind["type"], *(_comparable(kind[key]) for key in nested if key in kind)
+
+
+def type_name(kind: Any) -> str:
+    """A type as SQL users know it."""
+    if not isinstance(kind, dict):
+        return str(kind)
+    if kind["type"] == "struct":
+        inside = ", ".join(f"{field['name']}: {type_name(field['type'])}" for field in kind["fields"])
+        return f"struct<{inside}>"
+    if kind["type"] == "array":
+        return f"array<{type_name(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
+    return str(kind["type"])

@@ -1,0 +1,109 @@
+"""A world for tests of the Delta sink: connections, phases that can be watched, Spark if the test has one."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+
+LEDGER = "0f1e2d3c"
+
+
+class NoSpark:
+    """A Spark that must not be asked."""
+
+    def new_session(self) -> JsonDict:
+        raise AssertionError("Spark was asked for a session")
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        raise AssertionError(f"Spark was asked for {job.kind}")
+
+    def stop(self, session: JsonDict) -> None:
+        raise AssertionError("Spark was asked to stop")
+
+
+@dataclass
+class World:
+    """An ``Environment``. ``at`` maps a phase to what happens when it is reached."""
+
+    connections: dict[str, Connection] = field(default_factory=dict)
+    at: dict[str, Callable[[], None]] = field(default_factory=dict)
+    spark: Any = field(default_factory=NoSpark)
+    phases: list[str] = field(default_factory=list)
+
+    def connection(self, conn_id: str) -> Connection:
+        if conn_id not in self.connections:
+            raise Refused(f"There is no connection {conn_id!r}.", remedy="Create it.")
+        return self.connections[conn_id]
+
+    def reached(self, phase: str) -> None:
+        self.phases.append(phase)
+        if action := self.at.get(phase):
+            action()
+
+
+def transaction(epoch: int, attempt: int = 1, pipeline: str = "orders") -> TransactionId:
+    return TransactionId(pipeline, epoch, attempt, uuid.uuid4().hex)
+
+
+def attempt_of(txn: TransactionId, previous: TransactionId | None = None) -> SinkAttempt:
+    return SinkAttempt(txn=txn, ledger_id=LEDGER, previous=previous)
+
+
+def rows(*ids: int, **columns: list[Any]) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), **columns})
+
+
+def stage_with_deltalake(plan: JsonDict, data: pa.Table, options: Mapping[str, str] | None = None) -> StagedClaim:
+    """Do what Spark does when it stages, with deltalake's writer: append once, leave the note."""
+    write_deltalake(
+        plan["place"],
+        data,
+        mode="append",
+        partition_by=None if plan["has_version_0"] else plan["partition_by"] or None,
+        configuration=None if plan["has_version_0"] else plan["properties"] or None,
+        storage_options=dict(options or {}) or None,
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": plan["user_metadata"]}),
+    )
+    return StagedClaim(place=plan["place"])
+
+
+def stage(sink: DeltaSink, attempt: SinkAttempt, data: pa.Table, world: World) -> StagedClaim:
+    plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
+    return stage_with_deltalake(plan, data)
+
+
+def promised(vote: Vote) -> Staged:
+    assert vote.staged is not None, vote.reason
+    return vote.staged
+
+
+def run_epoch(
+    sink: DeltaSink, txn: TransactionId, previous: TransactionId | None, data: pa.Table, world: World
+) -> tuple[Staged, Receipt]:
+    attempt = attempt_of(txn, previous)
+    staged = promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
+    return staged, sink.commit(attempt, staged, world)
+
+
+def ids_in(table: str | Path) -> list[int]:
+    """Every id, read by deltalake."""
+    return sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
+
+
+def log_of(table: str | Path) -> list[list[JsonDict]]:
+    """The table's log, entry by entry, as it lies on disk."""
+    entries = sorted(Path(table, "_delta_log").glob("*.json"))
+    return [[json.loads(line) for line in entry.read_text().splitlines() if line] for entry in entries]
