@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,6 +74,7 @@ class KafkaClient:
             bootstrap_timeout_ms=timeout_ms,
             request_timeout_ms=timeout_ms,
             reconnect_backoff_max_ms=1000,
+            proxy_url=_sockets_that_close(),
             kafka_client=self._new_network,
         )
 
@@ -179,6 +181,24 @@ def _manager_that_remembers(failures: dict[str, BaseException]) -> Any:
             return connection
 
     return Manager
+
+
+@cache
+def _sockets_that_close() -> str:
+    """A ``proxy_url`` of plain connections that, unlike kafka-python's own, close their socket if they fail."""
+    from kafka.net.inet import KafkaNetSocket
+
+    class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
+        SCHEMES = ("closing",)
+
+        async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+            try:
+                return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+            except BaseException:
+                sock.close()
+                raise
+
+    return f"{ClosingSocket.SCHEMES[0]}://"
 
 
 def _keep_logins_out_of_logs() -> None:
