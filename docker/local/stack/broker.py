@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stack.jars import Jars
 from stack.processes import Server, answers, free_port
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 LOG4J = """\
@@ -54,15 +58,26 @@ class Broker(Server):
         broker.wait_ready(lambda: answers(self.port))
         broker.wait_ready(self._lists_itself)
 
+    def create_topic(self, name: str, *, partitions: int) -> None:
+        """Create a topic; no error if there is one of that name."""
+        from confluent_kafka.admin import NewTopic
+
+        admin = self._admin()
+        if name not in admin.list_topics(timeout=10).topics:
+            admin.create_topics([NewTopic(name, partitions, 1)])[name].result()
+
     def _lists_itself(self) -> bool:
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
-            return bool(admin.list_topics(timeout=2).brokers)
+            return bool(self._admin().list_topics(timeout=2).brokers)
         except KafkaException:
             return False
+
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def _properties(self) -> dict[str, str]:
         plain, controller = self.bootstrap, f"127.0.0.1:{self.controller_port}"

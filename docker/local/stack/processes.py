@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing_extensions import Self
 
 CHILD = Path(__file__).with_name("child.py")
 READY_S = 90.0
+PORTS = range(10_000, 32_000)  # below those that Linux, macOS and Windows give to outgoing connections
 
 
 class StackError(RuntimeError):
@@ -25,21 +27,14 @@ class StackError(RuntimeError):
 
 
 def free_port() -> int:
-    """Reserve a free port of 127.0.0.1.
-
-    The connection made to it leaves it in TIME_WAIT for a minute: the system hands it to nobody else, while a
-    server that sets SO_REUSEADDR (all of ours do) may bind it.
-    """
-    with socket.socket() as server, socket.socket() as client:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        client.connect(server.getsockname())
-        accepted, _ = server.accept()
-        accepted.close()  # the side that closes first gets the TIME_WAIT
-        port = server.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+    """A free port of 127.0.0.1 that the system gives to no outgoing connection, also not between two starts."""
+    for _ in range(100):
+        port = PORTS.start + secrets.randbelow(len(PORTS))
+        with contextlib.suppress(OSError), socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            return port
+    raise StackError("No free port on 127.0.0.1.")
 
 
 def answers(port: int) -> bool:

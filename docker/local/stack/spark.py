@@ -32,6 +32,7 @@ def settings(jars: Jars, *, s3: S3Access | None = None) -> dict[str, str]:
         "spark.jars": ",".join(str(path) for path in paths),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",

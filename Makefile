@@ -1,0 +1,58 @@
+# A machine with Python >= 3.10 and Java >= 17 is enough. `make` lists the commands.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help venv test test-fast lint demo bench stack-up stack-down clean check-python check-java
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server; checks every row"
+	@echo "make test        lint and every test"
+	@echo "make test-fast   the tests without Java"
+	@echo "make bench       the measurements, as a table and as bench.json"
+	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
+	@echo "make clean       remove .venv, .stack and caches"
+
+venv: $(READY)
+
+$(READY): pyproject.toml constraints.txt | check-python
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+check-python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || \
+	  { echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=python3.11 ..." >&2; exit 1; }
+
+check-java:
+	@major=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	  [ "$${major:-0}" -ge 17 ] || { echo "Java 17 or newer is needed on the PATH (found: $${major:-none})." >&2; exit 1; }
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: venv check-java lint
+	$(BIN)/python -m pytest
+
+test-fast: venv
+	$(BIN)/python -m pytest -m "not jvm and not e2e"
+
+demo: venv check-java
+	$(BIN)/python scripts/demo.py
+
+bench: venv check-java
+	$(BIN)/python tests/perf/bench.py
+
+stack-up: venv check-java
+	$(BIN)/python docker/local up
+
+stack-down: venv
+	$(BIN)/python docker/local down
+
+clean:
+	[ ! -x $(BIN)/python ] || $(BIN)/python docker/local down
+	rm -rf $(VENV) .stack .pytest_cache .mypy_cache .ruff_cache

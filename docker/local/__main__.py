@@ -1,0 +1,73 @@
+"""``python docker/local jars|up|down|status``: the local stack from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from stack import control
+from stack.jars import fetch
+from stack.processes import StackError
+from stack.whole import PROJECT, State
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    folder: Path = arguments.folder.resolve()
+    try:
+        return COMMANDS[arguments.command](folder)
+    except StackError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+
+
+def _jars(_folder: Path) -> int:
+    print(fetch().root)
+    return 0
+
+
+def _up(folder: Path) -> int:
+    _show(control.up(folder))
+    return 0
+
+
+def _down(folder: Path) -> int:
+    print("stopped" if control.down(folder) else f"nothing runs in {folder}")
+    return 0
+
+
+def _status(folder: Path) -> int:
+    state = control.running(folder)
+    if state is None:
+        print(f"nothing runs in {folder}")
+        return 3
+    _show(state)
+    return 0
+
+
+def _supervise(folder: Path) -> int:
+    control.supervise(folder)
+    return 0
+
+
+def _show(state: State) -> None:
+    print(f"Airflow        {state.airflow}")
+    print(f"Kafka          {state.bootstrap}")
+    print(f"Spark Connect  {state.connect}")
+    print(f"tables         {state.lake}")
+    print(f"ledger         {state.ledger}")
+
+
+COMMANDS = {"jars": _jars, "up": _up, "down": _down, "status": _status, "supervise": _supervise}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python docker/local", description=__doc__)
+    parser.add_argument("command", choices=COMMANDS, help="supervise: stay in the foreground; what `up` starts")
+    parser.add_argument("--folder", type=Path, default=PROJECT / ".stack", help="data, logs and state (default: .stack)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Airflow: API server, scheduler with LocalExecutor, DAG processor; SQLite; everybody is admin."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import sys
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stack.processes import Server, free_port
+
+PARALLELISM = 4
+
+
+class AirflowStack(Server):
+    """Airflow at ``url``. Ready when its own health report says so of all parts.
+
+    Args:
+        folder: AIRFLOW_HOME.
+        dags: The folder of the DAG files.
+        connections: By id; see ``connection``.
+        env: More environment variables for all parts, and so for the tasks.
+    """
+
+    def __init__(
+        self, folder: Path, dags: Path, *, connections: Mapping[str, str], env: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder)
+        self.dags, self.port = dags, free_port()
+        ids = {f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()}
+        self.env = {**self._settings(), **ids, **(env or {})}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start migrating the database. The rest needs it, and starts in ``wait_ready``."""
+        self._spawn("migrate", "db", "migrate")
+
+    def wait_ready(self) -> None:
+        self.processes[-1].wait_success()
+        api = self._spawn("api-server", "api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1")
+        others = [self._spawn("scheduler", "scheduler", "--skip-serve-logs"), self._spawn("dag-processor", "dag-processor")]
+        for process in (*others, api):
+            process.wait_ready(self._healthy)
+
+    def get(self, path: str) -> Any:
+        """GET ``/api/v2/<path>`` as JSON. Raises OSError."""
+        with urllib.request.urlopen(f"{self.url}/auth/token", timeout=5) as answer:
+            token = json.load(answer)["access_token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"{self.url}/api/v2/{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    def _healthy(self) -> bool:
+        parts = ("metadatabase", "scheduler", "dag_processor")
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            with urllib.request.urlopen(f"{self.url}/api/v2/monitor/health", timeout=5) as answer:
+                report = json.load(answer)
+            return all(report[part]["status"] == "healthy" for part in parts)
+        return False
+
+    def _spawn(self, name: str, *args: str) -> Any:
+        return self.spawn(name, [str(Path(sys.executable).with_name("airflow")), *args], env=self.env)
+
+    def _settings(self) -> dict[str, str]:
+        options = {
+            "core": {
+                "dags_folder": str(self.dags),
+                "load_examples": "False",
+                "executor": "LocalExecutor",
+                "parallelism": str(PARALLELISM),
+                "dags_are_paused_at_creation": "False",
+                "auth_manager": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
+                "simple_auth_manager_all_admins": "True",
+                "execution_api_server_url": f"{self.url}/execution/",
+                "fernet_key": "",
+            },
+            "api": {"base_url": self.url, "secret_key": secrets.token_hex(16)},
+            "api_auth": {"jwt_secret": secrets.token_hex(32)},
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db"},
+            # the gap between two tasks is this long; the default of 1 s would be most of a small epoch
+            "scheduler": {"scheduler_idle_sleep_time": "0.1"},
+            "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "30"},
+            "logging": {"base_log_folder": str(self.folder / "logs")},
+            "usage_data_collection": {"enabled": "False"},
+        }
+        return {
+            "AIRFLOW_HOME": str(self.folder),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "NO_PROXY": "127.0.0.1,localhost",
+            **{
+                f"AIRFLOW__{section.upper()}__{key.upper()}": value
+                for section, values in options.items()
+                for key, value in values.items()
+            },
+        }
+
+
+def connection(conn_type: str, *, host: str = "", port: int | None = None, extra: Mapping[str, Any] | None = None) -> str:
+    """A connection as the value of an ``AIRFLOW_CONN_…`` variable."""
+    value: dict[str, Any] = {"conn_type": conn_type, "host": host, "extra": dict(extra or {})}
+    return json.dumps({**value, "port": port} if port else value)

@@ -1,0 +1,130 @@
+"""The whole stack for one DAG folder: Kafka, Spark Connect and Airflow, connected with one another.
+
+``Stack.state`` is what others need to know of it; ``up`` leaves it in ``state.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from stack import spark
+from stack.airflow import AirflowStack, connection
+from stack.broker import Broker
+from stack.connect import ConnectServer
+from stack.jars import Jars, pyspark_home
+from stack.processes import Server
+
+PROJECT = Path(__file__).parents[3]
+TOPIC, PARTITIONS = "orders", 4  # of dags/orders.py
+
+
+@dataclass(frozen=True)
+class State:
+    """Addresses, folders and process ids of a running stack. ``supervisor`` ends it all on SIGTERM."""
+
+    supervisor: int
+    airflow: str
+    bootstrap: str
+    connect: str
+    lake: str
+    ledger: str
+    pids: dict[str, int]
+
+    @classmethod
+    def read(cls, folder: Path) -> State | None:
+        """The state that ``up`` left in ``folder``, or None."""
+        try:
+            return cls(**json.loads((folder / "state.json").read_text()))
+        except FileNotFoundError:
+            return None
+
+    def write(self, folder: Path) -> None:
+        temporary = folder / "state.json.new"
+        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        temporary.rename(folder / "state.json")
+
+
+class Stack(Server):
+    """Kafka, Spark Connect and Airflow, started side by side; all data below ``folder``.
+
+    The lake and the ledger are ``folder/lake`` and ``folder/ledger``; DAGs find the lake in ``$LAKE``.
+    """
+
+    def __init__(
+        self, folder: Path, jars: Jars, *, dags: Path = PROJECT / "dags", env: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder)
+        self.jars = jars
+        self.lake, self.ledger = folder / "lake", folder / "ledger"
+        self.broker = Broker(folder / "broker", jars)
+        self.connect = ConnectServer(folder / "connect", jars)
+        self.airflow = AirflowStack(
+            folder / "airflow", dags, connections=self._connections(), env={**self._task_env(), **(env or {})}
+        )
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        return self.airflow, self.connect, self.broker
+
+    @property
+    def state(self) -> State:
+        running = (process for server in self.servers for process in server.processes if process.running)
+        return State(
+            supervisor=os.getpid(),
+            airflow=self.airflow.url,
+            bootstrap=self.broker.bootstrap,
+            connect=self.connect.url,
+            lake=str(self.lake),
+            ledger=str(self.ledger),
+            pids={process.name: process.pid for process in running},
+        )
+
+    def start(self) -> None:
+        for folder in (self.lake, self.ledger):
+            folder.mkdir(parents=True, exist_ok=True)
+        for server in self.servers:
+            server.start()
+
+    def wait_ready(self) -> None:
+        self.broker.wait_ready()
+        self.broker.create_topic(TOPIC, partitions=PARTITIONS)  # before the first run looks for it
+        self.connect.wait_ready()
+        self.airflow.wait_ready()
+
+    def stop(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+    def restart_dead_connect(self) -> bool:
+        """If the Spark Connect server has died, start it again at the same address. Returns whether it had."""
+        if self.connect.processes[-1].running:
+            return False
+        self.connect.start()
+        self.connect.wait_ready()
+        return True
+
+    def _connections(self) -> dict[str, str]:
+        kafka = {"bootstrap.servers": self.broker.bootstrap, "group.id": "epochs"}
+        return {
+            "kafka_default": connection("kafka", extra=kafka),
+            "spark_connect_default": connection("spark_connect", host="127.0.0.1", port=self.connect.port),
+            "spark_default": connection("spark", host="local[2]", extra={"deploy-mode": "client"}),
+            "epochs_default": connection("epochs", extra={"ledger_root": str(self.ledger)}),
+        }
+
+    def _task_env(self) -> dict[str, str]:
+        """For the tasks. A spark-submit of theirs finds the jars in ``SPARK_CONF_DIR``."""
+        defaults = {**spark.settings(self.jars), "spark.driver.memory": "1g"}
+        conf = spark.write_defaults(self.folder / "spark-conf", defaults)
+        return {
+            **spark.environment(self.folder / "spark-submit"),
+            "SPARK_CONF_DIR": str(conf),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(pyspark_home()),
+            "LAKE": str(self.lake),
+        }

@@ -1,0 +1,43 @@
+"""Orders from Kafka: what parses goes to ``orders``, what does not goes to ``rejected`` with the reason.
+
+Every input record ends in exactly one row of exactly one of them, and that row keeps the record's topic,
+partition and offset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CURRENCIES = ("CHF", "EUR", "GBP", "USD")
+ORDER = "order_id string, customer string, amount decimal(12,2), currency string, ts timestamp"
+ORIGIN = ("topic", "partition", "offset")
+
+
+def orders(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+    """Split a batch of Kafka records into ``orders`` and ``rejected``. Needs nothing of ``epoch``."""
+    raw = F.col("value").cast("string")
+    parsed = batch.select(*ORIGIN, raw.alias("raw"), F.from_json(raw, ORDER).alias("order"))
+    judged = parsed.withColumn("reason", _reason())
+    good, bad = judged.where("reason is null"), judged.where("reason is not null")
+    return {
+        "orders": good.select("order.*", F.to_date("order.ts").alias("day"), *ORIGIN),
+        "rejected": bad.select("raw", "reason", *ORIGIN),
+    }
+
+
+def _reason() -> Column:
+    """Why a record is no order; null if it is one."""
+    currency, amount = F.col("order.currency"), F.col("order.amount")
+    return (
+        F.when(F.col("raw").isNull(), "no value")
+        .when(F.col("order.order_id").isNull(), "not an order in JSON")
+        .when(F.col("order.customer").isNull(), "no customer")
+        .when(amount.isNull() | (amount <= 0), "no positive amount")
+        .when(currency.isNull() | ~currency.isin(*CURRENCIES), "unknown currency")
+        .when(F.col("order.ts").isNull(), "no timestamp")
+    )
