@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -109,27 +109,32 @@ class Coordinator:
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
         identity = self.ledger.claim(self.pipeline.dag_id, at=self._now(), writer=self.writer)
-        if kept := self._opened_before(run):
-            return kept
         for _ in range(OPEN_STEPS_MAX):
-            newest = self.ledger.newest_complete()
-            view = self.ledger.view(newest + 1)
-            match protocol.RECOVERY[view.state]:
-                case Step.PLAN:
-                    return self._open_first(newest, identity, run, limits or Limits())
-                case Step.REOPEN:
-                    return self._reopen(view, run)
-                case Step.PRESUME_ABORT:
-                    self._presume_abort(view, run, f"found undecided by {run}")
-                case Step.ROLL_FORWARD:
-                    self._roll_forward(view, run)
-                case Step.PROCEED:
-                    pass  # completed by somebody else between the two reads
+            view = self.ledger.view(self.ledger.newest_complete() + 1)
+            with self._unless_overtaken(view):
+                if opened := self._opened_before(run) or self._open_step(view, identity, run, limits or Limits()):
+                    return opened
         raise Fenced(
             "Other runs of the pipeline keep opening and ending epochs.",
             remedy="let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
             pipeline=self.pipeline.name,
         )
+
+    def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord | None:
+        """One step towards an attempt of this run; None if the ledger must be read again before the next one."""
+        match protocol.RECOVERY[view.state]:
+            case Step.PLAN:
+                return self._open_first(view.number, identity, run, limits)
+            case Step.REOPEN:
+                return self._reopen(view, run)
+            case Step.PRESUME_ABORT:
+                self._sink_plans(self.ledger.complete_record(view.number - 1))
+                self._presume_abort(view, run, f"found undecided by {run}")
+            case Step.ROLL_FORWARD:
+                self._roll_forward(view, run)
+            case Step.PROCEED:
+                pass  # completed by somebody else between the two reads
+        return None
 
     def _opened_before(self, run: Run) -> OpenRecord | None:
         """This run's own epoch if it is decided: in doubt goes on in this run; complete is not done again."""
@@ -148,8 +153,8 @@ class Coordinator:
             return view.open
         return None
 
-    def _open_first(self, newest: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
-        before = self.ledger.complete_record(newest) if newest else None
+    def _open_first(self, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
+        before = self.ledger.complete_record(epoch - 1)
         sinks = self._sink_plans(before)
         position = Position(ranges=before.ranges, state=before.source_state) if before else None
         planned = self.pipeline.source.plan(position, limits, self.env)
@@ -157,7 +162,7 @@ class Coordinator:
             raise NoNewData(
                 "There is no new data.", remedy="nothing; the next run looks again.", pipeline=self.pipeline.name
             )
-        now, epoch = self._now(), newest + 1
+        now = self._now()
         return self._put_open(
             OpenRecord(
                 txn_id=str(TransactionId(self.pipeline.name, epoch, 1, self.draw_nonce())),
@@ -227,10 +232,28 @@ class Coordinator:
 
     def _require_marker(self, sink: Sink, expected: TransactionId | None) -> None:
         found = sink.last_committed(self.pipeline.name, self.env)
-        if _agree(found, expected):
-            return
-        raise Corrupt(
-            f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}.",
+        if not _agree(found, expected):
+            raise self._disagreement(sink, found, _describe(expected))
+
+    def _not_showing(self, opened: OpenRecord) -> frozenset[str]:
+        """The sinks that show nothing of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
+
+        Raises:
+            Corrupt: A sink shows the epoch or a later one: the ledger is an old copy, and the attempt was decided.
+        """
+        asked = set()
+        for name, plan in opened.sinks.items():
+            with self._tolerated(f"asking sink {name} for its marker"):
+                sink = from_spec(plan.spec)
+                found = sink.last_committed(self.pipeline.name, self.env)
+                asked.add(name)
+            if name in asked and found and found.epoch >= opened.txn.epoch:
+                raise self._disagreement(sink, found, f"an epoch before {opened.txn.epoch}, which is not decided")
+        return frozenset(asked)
+
+    def _disagreement(self, sink: Sink, found: Marker | None, expected: str) -> Corrupt:
+        return Corrupt(
+            f"The sink shows {_describe(found)}, but the ledger expects {expected}.",
             remedy="if the ledger or the table was restored from a backup, restore the other one to the same "
             "epoch; if the ledger was lost, give the pipeline a new name and `starting` offsets. "
             "Nothing was read or written.",
@@ -325,14 +348,17 @@ class Coordinator:
             report = self.stage(run).stage
             view = self._mine(run)
         if view.state is State.OPEN:
-            view = self._decide(view, run, report)
+            with self._unless_overtaken(view):
+                self._decide(_opened(view), run, report)
+            view = self._mine(run)
+        if view.state is State.OPEN:
+            raise self._fenced(_opened(view))  # a newer attempt of this same run
         if view.state is State.ABORTED and view.decision:
-            self._discard_attempt(_opened(view))
+            self._discard_attempt(view)
             raise self._aborted(view)
         return self.checkpoint(view, stage=report)
 
-    def _decide(self, view: EpochView, run: Run, report: StageReport | None) -> EpochView:
-        opened = _opened(view)
+    def _decide(self, opened: OpenRecord, run: Run, report: StageReport | None) -> None:
         if report is None or report.txn_id != opened.txn_id:
             raise Refused(
                 "There is nothing staged for this attempt."
@@ -341,13 +367,13 @@ class Coordinator:
                 remedy="clear the task `stage`.",
                 **_where(opened.txn),
             )
+        self._not_showing(opened)
         votes = {sink: self._vote_of(opened, sink, report) for sink in opened.sinks}
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.env.reached("decision.put")
         self._put_decision(opened, decision, "; ".join(reasons) or "every sink voted VOTE_COMMIT", votes, run)
         self.env.reached("decision.landed")
-        return self.ledger.view(view.number)
 
     def _vote_of(self, opened: OpenRecord, sink: str, report: StageReport) -> Vote:
         claim = report.claims.get(sink)
@@ -393,20 +419,20 @@ class Coordinator:
                 remedy="clear the task `stage` with its downstream tasks.",
                 **_where(_opened(view).txn),
             )
-        if sink not in _opened(view).sinks:
-            return self.checkpoint(view)  # added to the DAG after the attempt was opened: its turn is the next epoch
+        if sink not in view.epoch.unacknowledged:
+            # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
+            return self.checkpoint(view)
         self._commit_sink(view, sink)
         return self.checkpoint(self.ledger.view(view.number))
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
         opened, decision = _opened(view), view.decision
         assert decision and decision.decision is DecisionKind.GLOBAL_COMMIT
-        if sink in view.receipts:
-            return view.receipts[sink]
         staged = decision.votes[sink].staged
         assert staged, "VOTE_COMMIT always has staged"
         self.env.reached(f"commit.{sink}")
-        receipt = from_spec(opened.sinks[sink].spec).commit(_attempt(opened, sink), staged, self.env)
+        with self._unless_overtaken(view):
+            receipt = from_spec(opened.sinks[sink].spec).commit(_attempt(opened, sink), staged, self.env)
         self.env.reached(f"committed.{sink}")
         log.info("epoch %s: sink %s shows %s", view.number, sink, opened.txn_id)
         return self.ledger.put_receipt(receipt)
@@ -437,7 +463,7 @@ class Coordinator:
         return self.checkpoint(view)
 
     def newest_complete(self) -> CompleteRecord:
-        """The newest complete epoch: what hints carry, also where an old run is cleared (asset events, consumer offsets).
+        """The newest complete epoch: what hints (asset events, consumer offsets) carry, also if an old run is cleared.
 
         There must be one.
         """
@@ -457,8 +483,9 @@ class Coordinator:
                 epoch=view.number,
             )
         opened = _opened(view)
-        for sink in view.receipts:
-            self._require_marker(from_spec(opened.sinks[sink].spec), opened.txn)
+        with self._unless_overtaken(view):
+            for sink in view.receipts:
+                self._require_marker(from_spec(opened.sinks[sink].spec), opened.txn)
         before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
         self.env.reached("complete.put")
         self.ledger.put_complete(
@@ -502,7 +529,7 @@ class Coordinator:
         for record in self.ledger.tries(epoch):
             opened = self.ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
             if decision and opened:
-                self._discard_try(opened, record, keep=_published_places(decision))
+                self._discard_try(opened, record, opened.sinks, keep=_published_places(decision))
 
     # -- abort ------------------------------------------------------------------------------------------------
 
@@ -513,21 +540,23 @@ class Coordinator:
             NoNewData: Nothing to abort: nothing opened, decided GLOBAL_COMMIT, complete, or another run's.
         """
         view = self._view_of(run)
-        if view.complete or view.open is None or view.open.run != run:
+        if view.open is None or view.open.run != run:
             raise NoNewData(
                 "This run has no attempt to abort.", remedy="nothing.", pipeline=self.pipeline.name, epoch=view.number
             )
         if view.state is State.OPEN:
+            with self._unless_overtaken(view):
+                self._not_showing(view.open)
             view = self._presume_abort(view, run, reason)
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
-                f"The decision is GLOBAL_COMMIT: the epoch is {view.state.value}.",
-                remedy="clear the failed commit task; there is nothing to abort.",
+                f"There is nothing to abort: the epoch is {view.state.value}.",
+                remedy="look at the other tasks: the one that failed can be cleared.",
                 pipeline=self.pipeline.name,
                 epoch=view.number,
             )
         self._stop_earlier_tries(view.number)
-        self._discard_attempt(_opened(view))
+        self._discard_attempt(view)
         return view.decision.reason
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
@@ -537,14 +566,19 @@ class Coordinator:
         self.ledger.put_run(opened.run, view.number)
         return self.ledger.view(view.number)
 
-    def _discard_attempt(self, opened: OpenRecord) -> None:
-        """Only ever after the attempt's GLOBAL_ABORT has been read back."""
-        for record in self.ledger.tries(opened.txn.epoch):
+    def _discard_attempt(self, view: EpochView) -> None:
+        """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
+        opened = _opened(view)
+        with self._unless_overtaken(view):
+            sinks = self._not_showing(opened)
+        for record in self.ledger.tries(view.number):
             if record.txn_id == opened.txn_id:
-                self._discard_try(opened, record, keep=frozenset())
+                self._discard_try(opened, record, sinks, keep=frozenset())
 
-    def _discard_try(self, opened: OpenRecord, record: TryRecord, keep: frozenset[str]) -> None:
+    def _discard_try(self, opened: OpenRecord, record: TryRecord, sinks: Collection[str], keep: frozenset[str]) -> None:
         for name, place in record.places.items():
+            if name not in sinks:
+                continue
             with self._tolerated(f"clearing {place} away"):
                 sink = from_spec(opened.sinks[name].spec)
                 sink.discard(_attempt(opened, name), place, self.env, published=place in keep)
@@ -604,6 +638,17 @@ class Coordinator:
             remedy="mend the cause, then clear this run's failed tasks (same offsets again) or let the next run do it.",
             **_where(_opened(view).txn),
         )
+
+    @contextmanager
+    def _unless_overtaken(self, view: EpochView) -> Iterator[None]:
+        """What looks Corrupt may be another run's progress since ``view`` was read: then this try is merely late."""
+        try:
+            yield
+        except Corrupt as error:
+            now = self.ledger.view(view.number)
+            if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
+                raise
+            raise self._fenced(now.complete or _opened(now)) from error
 
     @contextmanager
     def _tolerated(self, what: str) -> Iterator[None]:
