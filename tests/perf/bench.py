@@ -17,7 +17,14 @@ from figures import Figure
 from rich.console import Console
 from rich.table import Table
 
-BENCHMARKS = ("ledger_figures", "coordinator_figures", "delta_figures", "parse_figures", "spark_figures", "airflow_figures")
+BENCHMARKS = (
+    "ledger_figures",
+    "coordinator_figures",
+    "delta_figures",
+    "parse_figures",
+    "spark_figures",
+    "airflow_figures",
+)
 
 
 def main() -> int:

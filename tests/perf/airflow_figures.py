@@ -1,0 +1,153 @@
+"""An epoch of 50,000 records in Airflow beside one SparkSubmitOperator task that runs ``availableNow`` over as many.
+
+Both on the real scheduler, in turn, with the same broker. The epoch is timed from the start of ``open`` to the end
+of ``complete``, the other from the start to the end of its one task. Task processes' peak memory is read from
+/proc while they run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from figures import RUNS, Figure, figure
+from spark_figures import create_topic, produce
+
+from stack import spark as stack_spark
+from stack.airflow import AirflowStack, connection
+from stack.broker import Broker
+from stack.connect import ConnectServer
+from stack.jars import fetch
+
+RECORDS = 50_000
+APPS = Path(__file__).parent / "apps"
+RUN_S = 240
+DAGS = """
+import os
+from airflow.sdk import DAG
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+
+with DAG("epoch", schedule=None, max_active_runs=1):
+    EpochPipeline("bench", source=KafkaSource(topics=["bench"]), transform="{apps}/parse.py:transform",
+        sinks=[DeltaSink("table", "{lake}/epoch")], spark=SparkConnect())
+
+with DAG("submit", schedule=None, max_active_runs=1):
+    SparkSubmitOperator(task_id="submit", application="{apps}/available_now.py", conn_id="spark_default",
+        application_args=["{bootstrap}", "{lake}/submit"], conf={conf!r})
+"""
+
+
+def figures() -> list[Figure]:
+    jars = fetch("spark", "broker")
+    with (
+        tempfile.TemporaryDirectory() as root,
+        Broker(Path(root, "broker"), jars) as broker,
+        ConnectServer(Path(root, "connect"), jars) as connect,
+    ):
+        create_topic(broker.bootstrap)
+        dags, lake = Path(root, "dags"), Path(root, "lake")
+        dags.mkdir()
+        dags.joinpath("bench.py").write_text(
+            DAGS.format(apps=APPS, lake=lake, bootstrap=broker.bootstrap, conf=stack_spark.settings(jars))
+        )
+        connections = {
+            "kafka_default": connection("kafka", extra={"bootstrap.servers": broker.bootstrap}),
+            "spark_connect_default": connection("spark_connect", host="127.0.0.1", port=connect.port),
+            "spark_default": connection("spark", host="local[2]"),
+            "epochs_default": connection("epochs", extra={"ledger_root": f"{root}/ledger"}),
+        }
+        env = stack_spark.environment(Path(root))
+        with AirflowStack(Path(root, "airflow"), dags, connections=connections, env=env) as airflow:
+            return _compare(Api(airflow.url), broker.bootstrap)
+
+
+def _compare(api: Api, bootstrap: str) -> list[Figure]:
+    epochs: list[float] = []
+    submits: list[float] = []
+    with PeakMemory("epoch") as memory:
+        for number in range(RUNS + 1):  # the first of each is a warm-up
+            produce(bootstrap, RECORDS)  # both take what is new
+            epochs.append(api.seconds("epoch", f"r{number}", "bench.open", "bench.complete"))
+            submits.append(api.seconds("submit", f"r{number}", "submit", "submit"))
+    ratio = [epoch / submit for epoch, submit in zip(epochs[1:], submits[1:], strict=True)]
+    return [
+        figure("epoch in Airflow ÷ SparkSubmitOperator availableNow", "ratio", ratio, most=0.5, note="50,000 records"),
+        figure("epoch in Airflow, open to complete", "s", epochs[1:], note="Connect"),
+        figure("SparkSubmitOperator task, availableNow", "s", submits[1:], note="local[2]"),
+        figure("peak memory of an epoch's task process", "MB", memory.peaks(), most=350, note="VmHWM, per task"),
+    ]
+
+
+class Api:
+    """The few calls of Airflow's REST API that are needed."""
+
+    def __init__(self, url: str) -> None:
+        token = httpx.get(f"{url}/auth/token").json()["access_token"]
+        self._http = httpx.Client(base_url=f"{url}/api/v2", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    def seconds(self, dag: str, run: str, first: str, last: str) -> float:
+        """Trigger a run, wait for its success; seconds from the start of one task to the end of another."""
+        self._wait(lambda: self._http.get(f"/dags/{dag}").status_code == 200, f"DAG {dag}")
+        self._http.post(f"/dags/{dag}/dagRuns", json={"dag_run_id": run, "logical_date": None}).raise_for_status()
+        self._wait(lambda: self._state(dag, run) == "success", f"{dag} {run}")
+        tasks = self._http.get(f"/dags/{dag}/dagRuns/{run}/taskInstances").json()["task_instances"]
+        times = {task["task_id"]: task for task in tasks}
+        started, ended = (datetime.fromisoformat(times[t][k]) for t, k in ((first, "start_date"), (last, "end_date")))
+        return (ended - started).total_seconds()
+
+    def _state(self, dag: str, run: str) -> str:
+        state: str = self._http.get(f"/dags/{dag}/dagRuns/{run}").json()["state"]
+        assert state != "failed", f"{dag} {run} failed"
+        return state
+
+    @staticmethod
+    def _wait(condition: Any, what: str) -> None:
+        deadline = time.monotonic() + RUN_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {RUN_S} s"
+            time.sleep(0.2)
+
+
+class PeakMemory:
+    """Watches the task processes of one DAG, and keeps the high-water mark of each process's resident memory."""
+
+    def __init__(self, dag: str) -> None:
+        self._dag = dag
+        self._peaks: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def peaks(self) -> list[float]:
+        assert self._peaks, "no task process was seen"
+        return list(self._peaks.values())
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.05):
+            for process in psutil.process_iter(["cmdline"]):
+                title = " ".join(process.info["cmdline"] or [])
+                if title.startswith("airflow task runner") and f" {self._dag}." in title:
+                    self._note(process.pid)
+
+    def _note(self, pid: int) -> None:
+        try:
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        except OSError:
+            return  # it ended meanwhile
+        for line in lines:
+            if line.startswith("VmHWM:"):
+                self._peaks[pid] = max(self._peaks.get(pid, 0.0), int(line.split()[1]) / 1024)

@@ -1,0 +1,39 @@
+"""The protocol's own cost: open + vote + complete, with a ledger on the local disk and all else in memory."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from figures import Figure, figure, stopwatch
+
+from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.model import Run
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
+
+EPOCHS = 25
+
+
+def figures() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        world = MemoryWorld()
+        pipeline = memory_pipeline(world, sinks=("orders", "rejected"))
+        coordinator = memory_coordinator(world, pipeline, store=LocalStore(Path(folder)))
+        samples = [_epoch(world, coordinator, number) for number in range(EPOCHS)]
+    return [figure("coordinator: open + vote + complete", "ms", samples[5:], most=60, note="2 sinks, local ledger")]
+
+
+def _epoch(world: MemoryWorld, here: Coordinator, number: int) -> float:
+    run = Run("bench", f"run {number}")
+    world.produce("orders", 0, ["row"])
+    with stopwatch() as opening:
+        here.open(run)
+    report = here.stage(run).stage
+    with stopwatch() as voting:
+        here.vote(run, report)
+    for sink in ("orders", "rejected"):
+        here.commit(run, sink)
+    with stopwatch() as completing:
+        here.complete(run)
+    return 1e3 * (opening() + voting() + completing())

@@ -1,0 +1,179 @@
+"""Rows per second of an epoch beside Structured Streaming ``availableNow``: Kafka to Delta, one warm session.
+
+The epoch does all that a pipeline does (open, stage, vote, commit, complete) against a ledger on the local disk.
+Both parse JSON and write one Delta table; both run in this process's classic session, in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from figures import RUNS, Figure, figure, ratios, timed
+
+from airflow_epochs import DeltaSink, KafkaSource
+from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import JsonDict, Run
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import run_epoch
+from stack import spark as stack_spark
+from stack.broker import Broker
+from stack.jars import Jars, fetch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 3_000_000
+PARTITIONS = 4
+TOPIC = "bench"
+TRANSFORM = Path(__file__).parent / "apps" / "parse.py"
+
+
+def figures() -> list[Figure]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Broker(Path(folder, "broker"), jars := fetch("spark", "broker")) as kafka,
+    ):
+        create_topic(kafka.bootstrap)
+        produce(kafka.bootstrap, RECORDS)
+        spark = _session(jars, Path(folder))
+        try:
+            return _compare(spark, kafka.bootstrap, Path(folder))
+        finally:
+            spark.stop()
+
+
+def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
+    runs: dict[str, Callable[[], object]] = {
+        "plain": lambda: _available_now(spark, bootstrap, folder / "plain", {}),
+        "tuned": lambda: _available_now(spark, bootstrap, folder / "tuned", {"kafka.max.poll.records": "20000"}),
+        "epoch": lambda: _epoch(spark, bootstrap, folder / "epoch"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for work in runs.values():  # a warm-up each
+        work()
+    for _ in range(RUNS):  # in turn: what slows the machine down slows all three
+        for name, work in runs.items():
+            seconds[name] += timed(work, runs=1, warm_up=0)
+    rates = {name: [RECORDS / each / 1e6 for each in samples] for name, samples in seconds.items()}
+    ours = seconds["epoch"]
+    return [
+        figure(
+            "epoch ÷ availableNow as it comes", "ratio", ratios(ours, seconds["plain"]), least=1.15, note="rows/s, 3 M"
+        ),
+        figure("epoch ÷ availableNow, same consumer settings", "ratio", ratios(ours, seconds["tuned"]), least=1.0),
+        *(figure(f"{name}: throughput", "M rows/s", samples) for name, samples in rates.items()),
+    ]
+
+
+def _session(jars: Jars, folder: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "3g")
+    for key, value in stack_spark.settings(jars).items():
+        builder = builder.config(key, value)
+    return builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
+
+
+def _available_now(spark: SparkSession, bootstrap: str, folder: Path, settings: dict[str, str]) -> None:
+    from apps.parse import parsed
+
+    shutil.rmtree(folder, ignore_errors=True)
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)
+    stream = stream.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
+    writer = parsed(stream.options(**settings).load()).writeStream.format("delta").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "table")).awaitTermination()
+
+
+def _epoch(spark: SparkSession, bootstrap: str, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    coordinator = Coordinator(
+        pipeline=Pipeline(
+            name="bench",
+            dag_id="bench",
+            source=KafkaSource(topics=[TOPIC], conn_id="kafka"),
+            sinks=(DeltaSink("table", str(folder / "table")),),
+            transform=Transform(path=str(TRANSFORM), function="transform"),
+        ),
+        ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
+        env=SameSession(spark, bootstrap),
+    )
+    done = run_epoch(coordinator, Run("bench", "run"))
+    assert done.receipts["table"].rows == RECORDS
+
+
+@dataclass
+class SameSession:
+    """An environment whose Spark is the session of this process."""
+
+    session: SparkSession
+    bootstrap: str
+
+    @property
+    def spark(self) -> SameSession:
+        return self
+
+    def connection(self, conn_id: str) -> Connection:
+        return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": self.bootstrap})
+
+    def reached(self, phase: str) -> None:
+        pass
+
+    def new_session(self) -> JsonDict:
+        return {}
+
+    def cancel(self) -> None:
+        pass
+
+    def stop(self, session: JsonDict) -> None:
+        pass
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        from airflow_epochs.spark.jobs import run
+        from airflow_epochs.spark.kafka_read import SESSION_CONF
+
+        for key, value in SESSION_CONF.items():
+            self.session.conf.set(key, value)
+        return run(self.session, job.kind, job.args, job.secrets)
+
+
+def create_topic(bootstrap: str) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # must outlive the future
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
+
+
+def produce(bootstrap: str, records: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4"})
+    for number in range(records):
+        _send(producer, number)
+    assert producer.flush(120) == 0
+
+
+def _send(producer: Any, number: int) -> None:
+    value = json.dumps(
+        {
+            "id": number,
+            "cust": number % 1000,
+            "amt": number * 0.5,
+            "ts": 1_700_000_000_000 + number,
+            "note": f"some text here {number % 77}",
+        }
+    )
+    while True:
+        try:
+            producer.produce(TOPIC, value=value, partition=number % PARTITIONS)
+            return
+        except BufferError:
+            producer.poll(0.1)
