@@ -42,7 +42,7 @@ test-fast: venv
 	$(BIN)/python -m pytest -m "not jvm and not e2e"
 
 demo: venv check-java
-	$(BIN)/python scripts/demo.py
+	PYTHONPATH=docker/local $(BIN)/python scripts/demo.py
 
 bench: venv check-java
 	$(BIN)/python tests/perf/bench.py

@@ -65,7 +65,9 @@ COMMANDS = {"jars": _jars, "up": _up, "down": _down, "status": _status, "supervi
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python docker/local", description=__doc__)
     parser.add_argument("command", choices=COMMANDS, help="supervise: stay in the foreground; what `up` starts")
-    parser.add_argument("--folder", type=Path, default=PROJECT / ".stack", help="data, logs and state (default: .stack)")
+    parser.add_argument(
+        "--folder", type=Path, default=PROJECT / ".stack", help="data, logs and state (default: .stack)"
+    )
     return parser
 
 

@@ -46,18 +46,12 @@ class AirflowStack(Server):
     def wait_ready(self) -> None:
         self.processes[-1].wait_success()
         api = self._spawn("api-server", "api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1")
-        others = [self._spawn("scheduler", "scheduler", "--skip-serve-logs"), self._spawn("dag-processor", "dag-processor")]
+        others = [
+            self._spawn("scheduler", "scheduler", "--skip-serve-logs"),
+            self._spawn("dag-processor", "dag-processor"),
+        ]
         for process in (*others, api):
             process.wait_ready(self._healthy)
-
-    def get(self, path: str) -> Any:
-        """GET ``/api/v2/<path>`` as JSON. Raises OSError."""
-        with urllib.request.urlopen(f"{self.url}/auth/token", timeout=5) as answer:
-            token = json.load(answer)["access_token"]
-        headers = {"Authorization": f"Bearer {token}"}
-        request = urllib.request.Request(f"{self.url}/api/v2/{path}", headers=headers)
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return json.load(answer)
 
     def _healthy(self) -> bool:
         parts = ("metadatabase", "scheduler", "dag_processor")
@@ -104,7 +98,9 @@ class AirflowStack(Server):
         }
 
 
-def connection(conn_type: str, *, host: str = "", port: int | None = None, extra: Mapping[str, Any] | None = None) -> str:
+def connection(
+    conn_type: str, *, host: str = "", port: int | None = None, extra: Mapping[str, Any] | None = None
+) -> str:
     """A connection as the value of an ``AIRFLOW_CONN_…`` variable."""
     value: dict[str, Any] = {"conn_type": conn_type, "host": host, "extra": dict(extra or {})}
     return json.dumps({**value, "port": port} if port else value)

@@ -7,7 +7,6 @@ ends them all on SIGTERM.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import psutil
 
 from stack.jars import fetch
 from stack.processes import StackError
-from stack.whole import State, Stack
+from stack.whole import Stack, State
 
 START_S = 240.0
 STOP_S = 40.0

@@ -1,0 +1,154 @@
+"""``make demo``: exactly once, shown on a real broker, a real Spark, real Delta tables and a real Airflow scheduler.
+
+Produces orders while the DAG ``orders`` runs, kills a stage task and a Spark server in the middle of epochs, waits
+until everything is consumed, and has DuckDB look for every produced record. Exit code 0 only if each is in exactly
+one row. ``DEMO_KEEP=1`` leaves everything running.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orders_demo.feed import Feed
+from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task
+from orders_demo.verify import Verdict, verify
+from orders_demo.watch import Watch
+from rich.console import Console
+from rich.table import Table
+
+from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.model import OffsetRange
+from stack import control
+from stack.jars import fetch
+from stack.processes import StackError
+from stack.whole import PROJECT, State
+
+ORDERS = 300_000
+AT_ONCE = 60_000
+PER_S = 12_000
+EPOCH_RECORDS_MAX = 60_000
+CONSUMED_S = 240.0
+STEPS = ("open", "stage", "vote", "commit.orders", "commit.rejected", "complete")
+
+console = Console(width=max(140, Console().width), highlight=False)
+
+
+def main() -> int:
+    folder = PROJECT / ".stack"
+    keep = os.environ.get("DEMO_KEEP") == "1"
+    try:
+        state = start(folder)
+        verdict = run(state, folder)
+    except (StackError, Missed, RuntimeError) as problem:
+        console.print(f"[red]The demo failed:[/red] {problem}")
+        return 1
+    finally:
+        if not keep:
+            with timed("stopping everything"):
+                control.down(folder)
+    console.print(f"\n[bold {'green' if verdict.exactly_once else 'red'}]{verdict}[/]")
+    if keep:
+        console.print(f"Airflow is at {state.airflow} (no login). `make stack-down` ends it all.")
+    return 0 if verdict.exactly_once else 1
+
+
+def start(folder: Path) -> State:
+    """Start from nothing: what an earlier demo left is ended and removed."""
+    with timed("fetching jars (once per machine)"):
+        fetch("spark", "broker")
+    if folder.exists():
+        control.down(folder)
+        shutil.rmtree(folder)
+    os.environ["ORDERS_MAX_RECORDS"] = str(EPOCH_RECORDS_MAX)
+    with timed("starting Kafka, Spark Connect and Airflow"):
+        state = control.up(folder)
+    console.print(f"Airflow is at {state.airflow}; logs and data are in {folder}")
+    return state
+
+
+def run(state: State, folder: Path) -> Verdict:
+    """Produce, kill, wait, look."""
+    watch = Watch(state.airflow, state.bootstrap, state.ledger)
+    feed = Feed(state.bootstrap, total=ORDERS, at_once=AT_ONCE, per_s=PER_S)
+    with timed(f"{ORDERS:,} orders produced and consumed, through two crashes"):
+        feed.start()
+        console.print(f"  {kill_stage_task(watch)}")
+        console.print(f"  {kill_spark_server(watch, lambda: current(folder).pids['connect'])}")
+        feed.finish()
+        wait_consumed(watch)
+    feed.write_places(folder / "produced.csv")
+    console.print(epochs_table(watch))
+    with timed("DuckDB looks for every record"):
+        verdict = verify(Path(state.lake), folder / "produced.csv")
+    console.print(
+        f"  {feed.malformed:,} orders were malformed on purpose; {verdict.rejected:,} are in the table of rejects"
+    )
+    return verdict
+
+
+def current(folder: Path) -> State:
+    state = control.running(folder)
+    if state is None:
+        raise StackError(f"The stack has ended by itself; see {folder / 'supervisor.log'}.")
+    return state
+
+
+def wait_consumed(watch: Watch) -> None:
+    end = time.monotonic() + CONSUMED_S
+    while not watch.consumed():
+        if time.monotonic() > end:
+            raise RuntimeError(f"Not everything was consumed within {CONSUMED_S:.0f} s.")
+        time.sleep(0.2)
+
+
+def epochs_table(watch: Watch) -> Table:
+    table = Table(title="epochs", header_style="bold")
+    for column in ("epoch", "range per partition", "records", "attempt", "stage tries", "decision"):
+        table.add_column(column)
+    for column in ("Delta versions", "rows", *STEPS):
+        table.add_column(column, justify="right")
+    for view in watch.epochs():
+        table.add_row(*epoch_row(watch.ledger, view))
+    return table
+
+
+def epoch_row(ledger: Ledger, view: EpochView) -> list[str]:
+    record = view.complete or view.open
+    assert record is not None
+    ranges = [r for per_topic in record.ranges.values() for r in per_topic]
+    decision = ledger.decision_record(view.number, record.txn.attempt)
+    receipts = sorted((view.complete.receipts if view.complete else view.receipts).items())
+    seconds = view.complete.metrics.get("seconds", {}) if view.complete else {}
+    return [
+        str(view.number),
+        " ".join(map(text_of, ranges)),
+        str(sum(r.end - r.start for r in ranges)),
+        str(record.txn.attempt),
+        str(len(ledger.tries(view.number))),
+        decision.decision.value if decision else "none yet",
+        " ".join(f"{sink}@{receipt.version}" for sink, receipt in receipts),
+        "+".join(str(receipt.rows) for _, receipt in receipts),
+        *(f"{seconds[step]:.2f}" if step in seconds else "" for step in STEPS),
+    ]
+
+
+def text_of(offsets: OffsetRange) -> str:
+    return f"{offsets.partition}:[{offsets.start},{offsets.end})"
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    console.print(f"[dim]{what} …[/dim]")
+    began = time.monotonic()
+    yield
+    console.print(f"[dim]{what}: {time.monotonic() - began:.0f} s[/dim]")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

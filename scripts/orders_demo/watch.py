@@ -1,0 +1,79 @@
+"""What the demo reads of a running pipeline: its ledger, the topic's ends, Airflow's task instances."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.model import OpenRecord, TryRecord, ends_of
+from airflow_epochs.store import open_store
+from orders_demo.feed import TOPIC
+
+DAG, PIPELINE = "orders", "orders"
+
+
+@dataclass
+class Watch:
+    """Looks at the pipeline ``orders``; changes nothing."""
+
+    airflow: str
+    bootstrap: str
+    ledger_root: str
+    ledger: Ledger = field(init=False)
+    _token: str | None = None
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(open_store(self.ledger_root), PIPELINE)
+
+    def epochs(self) -> Iterator[EpochView]:
+        """The epochs, oldest first; the last one may not be complete."""
+        for number in range(1, self.ledger.newest_complete() + 2):
+            view = self.ledger.view(number)
+            if view.open or view.complete:
+                yield view
+
+    def consumed(self) -> bool:
+        """Whether the newest complete epoch ends where the topic does."""
+        record = self.ledger.complete_record(self.ledger.newest_complete())
+        if record is None:
+            return False
+        ends = ends_of(record.ranges)
+        return all(ends.get((TOPIC, partition)) == end for partition, end in self._topic_ends())
+
+    def staging(self) -> tuple[OpenRecord, TryRecord] | None:
+        """The undecided attempt on which Spark has been set to work, and its newest try."""
+        view = self.ledger.view(self.ledger.newest_complete() + 1)
+        if not view.open or view.decision or view.complete:
+            return None
+        tries = [t for t in self.ledger.tries(view.number) if t.txn_id == view.open.txn_id]
+        return (view.open, max(tries, key=lambda t: t.started_at)) if tries else None
+
+    def stage_task(self, run_id: str) -> dict[str, Any]:
+        """Airflow's record of the run's stage task: state, try number, process id, and more."""
+        found: dict[str, Any] = self.get(f"dags/{DAG}/dagRuns/{run_id}/taskInstances/{PIPELINE}.stage")
+        return found
+
+    def get(self, path: str) -> Any:
+        """GET ``/api/v2/<path>``. Raises OSError."""
+        if self._token is None:
+            with urllib.request.urlopen(f"{self.airflow}/auth/token", timeout=10) as answer:
+                self._token = json.load(answer)["access_token"]
+        headers = {"Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(f"{self.airflow}/api/v2/{quote(path)}", headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def _topic_ends(self) -> list[tuple[int, int]]:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "demo-watch", "log_level": 0})
+        try:
+            partitions = consumer.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+            return [(p, consumer.get_watermark_offsets(TopicPartition(TOPIC, p), timeout=10)[1]) for p in partitions]
+        finally:
+            consumer.close()
