@@ -1,0 +1,92 @@
+"""A process dies at every named phase and before and after every effect; the epoch is still shown exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from airflow_epochs.testing import Observed
+from scenario import Scenario, crashes, run
+
+SINKS = [("orders",), ("orders", "audit")]
+
+Recovery = Callable[[Scenario], object]
+
+RECOVERIES: dict[str, Recovery] = {
+    "the same run is cleared": lambda scenario: scenario.airflow_run(run(1)),
+    "another run opens": lambda scenario: scenario.airflow_run(run(2)),
+}
+
+
+def observed_run(scenario: Scenario, which: int, observer: Observed) -> None:
+    """A run in which ``observer`` sees every phase and every effect."""
+    scenario.world.observe(observer)
+    try:
+        scenario.airflow_run(run(which), scenario.coordinator(observer=observer))
+    finally:
+        scenario.world.observe(lambda moment: None)
+
+
+def moments(sinks: tuple[str, ...]) -> list[str]:
+    """All moments of an undisturbed run, in order."""
+    observer = Observed()
+    observed_run(Scenario(sinks), 1, observer)
+    return observer.seen
+
+
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_a_crash_at_any_moment_leaves_exactly_one_epoch(sinks: tuple[str, ...], recovery: str) -> None:
+    seen = moments(sinks)
+    assert len(seen) > 35
+    for at in range(len(seen)):
+        scenario = Scenario(sinks)
+        assert crashes(lambda s=scenario, n=at: observed_run(s, 1, Observed(at=n)))
+        RECOVERIES[recovery](scenario)
+        scenario.settle()
+        scenario.check_every_row()
+
+
+@dataclass
+class Effects(Observed):
+    """Sees effects only, once each: between two of them the world does not change."""
+
+    def __call__(self, moment: str) -> None:
+        if moment.startswith("after "):
+            super().__call__(moment)
+
+
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+@pytest.mark.parametrize("second", [1, 2], ids=["the same run", "another run"])
+def test_a_crash_during_the_recovery_from_a_crash_leaves_exactly_one_epoch(sinks: tuple[str, ...], second: int) -> None:
+    effects = Effects()
+    observed_run(Scenario(sinks), 1, effects)
+    for first in range(len(effects.seen)):
+        again, died = 0, True
+        while died:
+            scenario = Scenario(sinks)
+            assert crashes(lambda s=scenario, n=first: observed_run(s, 1, Effects(at=n)))
+            died = crashes(lambda s=scenario, n=again: observed_run(s, second, Effects(at=n)))
+            scenario.settle()
+            scenario.check_every_row()
+            again += 1
+        assert again > 3, "the recovery has effects of its own"
+
+
+def test_every_effect_of_the_coordinator_has_a_named_phase_before_it() -> None:
+    """Crash tests on real stores stop at phases: no two kinds of effect may share one."""
+    seen = moments(("orders",))
+    named = [moment for moment in seen if " " not in moment]
+    assert named == [
+        "open.put",
+        "open.landed",
+        "stage.start",
+        "stage.done",
+        "decision.put",
+        "decision.landed",
+        "commit.orders",
+        "committed.orders",
+        "complete.put",
+        "complete.landed",
+    ]

@@ -1,0 +1,135 @@
+"""The ledger is restored from an older copy, taken at any moment; nothing that the sinks show is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from airflow_epochs.errors import Corrupt, EpochError
+from airflow_epochs.model import Run, StageReport
+from airflow_epochs.protocol import State
+from airflow_epochs.testing import Row
+from scenario import Scenario, run
+
+SINKS = ("orders", "audit")
+
+Copy = dict[str, bytes]
+
+
+def copies_of_a_run(scenario: Scenario, which: Run) -> tuple[list[Copy], StageReport]:
+    """The run, with a copy of the ledger after each effect on it, and what its ``stage`` put into XCom."""
+    copies: list[Copy] = []
+
+    def copy(moment: str) -> None:
+        if moment.startswith("after ") and "/probe/" not in moment:
+            copies.append(dict(scenario.world.store.values))
+
+    scenario.world.observe(copy)
+    coordinator = scenario.coordinator()
+    coordinator.open(which)
+    report = coordinator.stage(which).stage
+    coordinator.vote(which, report)
+    for sink in SINKS:
+        coordinator.commit(which, sink)
+    coordinator.complete(which)
+    scenario.world.observe(lambda moment: None)
+    assert report
+    return copies, report
+
+
+Task = Callable[[Scenario, StageReport], object]
+
+TASKS: dict[str, Task] = {
+    "a new run": lambda s, report: s.coordinator().open(run(9)),
+    "open": lambda s, report: s.coordinator().open(run(2)),
+    "stage": lambda s, report: s.coordinator().stage(run(2)),
+    "vote": lambda s, report: s.coordinator().vote(run(2), report),
+    "commit": lambda s, report: s.coordinator().commit(run(2), "orders"),
+    "complete": lambda s, report: s.coordinator().complete(run(2)),
+    "abort": lambda s, report: s.coordinator().abort(run(2), "a task failed"),
+}
+
+
+def shown(scenario: Scenario) -> dict[str, list[Row]]:
+    return {sink: sorted(scenario.world.table(sink).visible) for sink in SINKS}
+
+
+def decisions(scenario: Scenario) -> set[str]:
+    return {key for key in scenario.world.store.values if "/epochs/" in key and ".try." not in key}
+
+
+@pytest.mark.parametrize("later_epochs", [0, 1, 3])
+@pytest.mark.parametrize("task", TASKS)
+def test_no_task_decides_or_deletes_on_a_ledger_that_was_restored_from_any_older_copy(
+    task: str, later_epochs: int
+) -> None:
+    stopped = 0
+    for moment in range(count_of_copies()):
+        scenario, report = restored(moment, later_epochs)
+        before, records = shown(scenario), decisions(scenario)
+        state = scenario.ledger.view(scenario.ledger.newest_complete() + 1).state
+        error = None
+        try:
+            TASKS[task](scenario, report)
+        except EpochError as raised:
+            error = raised
+        assert shown(scenario) == before, "rows were lost or doubled"
+        if task == "a new run" and (state is not State.IN_DOUBT or later_epochs):
+            assert isinstance(error, Corrupt), f"copy {moment}: the epoch was {state}"
+        if isinstance(error, Corrupt):
+            stopped += 1
+            assert decisions(scenario) == records, "a record was written before the disagreement was found"
+    harmless = {"stage"} | ({"commit", "complete"} if later_epochs == 0 else set())
+    assert stopped or task in harmless
+
+
+def restored(moment: int, later_epochs: int) -> tuple[Scenario, StageReport]:
+    """Epoch 1, then epoch 2 of which a copy is taken, then later epochs; then the copy is put back."""
+    scenario = Scenario(SINKS)
+    assert scenario.airflow_run(run(1)) is None
+    scenario.produce(4)
+    copies, report = copies_of_a_run(scenario, run(2))
+    for number in range(later_epochs):
+        scenario.produce(4)
+        assert scenario.airflow_run(run(3 + number)) is None
+    scenario.world.store.values = dict(copies[moment])
+    return scenario, report
+
+
+def count_of_copies() -> int:
+    """All but those of after the epoch was complete, which are no older than the sinks."""
+    scenario = Scenario(SINKS)
+    scenario.airflow_run(run(1))
+    scenario.produce(4)
+    copies, _ = copies_of_a_run(scenario, run(2))
+    return sum(1 for copy in copies if not any("0002/complete" in key for key in copy))
+
+
+def test_a_ledger_restored_within_its_newest_epoch_after_the_decision_rolls_forward_without_a_second_row() -> None:
+    scenario = Scenario(SINKS)
+    copies, _ = copies_of_a_run(scenario, run(1))
+    decided = next(copy for copy in copies if any(key.endswith("decision.json") for key in copy))
+    scenario.world.store.values = dict(decided)
+    scenario.settle()
+    scenario.check_every_row()
+
+
+def test_a_lost_ledger_is_not_silently_begun_anew() -> None:
+    scenario = Scenario(SINKS)
+    scenario.airflow_run(run(1))
+    scenario.world.store.values.clear()
+    with pytest.raises(Corrupt, match=r"sink orders.*shows epoch 1.*expects no epoch of this pipeline"):
+        scenario.coordinator().open(run(2))
+
+
+def test_a_sink_restored_from_an_older_copy_stops_the_pipeline_before_anything_is_opened() -> None:
+    scenario = Scenario(SINKS)
+    scenario.airflow_run(run(1))
+    older = scenario.world.tables["audit"]
+    scenario.produce(4)
+    scenario.airflow_run(run(2))
+    scenario.world.tables["audit"] = older
+    scenario.produce(4)
+    with pytest.raises(Corrupt, match=r"sink audit.*shows epoch 1.*expects epoch 2"):
+        scenario.coordinator().open(run(3))
+    assert scenario.ledger.view(3).open is None
