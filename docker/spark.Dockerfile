@@ -1,0 +1,17 @@
+# Spark Connect with the jars of docker/local/ivy.xml, fetched when the image is built. Python as in the Airflow
+# image: UDFs are pickled there and run here.
+FROM python:3.11-slim-bookworm
+RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+COPY constraints.txt /stack/
+RUN pip install --no-cache-dir -c /stack/constraints.txt "pyspark[connect]" psutil typing-extensions
+COPY docker/local /stack/local
+ENV EPOCHS_CACHE=/stack/cache PYTHONPATH=/stack/local
+RUN python -c "from pathlib import Path; from stack import jars, spark; \
+    spark.write_defaults(Path('/stack/conf'), spark.settings(jars.fetch('spark')))"
+ENV SPARK_NO_DAEMONIZE=1
+EXPOSE 15002
+CMD ["spark-submit", "--master", "local[2]", "--driver-memory", "2g", \
+     "--properties-file", "/stack/conf/spark-defaults.conf", \
+     "--conf", "spark.connect.grpc.binding.address=0.0.0.0", \
+     "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]

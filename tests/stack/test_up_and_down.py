@@ -1,0 +1,56 @@
+"""``python docker/local up`` and ``down``: one command starts everything, one ends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+
+def stack(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(PROJECT / "docker/local"), command, "--folder", str(folder)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=280, check=False)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def alive(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+
+
+def test_status_and_down_without_a_stack_say_so(tmp_path: Path) -> None:
+    for command, code in (("status", 3), ("down", 0)):
+        done = stack(command, tmp_path)
+        assert (done.returncode, done.stdout.strip()) == (code, f"nothing runs in {tmp_path}")
+
+
+@pytest.mark.jvm
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_down_leaves_no_process_behind_even_if_the_supervisor_was_killed(tmp_path: Path) -> None:
+    from stack.whole import State
+
+    for kill_supervisor in (False, True):
+        started = stack("up", tmp_path)
+        try:
+            assert started.returncode == 0, started.stderr
+            assert stack("status", tmp_path).stdout == started.stdout
+            state = State.read(tmp_path)
+            assert state is not None
+            processes = family(state.supervisor)
+            assert {"broker", "connect", "api-server", "scheduler", "dag-processor"} <= set(state.pids)
+            assert set(state.pids.values()) < {process.pid for process in processes}
+            if kill_supervisor:
+                psutil.Process(state.supervisor).kill()
+        finally:
+            ended = stack("down", tmp_path)
+        assert ended.stdout == "stopped\n"
+        assert not [process for process in processes if alive(process)]
