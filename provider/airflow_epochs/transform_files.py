@@ -30,7 +30,7 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
         Refused: There is no such file, or it is not Python.
     """
     relative, function = parse_transform(text)
-    looked = [folder / relative for folder in folders]
+    looked = [Path(relative)] if Path(relative).is_absolute() else [folder / relative for folder in folders]
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
         raise Refused(

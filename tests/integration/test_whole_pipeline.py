@@ -1,0 +1,176 @@
+"""The coordinator with everything real but Airflow: Kafka, Spark Connect, Delta, a ledger on disk; read by DuckDB."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from duck import duck
+
+from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
+from airflow_epochs.coordinator import Coordinator, Pipeline
+from airflow_epochs.environment import Connection, SparkRunner
+from airflow_epochs.errors import EpochError, NoNewData
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import Run
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import Crash, run_epoch
+from airflow_epochs.transform_files import find_transform
+from stack.broker import Broker
+from stack.connect import ConnectServer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
+SPARK_APPS = Path(__file__).parents[2] / "spark_apps"
+PHASES = (
+    "open.landed",
+    "stage.start",
+    "stage.done",
+    "decision.landed",
+    "commit.orders",
+    "committed.orders",
+    "committed.rejected",
+    "complete.put",
+    "complete.landed",
+)
+_numbers = itertools.count()
+
+
+@dataclass
+class Env:
+    """Connections in a dict; dies at a phase if told to."""
+
+    connections: dict[str, Connection]
+    die_at: str | None = None
+    seen: list[str] = field(default_factory=list)
+
+    @cached_property
+    def spark(self) -> SparkRunner:
+        return SparkConnect("spark").runner(self)
+
+    def connection(self, conn_id: str) -> Connection:
+        return self.connections[conn_id]
+
+    def reached(self, phase: str) -> None:
+        self.seen.append(phase)
+        if phase == self.die_at:
+            raise Crash(phase)
+
+
+class Lab:
+    def __init__(self, folder: Path, broker: Broker, connect: ConnectServer) -> None:
+        self.folder, self.bootstrap, self.topic = folder, broker.bootstrap, f"orders{next(_numbers)}"
+        self.connections = {
+            "kafka": Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": broker.bootstrap}),
+            "spark": Connection(conn_id="spark", conn_type="spark_connect", host="127.0.0.1", port=connect.port),
+        }
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result()
+
+    def produce(self, records: int) -> None:
+        """Every tenth record is no order."""
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for number in range(records):
+            order = {"order_id": f"o{number}", "customer": "c", "amount": "1.50", "currency": "EUR"}
+            text = "no json" if number % 10 == 0 else json.dumps({**order, "ts": "2026-01-02T03:04:05Z"})
+            producer.produce(self.topic, value=text, partition=number % 2)
+        assert producer.flush(30) == 0
+
+    def task(self, die_at: str | None = None) -> Coordinator:
+        """What one task process makes."""
+        return Coordinator(
+            pipeline=Pipeline(
+                name="orders",
+                dag_id="dag",
+                source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0),
+                sinks=(
+                    DeltaSink("orders", str(self.folder / "orders"), partition_by=["day"]),
+                    DeltaSink("rejected", str(self.folder / "rejected")),
+                ),
+                transform=find_transform("orders.py:orders", [SPARK_APPS]),
+            ),
+            ledger=Ledger(LocalStore(self.folder / "ledger"), "orders"),
+            env=Env(self.connections, die_at),
+        )
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """(sink, partition, offset) of every visible row, by DuckDB."""
+        with duck() as db:
+            return [
+                (sink, *row)
+                for sink in ("orders", "rejected")
+                for row in db.execute(
+                    'select "partition", "offset" from delta_scan(?) order by all', [str(self.folder / sink)]
+                ).fetchall()
+            ]
+
+    def require_exactly_once(self, records: int) -> None:
+        found = sorted((partition, offset) for _, partition, offset in self.rows())
+        assert found == sorted((number % 2, number // 2) for number in range(records))
+
+    def staging_left(self) -> list[Path]:
+        return list(self.folder.glob("*/epochs/*/*/_delta_log"))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, broker: Broker, connect: ConnectServer) -> Iterator[Lab]:
+    yield Lab(tmp_path, broker, connect)
+
+
+def test_epochs_show_every_record_exactly_once_in_exactly_one_sink(lab: Lab) -> None:
+    lab.produce(100)
+    first = run_epoch(lab.task(), Run("dag", "r1"))
+    assert {sink: receipt.rows for sink, receipt in first.receipts.items()} == {"orders": 90, "rejected": 10}
+    assert first.metrics == {} or first.metrics["rows_in"] == 100
+    lab.produce(100)
+    second = run_epoch(lab.task(), Run("dag", "r2"))
+    assert [second.receipts[sink].version for sink in ("orders", "rejected")] == [1, 1]
+    found = sorted((partition, offset) for _, partition, offset in lab.rows())
+    assert found == [(partition, offset) for partition in (0, 1) for offset in range(100)]
+    assert lab.staging_left() == []
+    with pytest.raises(NoNewData):
+        lab.task().open(Run("dag", "r3"))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_task_that_dies_anywhere_loses_and_doubles_nothing(lab: Lab, phase: str) -> None:
+    lab.produce(40)
+    with pytest.raises(Crash):
+        run_epoch(lab.task(die_at=phase), Run("dag", "r1"))
+    recovered = lab.task()
+    try:
+        run_epoch(recovered, Run("dag", "r2"))
+    except NoNewData:
+        assert phase in PHASES[3:], "only a decided epoch is finished by `open` alone"
+    lab.require_exactly_once(40)
+    assert lab.task().ledger.newest_complete() == 1
+    lab.task().complete(Run("dag", lab.task().newest_complete().opened_by.run_id))
+    assert lab.staging_left() == []
+
+
+def test_a_schema_that_does_not_match_is_a_vote_abort_that_names_the_column_and_shows_nothing(
+    lab: Lab, tmp_path: Path
+) -> None:
+    lab.produce(20)
+    run_epoch(lab.task(), Run("dag", "r1"))
+    before = lab.rows()
+    app = tmp_path / "orders.py"
+    text = (SPARK_APPS / "orders.py").read_text()
+    app.write_text(text.replace('good.select("order.*"', 'good.select(F.lit(1).alias("extra"), "order.*"'))
+    lab.produce(20)
+    task = lab.task()
+    object.__setattr__(task.pipeline, "transform", find_transform(f"{app}:orders", []))
+    task.open(Run("dag", "r2"))
+    report = task.stage(Run("dag", "r2")).stage
+    with pytest.raises(EpochError, match="extra"):
+        task.vote(Run("dag", "r2"), report)
+    assert lab.rows() == before
+    run_epoch(lab.task(), Run("dag", "r3"))
+    assert len(lab.rows()) == 40
