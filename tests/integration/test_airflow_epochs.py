@@ -1,4 +1,4 @@
-"""The task shape in Airflow's own scheduling code: run states, clears, reruns. Sources, sinks and Spark are in memory."""
+"""The task shape in Airflow's own scheduling code: run states, clears, reruns. All around the tasks is in memory."""
 
 from __future__ import annotations
 

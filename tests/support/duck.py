@@ -12,7 +12,7 @@ import duckdb_extension_delta
 
 @contextmanager
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database in memory with ``delta_scan``; the extension comes from the installed package, not from the network."""
+    """A database in memory with ``delta_scan``; its extension comes from the installed package, not the network."""
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as database:
         [extension] = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
         database.execute(f"LOAD '{extension}'")
