@@ -54,8 +54,8 @@ class DeltaSink:
         partition_by: Partition columns of a table that is created; of one that exists they must agree.
         mode: Only ``append``.
         commit: Who commits: ``deltalake`` (metadata only: milliseconds) or ``spark`` (rows are written once more).
-            Left out: deltalake, and Spark for catalog names and for tables that deltalake refuses. Where anybody else writes
-            or optimizes the table through Spark, it must be ``spark``.
+            Left out: deltalake, and Spark for catalog names and for tables that deltalake refuses. Where anybody else
+            writes or optimizes the table through Spark, it must be ``spark``.
         storage_conn_id: Connection with the credentials of the table's store; without, the environment's count.
         properties: Table properties of a table that is created.
         compact_every: Compact small files after every so many epochs; 0: never.
@@ -161,6 +161,8 @@ class DeltaSink:
             "committer": committer,
             "place": place,
             "target": self.target,
+            "app": self._app(attempt).epoch,
+            "epoch": attempt.txn.epoch,
             "has_version_0": staged_as is not None,
             "schema": shape.schema if shape else None,
             "partition_by": list(shape.partition_by) if shape else list(self.partition_by),

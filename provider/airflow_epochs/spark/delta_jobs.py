@@ -47,7 +47,14 @@ def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
 
 
 def _staging_writer(plan: JsonDict, df: DataFrame) -> DataFrameWriter:
-    writer = df.write.format("delta").mode("append").option("userMetadata", plan["user_metadata"])
+    writer = (
+        df.write.format("delta")
+        .mode("append")
+        .option("userMetadata", plan["user_metadata"])
+        # Signed, or Delta would not commit an append without rows, and nothing would show that it was staged.
+        .option("txnAppId", plan["app"])
+        .option("txnVersion", plan["epoch"])
+    )
     if plan["has_version_0"]:
         return writer
     for key, value in {**plan["properties"], "delta.randomizeFilePrefixes": "true"}.items():
@@ -273,7 +280,8 @@ def _problem(error: Exception) -> str | None:
     classes = _ABOUT_THE_ROWS.findall(text)
     if not classes or any(name.startswith(_NOT_THE_DATA) for name in classes):
         return None
-    start = text.find(classes[0])
+    text = text.split("JVM stacktrace:")[0]
+    start = max(0, text.find(classes[0]))
     lines = [line.strip() for line in text[max(0, start - 1) :].splitlines() if line.strip()]
     return " ".join(lines[:MESSAGE_LINES_MAX])[:MESSAGE_LENGTH_MAX]
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import duckdb_extension_delta
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
@@ -103,7 +105,57 @@ def ids_in(table: str | Path) -> list[int]:
     return sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
 
 
+def seen_by_duckdb(table: str) -> list[int]:
+    """Every id, read by DuckDB through delta-kernel: a reader that shares no code with deltalake or Spark."""
+    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as duck:
+        folder = Path(duckdb_extension_delta.__file__).parent
+        [extension] = folder.rglob("delta.duckdb_extension")
+        duck.execute(f"LOAD '{extension}'")
+        return sorted(row[0] for row in duck.execute("SELECT id FROM delta_scan(?)", [table]).fetchall())
+
+
 def log_of(table: str | Path) -> list[list[JsonDict]]:
     """The table's log, entry by entry, as it lies on disk."""
     entries = sorted(Path(table, "_delta_log").glob("*.json"))
     return [[json.loads(line) for line in entry.read_text().splitlines() if line] for entry in entries]
+
+
+class SparkOn:
+    """Runs jobs in a Spark session of the test."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.ran: list[str] = []
+
+    def new_session(self) -> JsonDict:
+        return {}
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        from airflow_epochs.spark import failures, jobs
+
+        self.ran.append(job.kind)
+        try:
+            report = jobs.run(self.session, job.kind, json.loads(json.dumps(job.args)), job.secrets)
+        except Exception as error:
+            raise failures.of_spark(error, job.description) from error
+        return dict(json.loads(json.dumps(report)))
+
+    def stop(self, session: JsonDict) -> None:
+        return
+
+
+def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> StagedClaim:
+    from airflow_epochs.spark.delta_jobs import stage_sink
+
+    plan = json.loads(json.dumps(sink.plan_stage(attempt, uuid.uuid4().hex, world)))
+    return StagedClaim(**stage_sink(world.spark.session, plan, frame))
+
+
+def spark_epoch(
+    sink: DeltaSink, txn: TransactionId, previous: TransactionId | None, frame: Any, world: World
+) -> tuple[Staged, Receipt]:
+    attempt = attempt_of(txn, previous)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world))
+    receipt = sink.commit(attempt, staged, world)
+    sink.discard(attempt, staged.place, world, published=True)
+    return staged, receipt

@@ -1,0 +1,143 @@
+"""The Delta sink with Spark Connect staging: rules at stage, odd partition values, VACUUM, several readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
+from deltalake import DeltaTable
+
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks.delta import DeltaSink
+
+pytestmark = pytest.mark.jvm
+
+ODD = ["plain", "a:b c", "a/b", "a%20b", "100%", "ü", "日本 語", "x=y", "a+b", "'q\"", None, ""]
+
+
+@pytest.fixture(scope="module")
+def session(connect: Any) -> Iterator[Any]:
+    session = connect.session()
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here.
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(session: Any) -> World:
+    return World(spark=SparkOn(session))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "lake ü" / "orders")
+
+
+def odd_rows(session: Any, start: int) -> Any:
+    pairs = [(start + i, value) for i, value in enumerate(ODD)]
+    return session.createDataFrame(pairs, "id bigint, p string")
+
+
+def seen_by_spark(session: Any, table: str) -> list[int]:
+    return sorted(row.id for row in session.read.format("delta").load(f"file://{table}").collect())
+
+
+def seen_by_deltalake(table: str) -> list[int]:
+    return sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist())
+
+
+def test_odd_partition_values_survive_both_vacuums_and_compaction_for_every_reader(
+    session: Any, world: World, table: str
+) -> None:
+    sink = DeltaSink("bronze", table, partition_by=["p"], compact_every=1, checkpoint_every=1)
+    txns = [transaction(epoch) for epoch in range(1, 6)]
+    for number, txn in enumerate(txns):
+        spark_epoch(sink, txn, txns[number - 1] if number else None, odd_rows(session, 100 * number), world)
+    expected = sorted(100 * n + i for n in range(len(txns)) for i in range(len(ODD)))
+    done = sink.maintain("orders", 1, world)
+    assert done["files_removed"] > done["files_added"] > 0
+    for readers_see in (seen_by_deltalake, seen_by_duckdb, lambda t: seen_by_spark(session, t)):
+        assert readers_see(table) == expected
+    DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, full=True, dry_run=False)
+    assert seen_by_deltalake(table) == expected
+    session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+    for readers_see in (seen_by_deltalake, seen_by_duckdb, lambda t: seen_by_spark(session, t)):
+        assert readers_see(table) == expected
+    values = session.read.format("delta").load(f"file://{table}").select("p").distinct().collect()
+    # Delta keeps an empty string as NULL in a partition column.
+    assert {row.p for row in values} == set(ODD) - {""}
+
+
+def test_staged_rows_survive_until_published_when_the_target_is_read_meanwhile(
+    session: Any, world: World, table: str
+) -> None:
+    sink = DeltaSink("bronze", table)
+    first = transaction(1)
+    spark_epoch(sink, first, None, session.range(5), world)
+    attempt = attempt_of(transaction(2), previous=first)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(5, 9), world), world))
+    assert seen_by_spark(session, table) == list(range(5))
+    sink.commit(attempt, staged, world)
+    assert seen_by_spark(session, table) == list(range(9))
+    assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+
+
+def test_an_empty_epoch_of_spark_moves_the_marker(session: Any, world: World, table: str) -> None:
+    sink = DeltaSink("bronze", table)
+    first, second = transaction(1), transaction(2)
+    _, receipt = spark_epoch(sink, first, None, session.range(0), world)
+    assert (receipt.rows, receipt.version) == (0, 0)
+    _, receipt = spark_epoch(sink, second, first, session.range(0), world)
+    assert (receipt.rows, receipt.version) == (0, 1)
+    assert seen_by_duckdb(table) == []
+    assert sink.last_committed("orders", world) == Marker.of(second)
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        ("SELECT 1L id, 'x' extra", "column 'extra' (string) is not in the table"),
+        ("SELECT 'x' id", "column 'id' is string in the rows and long in the table"),
+        ("SELECT 1 id", "column 'id' is integer in the rows and long in the table"),
+        ("SELECT 'x' note", "column 'id' is NOT NULL in the table and missing in the rows"),
+        ("SELECT CAST(NULL AS BIGINT) id", "NOT NULL"),
+        ("SELECT -1L id", "positive"),
+    ],
+)
+def test_rows_that_do_not_fit_are_a_vote_abort_that_names_the_column_or_rule(
+    session: Any, world: World, table: str, rows: str, names: str
+) -> None:
+    session.sql(f"CREATE TABLE delta.`file://{table}` (id BIGINT NOT NULL, note STRING) USING delta").collect()
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT positive CHECK (id IS NULL OR id > 0)").collect()
+    sink = DeltaSink("bronze", table)
+    attempt = attempt_of(transaction(1))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(rows), world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert names in (vote.reason or "")
+
+
+def test_column_names_match_whatever_their_case_and_order(session: Any, world: World, table: str) -> None:
+    session.sql(f"CREATE TABLE delta.`file://{table}` (id BIGINT, Note STRING) USING delta").collect()
+    sink = DeltaSink("bronze", table)
+    spark_epoch(sink, transaction(1), None, session.sql("SELECT 'x' NOTE, 1L ID"), world)
+    assert seen_by_duckdb(table) == [1]
+
+
+def test_generated_columns_are_computed_and_mapped_columns_keep_their_names(
+    session: Any, world: World, table: str
+) -> None:
+    session.sql(
+        f"CREATE TABLE delta.`file://{table}` (id BIGINT, `odd name` STRING, day DATE) USING delta "
+        "PARTITIONED BY (day) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    ).collect()
+    sink = DeltaSink("bronze", table)
+    frame = session.sql("SELECT 1L id, 'x' `odd name`, DATE'2024-02-29' day UNION ALL SELECT 2L, 'y', NULL")
+    spark_epoch(sink, transaction(1), None, frame, world)
+    assert seen_by_duckdb(table) == [1, 2]
+    read = session.read.format("delta").load(f"file://{table}").orderBy("id").collect()
+    assert [(row["odd name"], str(row.day)) for row in read] == [("x", "2024-02-29"), ("y", "None")]
