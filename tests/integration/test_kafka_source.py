@@ -2,94 +2,36 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from stack.broker import CLUSTER_ID, Broker
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka_world import KafkaEnv, Topic, wait_until
 
-from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.sources.kafka import KafkaSource
+from stack.broker import CLUSTER_ID, Broker
 
 pytestmark = pytest.mark.jvm
 
 
-class Env:
-    """One connection and nothing else."""
-
-    def __init__(self, **extra: object) -> None:
-        self.extra = extra
-
-    @property
-    def spark(self) -> SparkRunner:
-        raise AssertionError
-
-    def connection(self, conn_id: str) -> Connection:
-        return Connection(conn_id=conn_id, conn_type="kafka", extra=self.extra)
-
-    def reached(self, phase: str) -> None: ...
-
-
 @pytest.fixture(scope="module")
-def env(broker: Broker) -> Env:
-    return Env(**{"bootstrap.servers": broker.bootstrap})
+def env(broker: Broker) -> KafkaEnv:
+    return KafkaEnv(**{"bootstrap.servers": broker.bootstrap})
 
 
 @pytest.fixture(scope="module")
 def admin(broker: Broker) -> Iterator[KafkaAdminClient]:
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as client:
         yield client
-
-
-class Topic:
-    """One topic of its own for a test."""
-
-    def __init__(self, name: str, admin: KafkaAdminClient, bootstrap: str) -> None:
-        self.name, self.admin, self.bootstrap = name, admin, bootstrap
-
-    def create(self, partitions: int = 1) -> Topic:
-        options = {"num_partitions": partitions, "replication_factor": 1}
-        self.admin.create_topics({self.name: options}, wait_for_metadata=True)
-        return self
-
-    def delete(self) -> None:
-        self.admin.delete_topics([self.name])
-        wait_until(lambda: self.admin.describe_topics([self.name])[0]["error_code"] != 0)
-
-    def add_partitions(self, count: int) -> None:
-        self.admin.create_partitions({self.name: count})
-        wait_until(lambda: len(self.admin.describe_topics([self.name])[0]["partitions"]) == count)
-
-    def delete_before(self, partition: int, offset: int) -> None:
-        self.admin.delete_records({TopicPartition(self.name, partition): offset})
-
-    def produce(self, *counts: int, at_ms: int = 0) -> None:
-        """Produce so many records into partitions 0, 1, …"""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
-        for partition, count in enumerate(counts):
-            for i in range(count):
-                producer.produce(self.name, f"{i}".encode(), partition=partition, timestamp=at_ms)
-        assert producer.flush(20) == 0
-
-    def begin_transaction(self, count: int) -> Producer:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.name, "log_level": 0})
-        producer.init_transactions(20)
-        producer.begin_transaction()
-        for i in range(count):
-            producer.produce(self.name, f"{i}".encode(), partition=0)
-        assert producer.flush(20) == 0
-        return producer
 
 
 @pytest.fixture
@@ -102,23 +44,16 @@ def other(admin: KafkaAdminClient, broker: Broker) -> Topic:
     return Topic(f"u-{uuid.uuid4().hex[:8]}", admin, broker.bootstrap)
 
 
-def wait_until(ready: Callable[[], bool], deadline_s: float = 20) -> None:
-    end = time.monotonic() + deadline_s
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def source(*topics: Topic, max_wait: float = 0, **options: Any) -> KafkaSource:
     return KafkaSource([topic.name for topic in topics], max_wait=max_wait, **options)
 
 
-def plan(it: KafkaSource, env: Env, after: PlannedEpoch | None = None, **limits: Any) -> PlannedEpoch | None:
+def plan(it: KafkaSource, env: KafkaEnv, after: PlannedEpoch | None = None, **limits: Any) -> PlannedEpoch | None:
     position = Position(ranges=after.ranges, state=after.state) if after else None
     return it.plan(position, Limits(**limits), env)
 
 
-def planned(it: KafkaSource, env: Env, after: PlannedEpoch | None = None, **limits: Any) -> PlannedEpoch:
+def planned(it: KafkaSource, env: KafkaEnv, after: PlannedEpoch | None = None, **limits: Any) -> PlannedEpoch:
     epoch = plan(it, env, after, **limits)
     assert epoch is not None
     return epoch
@@ -131,7 +66,7 @@ def ranges_of(topic: Topic, *ranges: tuple[int, int]) -> Ranges:
 # --- epochs ---------------------------------------------------------------------------------------------------
 
 
-def test_epochs_follow_each_other_without_gap_or_overlap(topic: Topic, env: Env) -> None:
+def test_epochs_follow_each_other_without_gap_or_overlap(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=3).produce(5, 0, 2)
     first = planned(source(topic), env)
     assert first.ranges == ranges_of(topic, (0, 5), (0, 0), (0, 2))
@@ -144,13 +79,13 @@ def test_epochs_follow_each_other_without_gap_or_overlap(topic: Topic, env: Env)
     assert second.state == first.state
 
 
-def test_max_records_of_the_run_goes_over_that_of_the_source(topic: Topic, env: Env) -> None:
+def test_max_records_of_the_run_goes_over_that_of_the_source(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=3).produce(10, 1, 10)
     it = source(topic, max_records=100)
     assert planned(it, env, max_records=9).ranges == ranges_of(topic, (0, 4), (0, 1), (0, 4))
 
 
-def test_several_topics_are_one_epoch(topic: Topic, other: Topic, env: Env) -> None:
+def test_several_topics_are_one_epoch(topic: Topic, other: Topic, env: KafkaEnv) -> None:
     topic.create().produce(3)
     other.create(partitions=2).produce(0, 4)
     epoch = planned(source(other, topic), env)
@@ -158,7 +93,7 @@ def test_several_topics_are_one_epoch(topic: Topic, other: Topic, env: Env) -> N
     assert epoch.state["topic_ids"].keys() == {topic.name, other.name}
 
 
-def test_partitions_added_later_are_read_from_their_beginning(topic: Topic, env: Env) -> None:
+def test_partitions_added_later_are_read_from_their_beginning(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(3)
     it = source(topic, starting="latest")
     first = planned(it, env, starting="earliest")
@@ -167,7 +102,7 @@ def test_partitions_added_later_are_read_from_their_beginning(topic: Topic, env:
     assert planned(it, env, first).ranges == ranges_of(topic, (3, 3), (0, 2), (0, 0))
 
 
-def test_the_specification_in_the_ledger_plans_the_same(topic: Topic, env: Env) -> None:
+def test_the_specification_in_the_ledger_plans_the_same(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(3)
     it = source(topic, max_records=2)
     assert planned(KafkaSource.from_spec(it.spec()), env) == planned(it, env)
@@ -176,7 +111,7 @@ def test_the_specification_in_the_ledger_plans_the_same(topic: Topic, env: Env) 
 # --- transactions ---------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_ends_before_the_first_open_transaction(topic: Topic, env: Env) -> None:
+def test_an_epoch_ends_before_the_first_open_transaction(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(2)
     open_one = topic.begin_transaction(3)
     topic.produce(1)
@@ -188,7 +123,7 @@ def test_an_epoch_ends_before_the_first_open_transaction(topic: Topic, env: Env)
     assert planned(source(topic), env, first).ranges == ranges_of(topic, (2, 7))  # 3 + 1 records and the marker
 
 
-def test_an_aborted_transaction_is_progress_once(topic: Topic, env: Env) -> None:
+def test_an_aborted_transaction_is_progress_once(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(2)
     first = planned(source(topic), env)
     topic.begin_transaction(3).abort_transaction(20)
@@ -201,7 +136,7 @@ def test_an_aborted_transaction_is_progress_once(topic: Topic, env: Env) -> None
 # --- starting -------------------------------------------------------------------------------------------------
 
 
-def test_starting_at_explicit_offsets(topic: Topic, env: Env) -> None:
+def test_starting_at_explicit_offsets(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=2).produce(5, 5)
     starting = {topic.name: {"1": 3}}
     assert planned(source(topic, starting=starting), env).ranges == ranges_of(topic, (0, 5), (3, 5))
@@ -209,7 +144,7 @@ def test_starting_at_explicit_offsets(topic: Topic, env: Env) -> None:
         plan(source(topic, starting={topic.name: {"1": 6}}), env)
 
 
-def test_starting_at_a_time(topic: Topic, env: Env) -> None:
+def test_starting_at_a_time(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=3)
     topic.produce(2, 2, 0, at_ms=1_000_000)
     topic.produce(3, 0, 0, at_ms=2_000_000)
@@ -218,7 +153,7 @@ def test_starting_at_a_time(topic: Topic, env: Env) -> None:
         assert epoch.ranges == ranges_of(topic, (2, 5), (2, 2), (0, 0))
 
 
-def test_starting_at_a_time_does_not_look_into_open_transactions(topic: Topic, env: Env) -> None:
+def test_starting_at_a_time_does_not_look_into_open_transactions(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=2).produce(2, 1, at_ms=1_000_000)
     open_one = topic.begin_transaction(2)
     topic.produce(0, 1)
@@ -230,7 +165,7 @@ def test_starting_at_a_time_does_not_look_into_open_transactions(topic: Topic, e
 
 
 def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_waits(
-    topic: Topic, other: Topic, env: Env
+    topic: Topic, other: Topic, env: KafkaEnv
 ) -> None:
     topic.create().produce(3)
     other.create().produce(3)
@@ -248,19 +183,19 @@ def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_wait
 # --- waiting --------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_topic_is_waited_for_and_then_there_is_no_epoch(topic: Topic, env: Env) -> None:
+def test_an_idle_topic_is_waited_for_and_then_there_is_no_epoch(topic: Topic, env: KafkaEnv) -> None:
     topic.create()
     begin = time.monotonic()
     assert plan(source(topic, max_wait=1), env) is None
     assert 1 <= time.monotonic() - begin < 3
 
 
-def test_too_little_data_is_taken_after_the_wait(topic: Topic, env: Env) -> None:
+def test_too_little_data_is_taken_after_the_wait(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(3)
     assert planned(source(topic, min_records=10, max_wait=0.6), env).ranges == ranges_of(topic, (0, 3))
 
 
-def test_data_that_comes_while_waiting_ends_the_wait_also_from_latest(topic: Topic, env: Env) -> None:
+def test_data_that_comes_while_waiting_ends_the_wait_also_from_latest(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(3)
     found: list[PlannedEpoch | None] = []
     it = source(topic, starting="latest", min_records=2, max_wait=60)
@@ -280,7 +215,7 @@ def test_data_that_comes_while_waiting_ends_the_wait_also_from_latest(topic: Top
 # --- what stops the pipeline ----------------------------------------------------------------------------------
 
 
-def test_offsets_deleted_by_retention_stop_the_pipeline_and_a_rerun(topic: Topic, env: Env) -> None:
+def test_offsets_deleted_by_retention_stop_the_pipeline_and_a_rerun(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=2).produce(10, 10)
     it = source(topic)
     first = planned(it, env, max_records=8)
@@ -294,7 +229,7 @@ def test_offsets_deleted_by_retention_stop_the_pipeline_and_a_rerun(topic: Topic
         it.check(first.ranges, first.state, env)
 
 
-def test_the_offsets_named_for_accepting_a_loss_are_those_of_a_new_pipeline(topic: Topic, env: Env) -> None:
+def test_the_offsets_named_for_accepting_a_loss_are_those_of_a_new_pipeline(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=2).produce(10, 10)
     first = planned(source(topic), env, max_records=8)
     topic.delete_before(1, 7)
@@ -304,7 +239,7 @@ def test_the_offsets_named_for_accepting_a_loss_are_those_of_a_new_pipeline(topi
     assert planned(source(topic, starting=starting), env).ranges == ranges_of(topic, (4, 10), (7, 10))
 
 
-def test_a_recreated_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: Env) -> None:
+def test_a_recreated_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(5)
     first = planned(source(topic), env)
     topic.delete()
@@ -315,7 +250,7 @@ def test_a_recreated_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: Env
         source(topic).check(first.ranges, first.state, env)
 
 
-def test_a_deleted_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: Env) -> None:
+def test_a_deleted_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: KafkaEnv) -> None:
     topic.create().produce(5)
     first = planned(source(topic), env)
     topic.delete()
@@ -325,12 +260,12 @@ def test_a_deleted_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: Env) 
         source(topic).check(first.ranges, first.state, env)
 
 
-def test_a_topic_that_does_not_exist_is_refused_by_name(topic: Topic, env: Env) -> None:
+def test_a_topic_that_does_not_exist_is_refused_by_name(topic: Topic, env: KafkaEnv) -> None:
     with pytest.raises(Refused, match=f"No such topic in the Kafka cluster: {topic.name}"):
         plan(source(topic), env)
 
 
-def test_a_topic_that_is_created_only_now_is_found(topic: Topic, env: Env) -> None:
+def test_a_topic_that_is_created_only_now_is_found(topic: Topic, env: KafkaEnv) -> None:
     found: list[PlannedEpoch | None] = []
     waiting = threading.Thread(target=lambda: found.append(plan(source(topic, max_wait=20), env)))
     waiting.start()
@@ -346,15 +281,13 @@ def test_nobody_at_the_address_is_an_error_in_bounded_time_that_names_it(topic: 
     with closing(socket.socket()) as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        unreachable = Env(**{"bootstrap.servers": address, "socket.timeout.ms": 1000})
+        unreachable = KafkaEnv(**{"bootstrap.servers": address, "socket.timeout.ms": 1000})
         begin = time.monotonic()
         with pytest.raises(NotApplied, match=rf"Kafka at {address} \(connection 'kafka_default'\).*ECONNREFUSED"):
             plan(source(topic), unreachable)
     assert time.monotonic() - begin < 3
 
 
-# kafka-python leaves the socket open when a TLS handshake fails.
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_somebody_who_never_answers_is_an_error_in_bounded_time(topic: Topic, protocol: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -362,13 +295,12 @@ def test_somebody_who_never_answers_is_an_error_in_bounded_time(topic: Topic, pr
         extra = {"bootstrap.servers": address, "socket.timeout.ms": 1000, "security.protocol": protocol}
         begin = time.monotonic()
         with pytest.raises(NotApplied, match=f"Kafka at {address}"):
-            plan(source(topic), Env(**extra))
+            plan(source(topic), KafkaEnv(**extra))
     assert time.monotonic() - begin < 4
-    gc.collect()
 
 
 def test_a_name_that_cannot_be_resolved_is_named(topic: Topic) -> None:
-    unknown = Env(**{"bootstrap.servers": "no-such-host.invalid:9092", "socket.timeout.ms": 1000})
+    unknown = KafkaEnv(**{"bootstrap.servers": "no-such-host.invalid:9092", "socket.timeout.ms": 1000})
     with pytest.raises(NotApplied, match=r"no-such-host\.invalid:9092: .*DNS"):
         plan(source(topic), unknown)
 
@@ -382,7 +314,7 @@ def committed(admin: KafkaAdminClient, group: str) -> dict[tuple[str, int], int]
 
 
 def test_the_consumer_group_follows_the_pipeline_and_is_never_read(
-    topic: Topic, other: Topic, env: Env, admin: KafkaAdminClient
+    topic: Topic, other: Topic, env: KafkaEnv, admin: KafkaAdminClient
 ) -> None:
     topic.create(partitions=2).produce(5, 0)
     other.create()
@@ -396,13 +328,13 @@ def test_the_consumer_group_follows_the_pipeline_and_is_never_read(
     assert plan(it, env, first) is None
 
 
-def test_the_consumer_group_can_be_named(topic: Topic, env: Env, admin: KafkaAdminClient) -> None:
+def test_the_consumer_group_can_be_named(topic: Topic, env: KafkaEnv, admin: KafkaAdminClient) -> None:
     topic.create().produce(5)
     source(topic, group_id=f"g-{topic.name}").acknowledge("p", ranges_of(topic, (0, 5)), env)
     assert committed(admin, f"g-{topic.name}") == {(topic.name, 0): 5}
 
 
-def test_a_group_with_real_consumers_is_left_alone_with_an_error(topic: Topic, env: Env, broker: Broker) -> None:
+def test_a_group_with_real_consumers_is_left_alone_with_an_error(topic: Topic, env: KafkaEnv, broker: Broker) -> None:
     topic.create().produce(5)
     group = f"g-{topic.name}"
     with closing(KafkaConsumer(topic.name, bootstrap_servers=broker.bootstrap, group_id=group)) as consumer:

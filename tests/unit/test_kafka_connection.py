@@ -55,7 +55,7 @@ def test_host_and_port_of_the_connection_serve_where_extra_names_no_brokers() ->
 
 @pytest.mark.parametrize("written", ["", "a:b", "a:99999", "a:0", "::1", "a b:1", "http://a/b:1"])
 def test_a_connection_without_usable_brokers_is_refused(written: str) -> None:
-    with pytest.raises(Refused, match="Connection 'k' of type kafka: (it names no broker|.* is not the address)"):
+    with pytest.raises(Refused, match=r"Connection 'k' of type kafka: (it names no broker|.* is not the address)"):
         read({"bootstrap.servers": written})
 
 
@@ -89,7 +89,13 @@ def test_settings_without_effect_are_named_but_not_their_values(caplog: pytest.L
 
 @pytest.mark.parametrize(
     "name",
-    ["ssl.crl.location", "ssl.cipher.suites", "sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt", "ssl_x"],
+    [
+        "ssl.crl.location",
+        "ssl.cipher.suites",
+        "sasl.oauthbearer.method",
+        "enable.sasl.oauthbearer.unsecure.jwt",
+        "ssl_x",
+    ],
 )
 def test_a_security_setting_that_one_client_cannot_honour_is_refused_by_name(name: str) -> None:
     with pytest.raises(Refused, match=f"{name} cannot be honoured by both"):
@@ -97,7 +103,7 @@ def test_a_security_setting_that_one_client_cannot_honour_is_refused_by_name(nam
 
 
 def test_an_unknown_protocol_is_refused() -> None:
-    with pytest.raises(Refused, match="security.protocol is 'TLS'"):
+    with pytest.raises(Refused, match=r"security\.protocol is 'TLS'"):
         read({"security.protocol": "tls"})
 
 
@@ -106,7 +112,12 @@ def test_an_unknown_protocol_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
 def test_user_and_password_go_to_both_clients_and_the_password_only_into_secrets(name: str) -> None:
-    extra = {"security.protocol": "sasl_plaintext", name: "scram-sha-512", "sasl.username": "u", "sasl.password": "s3cret"}
+    extra = {
+        "security.protocol": "sasl_plaintext",
+        name: "scram-sha-512",
+        "sasl.username": "u",
+        "sasl.password": "s3cret",
+    }
     access = read(extra)
     assert access.client_options() == {
         "bootstrap_servers": ["kafka:9092"],
@@ -152,7 +163,9 @@ def test_an_incomplete_login_is_refused(change: dict[str, Any], complaint: str) 
         read({**SASL, **change})
 
 
-def test_kerberos_names_the_service_and_takes_a_keytab_or_the_ticket_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kerberos_names_the_service_and_takes_a_keytab_or_the_ticket_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extra = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI", "sasl.kerberos.service.name": "svc"}
     with pytest.raises(Refused, match="needs the Python package gssapi"):
         read(extra)
@@ -255,9 +268,7 @@ def test_without_a_named_authority_each_clients_own_are_used(extra: dict[str, st
         ({"ssl.key.pem": "s3cret", "ssl.certificate.pem": "CERT"}, "the private key cannot be read"),
     ],
 )
-def test_tls_settings_that_cannot_work_are_refused(
-    extra: dict[str, Any], complaint: str, authority: Authority
-) -> None:
+def test_tls_settings_that_cannot_work_are_refused(extra: dict[str, Any], complaint: str, authority: Authority) -> None:
     extra = {key: authority.pem if value == "CERT" else value for key, value in extra.items()}
     with pytest.raises(Refused, match=complaint) as refused:
         read({"security.protocol": "SSL", **extra})

@@ -38,7 +38,9 @@ def plan(
 
 
 def test_earliest_begins_at_the_oldest_record() -> None:
-    assert plan(None, cluster(orders={0: (0, 5), 1: (7, 9)})) == {"orders": (OffsetRange(0, 0, 5), OffsetRange(1, 7, 9))}
+    assert plan(None, cluster(orders={0: (0, 5), 1: (7, 9)})) == {
+        "orders": (OffsetRange(0, 0, 5), OffsetRange(1, 7, 9))
+    }
 
 
 def test_latest_begins_at_the_last_stable_offset() -> None:

@@ -8,32 +8,15 @@ import sys
 from typing import Any
 
 import pytest
+from kafka_world import KafkaEnv
 
-from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.sources.kafka import KafkaSource
 from airflow_epochs.sources.kafka_starting import AtOffsets
 
-
-class Env:
-    """One connection and nothing else."""
-
-    def __init__(self, **extra: object) -> None:
-        self.extra = extra
-
-    @property
-    def spark(self) -> SparkRunner:
-        raise AssertionError
-
-    def connection(self, conn_id: str) -> Connection:
-        return Connection(conn_id=conn_id, conn_type="kafka", extra=self.extra)
-
-    def reached(self, phase: str) -> None: ...
-
-
-PLAIN = Env(**{"bootstrap.servers": "kafka:9092"})
+PLAIN = KafkaEnv(**{"bootstrap.servers": "kafka:9092"})
 RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0, 3, 3),), "c": (OffsetRange(2, 0, 1),)}
 
 
@@ -165,7 +148,8 @@ def test_spec_is_json_and_from_spec_is_its_inverse() -> None:
 
 
 def test_importing_the_source_imports_no_kafka_client() -> None:
-    code = "import sys, airflow_epochs.sources.kafka; print([m for m in ('kafka', 'ssl', 'cryptography', 'pyspark', 'airflow') if m in sys.modules])"
+    heavy = ("kafka", "ssl", "cryptography", "pyspark", "airflow")
+    code = f"import sys, airflow_epochs.sources.kafka; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -48,7 +48,7 @@ def test_every_form_means_the_same_after_a_round_trip_through_json(written: obje
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("newest", "starting is \"earliest\", \"latest\""),
+        ("newest", 'starting is "earliest", "latest"'),
         ("", "starting is"),
         (None, "starting is"),
         (7, "starting is"),

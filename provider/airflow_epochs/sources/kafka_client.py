@@ -1,17 +1,13 @@
 """kafka-python with a bound on time: every question is answered, or fails with its reason, within the timeout.
 
-By itself kafka-python can wait for ever (a TLS handshake that nobody answers has no deadline), tries a wrong
-password until its time is up, and forgets why it could not connect. So time is watched here, and failures of
-connections are remembered.
+By itself kafka-python can wait for ever: a TLS handshake that nobody answers has no deadline.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +15,8 @@ from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.sources.kafka_connection import KafkaAccess
 
 if TYPE_CHECKING:
+    import ssl
+
     from kafka import KafkaAdminClient
 
 Answer = TypeVar("Answer")
@@ -35,6 +33,7 @@ class KafkaClient:
         self._access = access
         self._admin: KafkaAdminClient | None = None
         self._network: Any = None
+        self._tls_sockets: list[ssl.SSLSocket] = []
         self._failures: dict[str, BaseException] = {}
         self._gave_up = False
 
@@ -63,28 +62,32 @@ class KafkaClient:
     def close(self) -> None:
         if self._network is not None:
             self._network.close()
+        for socket in self._tls_sockets:
+            socket.close()
 
     def _connect(self) -> KafkaAdminClient:
         from kafka import KafkaAdminClient
 
-        _keep_logins_out_of_logs()
+        from airflow_epochs.sources.kafka_network import direct_proxy_url, keep_logins_out_of_logs, note_sockets
+
+        keep_logins_out_of_logs()
         timeout_ms = int(self._access.timeout_s * 1000)
+        options = self._access.client_options()
+        if "ssl_context" in options:
+            note_sockets(options["ssl_context"], self._tls_sockets)
         return KafkaAdminClient(
-            **self._access.client_options(),
+            **options,
             bootstrap_timeout_ms=timeout_ms,
             request_timeout_ms=timeout_ms,
             reconnect_backoff_max_ms=1000,
-            proxy_url=_sockets_that_close(),
+            proxy_url=direct_proxy_url(),
             kafka_client=self._new_network,
         )
 
     def _new_network(self, **configs: Any) -> Any:
-        from kafka.net.compat import KafkaNetClient
-        from kafka.net.selector import NetworkSelector
+        from airflow_epochs.sources.kafka_network import network_client
 
-        loop = NetworkSelector(**configs)
-        manager = _manager_that_remembers(self._failures)(loop, **configs)
-        self._network = KafkaNetClient(net=loop, manager=manager)
+        self._network = network_client(self._failures, configs)
         return self._network
 
     def _answer(self, doing: str, question: Callable[[], Answer]) -> Answer:
@@ -117,7 +120,9 @@ class KafkaClient:
     def _failure(self, doing: str, error: BaseException) -> EpochError:
         from kafka.errors import AuthorizationError, UnsupportedVersionError
 
-        login = next((e for e in (error, *self._failures.values()) if isinstance(e, _login_errors())), None)
+        from airflow_epochs.sources.kafka_network import login_errors
+
+        login = next((e for e in (error, *self._failures.values()) if isinstance(e, login_errors())), None)
         where = f"Kafka at {', '.join(self._access.servers)} (connection {self._access.conn_id!r})"
         if login is not None:
             return Refused(
@@ -151,63 +156,3 @@ class KafkaClient:
         if sasl is None:
             return f"a client by {self._access.protocol}"
         return f"user {sasl.username or sasl.principal or 'of the ticket cache'} by {sasl.mechanism}"
-
-
-def _login_errors() -> tuple[type[BaseException], ...]:
-    from kafka.errors import IllegalSaslStateError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
-
-    return (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
-
-
-def _manager_that_remembers(failures: dict[str, BaseException]) -> Any:
-    """kafka-python's connection manager, noting per address why the last connection failed.
-
-    A refused login is raised at the next attempt, instead of being repeated until the account is locked.
-    """
-    from kafka.net.manager import KafkaConnectionManager
-
-    class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-        def get_connection(self, node_id: Any, **options: Any) -> Any:
-            refused = [failure for failure in failures.values() if isinstance(failure, _login_errors())]
-            if refused:
-                raise refused[0]
-            known = self._conns.get(node_id)
-            connection = super().get_connection(node_id, **options)
-            if connection is not known:
-                node = self.cluster.broker_metadata(node_id)
-                address = f"{node.host}:{node.port}"
-                connection.init_future.add_callback(lambda _: failures.pop(address, None))
-                connection.init_future.add_errback(lambda error: failures.__setitem__(address, error))
-            return connection
-
-    return Manager
-
-
-@cache
-def _sockets_that_close() -> str:
-    """A ``proxy_url`` of plain connections that, unlike kafka-python's own, close their socket if they fail."""
-    from kafka.net.inet import KafkaNetSocket
-
-    class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
-        SCHEMES = ("closing",)
-
-        async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
-            try:
-                return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
-            except BaseException:
-                sock.close()
-                raise
-
-    return f"{ClosingSocket.SCHEMES[0]}://"
-
-
-def _keep_logins_out_of_logs() -> None:
-    """kafka-python's DEBUG records hold its configuration and raw requests, with passwords. Drop those."""
-    for name in ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser"):
-        logger = logging.getLogger(name)
-        if _no_debug not in logger.filters:
-            logger.addFilter(_no_debug)
-
-
-def _no_debug(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.DEBUG

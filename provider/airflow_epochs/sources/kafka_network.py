@@ -1,0 +1,116 @@
+"""What kafka-python 3.0's network layer lacks, added through its own extension points.
+
+* It forgets why a connection failed, and repeats a refused login until its time is up: ``manager_that_remembers``.
+* It leaves sockets open whose connection or TLS handshake fails: ``ClosingSocket``, ``note_sockets``.
+* It drops an answer that is followed by the end of the connection, which is how brokers answer a wrong password:
+  the sockets here show the end only after what came before it has been taken.
+* Its DEBUG records hold passwords: ``keep_logins_out_of_logs``.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from functools import cache
+from typing import Any
+
+
+def login_errors() -> tuple[type[BaseException], ...]:
+    from kafka.errors import IllegalSaslStateError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
+
+    return (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
+
+
+def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) -> Any:
+    """A network client of kafka-python that notes in ``failures``, by address, why a connection failed last.
+
+    A refused login is raised at the next attempt to connect anywhere.
+    """
+    from kafka.net.compat import KafkaNetClient
+    from kafka.net.manager import KafkaConnectionManager
+    from kafka.net.selector import NetworkSelector
+
+    class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
+        def get_connection(self, node_id: Any, **options: Any) -> Any:
+            refused = [failure for failure in failures.values() if isinstance(failure, login_errors())]
+            if refused:
+                raise refused[0]
+            known = self._conns.get(node_id)
+            connection = super().get_connection(node_id, **options)
+            if connection is not known:
+                node = self.cluster.broker_metadata(node_id)
+                address = f"{node.host}:{node.port}"
+                connection.init_future.add_callback(lambda _: failures.pop(address, None))
+                connection.init_future.add_errback(lambda error: failures.__setitem__(address, error))
+            return connection
+
+    loop = NetworkSelector(**configs)
+    return KafkaNetClient(net=loop, manager=Manager(loop, **configs))
+
+
+@cache
+def direct_proxy_url() -> str:
+    """A ``proxy_url`` that stands for plain connections, by sockets that behave as said above."""
+    from kafka.net.inet import KafkaNetSocket
+
+    class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
+        SCHEMES = ("direct",)
+
+        def socket(self, *args: int) -> socket.socket:
+            return _PlainSocket(*args)
+
+        async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+            try:
+                return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+            except BaseException:
+                sock.close()
+                raise
+
+    return f"{ClosingSocket.SCHEMES[0]}://"
+
+
+class _PlainSocket(socket.socket):
+    _spoke = False
+
+    def recv(self, *args: int) -> bytes:
+        data = super().recv(*args)
+        if not data and self._spoke:
+            self._spoke = False
+            raise BlockingIOError  # "nothing more for now": have what came before taken first
+        self._spoke = bool(data)
+        return data
+
+
+def note_sockets(context: ssl.SSLContext, sockets: list[ssl.SSLSocket]) -> None:
+    """Collect all sockets that the context makes, to be closed by the caller."""
+
+    class TlsSocket(ssl.SSLSocket):
+        _spoke = False
+
+        def __new__(cls, *args: Any, **options: Any) -> TlsSocket:
+            it = super().__new__(cls, *args, **options)
+            sockets.append(it)
+            return it
+
+        def recv(self, *args: int) -> bytes:
+            data = super().recv(*args)
+            if not data and self._spoke:
+                self._spoke = False
+                raise ssl.SSLWantReadError
+            self._spoke = bool(data)
+            return data
+
+    context.sslsocket_class = TlsSocket
+
+
+def keep_logins_out_of_logs() -> None:
+    """Drop the DEBUG records in which kafka-python shows its configuration and raw requests."""
+    for name in ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser"):
+        logger = logging.getLogger(name)
+        if _above_debug not in logger.filters:
+            logger.addFilter(_above_debug)
+
+
+def _above_debug(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG

@@ -1,0 +1,88 @@
+"""That Spark, given a KafkaSource's options, reads exactly the planned ranges."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka_world import KafkaEnv, Topic, wait_until
+from pyspark.sql import SparkSession
+
+from airflow_epochs.model import Ranges
+from airflow_epochs.sources.base import Limits, Position
+from airflow_epochs.sources.kafka import KafkaSource
+from stack.broker import Broker
+from stack.connect import ConnectServer
+
+pytestmark = pytest.mark.jvm
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Iterator[Topic]:
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+        yield Topic(f"t-{uuid.uuid4().hex[:8]}", admin, broker.bootstrap).create(partitions=2)
+
+
+@pytest.fixture
+def env(broker: Broker) -> KafkaEnv:
+    return KafkaEnv(**{"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def session(connect: ConnectServer) -> Iterator[SparkSession]:
+    session = connect.session()
+    yield session
+    session.stop()
+
+
+def offsets(session: SparkSession, source: KafkaSource, ranges: Ranges, env: KafkaEnv) -> list[tuple[int, int]]:
+    rows = session.read.format("kafka").options(**source.spark_read(ranges, env).options).load().collect()
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+def test_epochs_across_transactions_read_every_committed_record_once(
+    topic: Topic, env: KafkaEnv, session: SparkSession
+) -> None:
+    topic.produce(2, 1)
+    topic.begin_transaction(3).abort_transaction(20)  # offsets 2 to 4, marker 5
+    topic.produce(1)  # 6
+    topic.begin_transaction(2).commit_transaction(20)  # 7, 8, marker 9
+    open_one = topic.begin_transaction(2)  # 10, 11
+    topic.produce(0, 2)
+    source = KafkaSource([topic.name], max_wait=0, max_records=4)
+    wait_until(lambda: _end(source, env, max_records=100) == 10)
+    read, position = [], None
+    while epoch := source.plan(position, Limits(), env):
+        source.check(epoch.ranges, epoch.state, env)
+        read += offsets(session, source, epoch.ranges, env)
+        position = Position(ranges=epoch.ranges, state=epoch.state)
+    assert sorted(read) == [(0, 0), (0, 1), (0, 6), (0, 7), (0, 8), (1, 0), (1, 1), (1, 2)]
+    open_one.abort_transaction(20)
+
+
+def _end(source: KafkaSource, env: KafkaEnv, max_records: int) -> int:
+    epoch = source.plan(None, Limits(max_records=max_records), env)
+    assert epoch is not None
+    return next(iter(epoch.ranges.values()))[0].end
+
+
+def test_a_range_of_nothing_but_aborted_records_reads_no_rows(
+    topic: Topic, env: KafkaEnv, session: SparkSession
+) -> None:
+    topic.begin_transaction(3).abort_transaction(20)
+    source = KafkaSource([topic.name], max_wait=20)
+    epoch = source.plan(None, Limits(), env)
+    assert epoch is not None
+    assert offsets(session, source, epoch.ranges, env) == []
+
+
+def test_options_reach_sparks_reader(topic: Topic, env: KafkaEnv, session: SparkSession) -> None:
+    topic.produce(4)
+    source = KafkaSource([topic.name], options={"includeHeaders": True, "minPartitions": 4})
+    epoch = source.plan(None, Limits(), env)
+    assert epoch is not None
+    frame = session.read.format("kafka").options(**source.spark_read(epoch.ranges, env).options).load()
+    assert "headers" in frame.columns
+    assert frame.count() == 4
