@@ -1,0 +1,243 @@
+"""Run jobs on a Spark Connect server. The task process is a client: it needs no Java.
+
+A session's identity is drawn before the session exists and recorded in the ledger. Whoever comes later can
+reconnect to it, interrupt what it does and release it; the server then refuses every further request of a
+client that was thought dead. Every wait on a server that may be down is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlparse
+
+from airflow_epochs.environment import Connection, Environment, SparkJob
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.spark import failures, jobs, kafka_read, user_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+KIND = "spark_connect"
+DEFAULT_PORT = 15002
+DEFAULT_USER = "airflow"
+TCP_TIMEOUT_S = 5.0
+RELEASE_TIMEOUT_S = 10.0
+_MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
+
+
+def connection_url(connection: Connection) -> str:
+    """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it."""
+    if not connection.host:
+        raise Refused(
+            f"Connection {connection.conn_id} has no host.", remedy="Enter the Spark Connect server's host and port."
+        )
+    host = connection.host if "://" in connection.host else f"sc://{connection.host}"
+    url = urlparse(f"{host}:{connection.port}" if connection.port else host)
+    if url.path.strip("/"):
+        raise Refused(
+            f"Connection {connection.conn_id} has a path in its host: {connection.host!r}.",
+            remedy="Enter only the host name; a Spark Connect address has no path.",
+        )
+    parameters = {
+        "user_id": connection.login or DEFAULT_USER,
+        "token": connection.password,
+        "use_ssl": connection.extra.get("use_ssl"),
+    }
+    given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
+    return f"sc://{url.netloc}/;{given}"
+
+
+class ConnectRunner:
+    """An ``environment.SparkRunner`` on one Spark Connect server.
+
+    Args:
+        conn_id: Connection of type ``spark_connect``.
+        env: Looks the connection up.
+        session_conf: Runtime settings of the Spark session.
+        connect_timeout_s: How long a server may take to answer a session's first request.
+    """
+
+    def __init__(
+        self, conn_id: str, env: Environment, *, session_conf: dict[str, str], connect_timeout_s: float = 60.0
+    ) -> None:
+        self._conn_id, self._env, self._timeout_s = conn_id, env, connect_timeout_s
+        self._conf = {**kafka_read.SESSION_CONF, **session_conf}
+        self._running: list[JsonDict] = []
+        self._lock = Lock()
+
+    def new_session(self) -> JsonDict:
+        return {"kind": KIND, "conn_id": self._conn_id, "session_id": str(uuid.uuid4())}
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        """Run ``job`` in its own Spark session, which is released afterwards.
+
+        Raises:
+            Refused: The server lacks a jar or a setting, or the job is wrong.
+            NotApplied: The server is down or the job failed.
+        """
+        session = session or self.new_session()
+        doing = f"The Spark job {job.kind!r} on {self._conn_id}"
+        with self._registered(session):
+            try:
+                with self._session(session) as spark:
+                    self._prepare(spark, job)
+                    return jobs.run(spark, job.kind, job.args, job.secrets)
+            except Exception as error:
+                # The original may hold credentials in its text, and it would be printed too.
+                cause = None if job.secrets else error
+                raise failures.of_spark(error, doing, job.secrets.values()) from cause
+
+    def stop(self, session: JsonDict) -> None:
+        """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
+        try:
+            with self._session(session) as spark:
+                interrupted = _bounded(spark.interruptAll, RELEASE_TIMEOUT_S, "interrupting")
+                log.info("interrupted %s operations of session %s", len(interrupted), session["session_id"])
+        except Exception as error:
+            # Nobody will look at what that session writes: stopping it saves the server's time, no more.
+            log.info("Spark Connect session %s is not to be stopped: %s", session["session_id"], error)
+
+    def cancel(self) -> None:
+        """Stop what ``run`` is doing now. For ``on_kill``: called from a signal handler, so it works in a thread."""
+        with self._lock:
+            running = list(self._running)
+        for session in running:
+            thread = Thread(target=self.stop, args=(session,), daemon=True)
+            thread.start()
+            thread.join(RELEASE_TIMEOUT_S)
+
+    @contextmanager
+    def _registered(self, session: JsonDict) -> Iterator[None]:
+        self._running.append(session)
+        try:
+            yield
+        finally:
+            self._running.remove(session)
+
+    @contextmanager
+    def _session(self, session: JsonDict) -> Iterator[SparkSession]:
+        url = connection_url(self._env.connection(session["conn_id"]))
+        _refuse_if_nobody_listens(url, session["conn_id"])
+        with _connect_mode():
+            spark = _client(f"{url};session_id={session['session_id']}")
+            try:
+                _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {_shown(url)}")
+                yield spark
+            finally:
+                _release(spark)
+
+    def _prepare(self, spark: SparkSession, job: SparkJob) -> None:
+        if job.secrets:
+            kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
+        for key, value in self._conf.items():
+            spark.conf.set(key, value)
+        if job.files:
+            _ship(spark, user_files.siblings_of(job.files[0], job.files[1:]))
+
+
+def _client(url: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark = SparkSession.builder.remote(url).create()
+    # By default a client retries a dead server for ten minutes. A session does not outlive its server, so
+    # only a short interruption of the network is worth waiting for.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=10_000)])
+    return spark
+
+
+def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
+    parsed = urlparse(url)
+    address = (parsed.hostname or "", parsed.port or DEFAULT_PORT)
+    try:
+        socket.create_connection(address, TCP_TIMEOUT_S).close()
+    except OSError as error:
+        raise NotApplied(
+            f"No Spark Connect server answers at {address[0]}:{address[1]} (connection {conn_id}): {error}",
+            remedy="Start the server or correct the connection; the task may then be retried.",
+        ) from None
+
+
+def _shown(url: str) -> str:
+    return url.partition("/;")[0]
+
+
+def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
+    """``call()`` in a daemon thread: a server that accepts connections and never answers must not hold a task."""
+    outcome: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            outcome["value"] = call()
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = Thread(target=target, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if "error" in outcome:
+        raise outcome["error"]
+    if "value" not in outcome:
+        raise NotApplied(
+            f"{doing} took longer than {seconds:.0f} s.",
+            remedy="Look at the Spark Connect server; then retry the task.",
+        )
+    return outcome["value"]  # type: ignore[no-any-return]
+
+
+def _release(spark: SparkSession) -> None:
+    """End the session on the server. It is only tidiness, so it may not take long nor fail the job."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
+    try:
+        _bounded(spark.stop, RELEASE_TIMEOUT_S, "releasing the session")
+    except Exception as error:
+        log.warning("the Spark Connect session was not released: %s", error)
+
+
+@contextmanager
+def _connect_mode() -> Iterator[None]:
+    """PySpark marks the whole process as a Connect client; a spark-submit started later would inherit the mark."""
+    before = os.environ.get(_MODE_VARIABLE)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_MODE_VARIABLE, None)
+
+
+def _ship(spark: SparkSession, files: dict[str, Path]) -> None:
+    if not files:
+        return
+    content = user_files.archive(files)
+    with tempfile.TemporaryDirectory(prefix="airflow-epochs-") as folder:
+        packed = Path(folder) / user_files.archive_name(content)
+        packed.write_bytes(content)
+        with _unchanged_path():
+            spark.addArtifacts(str(packed), pyfile=True)
+
+
+@contextmanager
+def _unchanged_path() -> Iterator[None]:
+    """``addArtifacts`` puts the zip on this process's ``sys.path`` too, where it is gone in a moment."""
+    import sys
+
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before

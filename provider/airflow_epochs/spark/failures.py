@@ -1,0 +1,82 @@
+"""Turn what Spark raises into this package's errors, without the credentials that may stand in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from airflow_epochs.errors import EpochError, NotApplied, Refused
+
+_LENGTH_MAX = 4_000
+_JARS = {
+    "kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13",
+    "delta": "io.delta:delta-spark_4.2_2.13",
+}
+_FRAMES = re.compile(r"\n\s*(?:JVM stacktrace:|at [\w.$]+\()")
+_CAUSE = re.compile(r"^Caused by: (.*?)(?=\n\s+at |\nCaused by: |\Z)", re.M | re.S)
+_NO_SOURCE = re.compile(
+    r"(?:DATA_SOURCE_NOT_FOUND|[Ff]ailed to find (?:the )?data source).{0,200}?\b(kafka|delta)\b", re.S
+)
+_NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
+
+
+def of_spark(error: BaseException, doing: str, secrets: Iterable[str] = ()) -> EpochError:
+    """The error to raise for ``error``: Refused where a retry cannot help, else NotApplied.
+
+    Either is right about the effect: what a failed job wrote lies in a place of its own that nobody reads.
+    """
+    if isinstance(error, EpochError):
+        return error
+    text = scrubbed(_message(error), secrets)
+    if found := _NO_SOURCE.search(text):
+        return _jar_missing(found.group(1), doing)
+    if _NO_EXTENSION in text:
+        return Refused(
+            f"{doing} failed: Spark runs without Delta's extension and catalog.",
+            remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
+            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog.",
+        )
+    if _is_analysis(error):
+        return Refused(
+            f"{doing} failed: the plan is not valid. {text}", remedy="Correct the transform and clear the stage task."
+        )
+    return NotApplied(
+        f"{doing} failed: {type(error).__name__}: {text}",
+        remedy="Nothing is visible of it. Look at the message; the task may be retried or cleared.",
+    )
+
+
+def _jar_missing(source: str, doing: str) -> Refused:
+    return Refused(
+        f"{doing} failed: Spark does not know the data source {source!r}.",
+        remedy=f"Start Spark with --packages {_JARS[source]}:<version of your Spark or Delta> or with its jars.",
+    )
+
+
+def _is_analysis(error: BaseException) -> bool:
+    try:
+        from pyspark.errors import AnalysisException, ParseException
+    except ImportError:
+        return False
+    return isinstance(error, (AnalysisException, ParseException))
+
+
+def _message(error: BaseException) -> str:
+    """The message and its cause without the JVM's frames: what a data engineer can act on."""
+    whole = str(error)
+    trace = getattr(error, "getStackTrace", lambda: None)() or whole
+    text = _FRAMES.split(whole, maxsplit=1)[0].strip()
+    causes = [cause.strip() for cause in _CAUSE.findall(trace)]
+    # A user's Python error may be wrapped and wrap others; its traceback says most.
+    telling = [cause for cause in causes if "Traceback (most recent call last)" in cause] or causes[-1:]
+    if telling and telling[0] not in text:
+        text = f"{text}\nCaused by: {telling[0]}"
+    return text if len(text) <= _LENGTH_MAX else f"{text[:_LENGTH_MAX]} …"
+
+
+def scrubbed(text: str, secrets: Iterable[str]) -> str:
+    """``text`` with every secret value blotted out."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 4:
+            text = text.replace(secret, "******")
+    return text

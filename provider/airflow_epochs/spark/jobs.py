@@ -1,0 +1,42 @@
+"""All that Spark is ever asked to do, by name: JSON in, JSON out. The same through Connect and spark-submit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.stage import stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JsonDict = dict[str, Any]
+Job = Callable[["SparkSession", JsonDict, dict[str, str]], JsonDict]
+
+
+def _delta(name: str) -> Job:
+    def job(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
+        return cast(JsonDict, getattr(import_module("airflow_epochs.spark.delta_jobs"), name)(spark, args))
+
+    return job
+
+
+JOBS: dict[str, Job] = {
+    "stage": stage,
+    **{name: _delta(name) for name in ("delta_commit", "delta_marker", "delta_describe", "delta_optimize")},
+}
+
+
+def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
+    """Run one job to its end. Whatever it raises, nothing of it is visible unless the job says otherwise.
+
+    Raises:
+        Refused: There is no such job: the task and Spark's driver run different versions.
+    """
+    if kind not in JOBS:
+        raise Refused(
+            f"Spark has no job {kind!r}.", remedy="Install the same version of this provider for tasks and Spark."
+        )
+    return JOBS[kind](spark, args, secrets)

@@ -1,0 +1,173 @@
+"""The stage job: read the planned ranges once, transform, stage every sink. Runs in Spark's driver or a Connect client.
+
+Nothing here makes rows visible: each sink writes into a private table of this try.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from importlib import import_module
+from threading import Thread
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark import determinism, kafka_read, transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+log = logging.getLogger(__name__)
+
+JsonDict = dict[str, Any]
+StageSink = Callable[["SparkSession", JsonDict, "DataFrame"], JsonDict]
+
+STAGERS = {"delta": "airflow_epochs.spark.delta_jobs:stage_sink"}
+"""Kind of a sink's plan -> the function that stages it: ``(spark, plan, frame) -> {"place", "problem"}``."""
+
+OBSERVATION = "epoch_input"
+OBSERVATION_WAIT_S = 5.0
+
+
+def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
+    """Stage one epoch's rows in every sink.
+
+    Returns:
+        ``sinks``: per sink ``place``, ``rows``, ``problem``; ``metrics``; ``warnings``. A sink that cannot take
+        its rows reports a ``problem``; the others are staged all the same, so that the vote can name every one.
+
+    Raises:
+        Refused: The transform is wrong; nothing was staged.
+    """
+    sinks: dict[str, JsonDict] = args["sinks"]
+    stagers = {name: _stager(plan["kind"]) for name, plan in sinks.items()}
+    epoch = transform.EpochContext.of(args)
+    with transform.loaded(args["transform"]) as users:
+        observed, observation = _observed(kafka_read.batch(spark, args["read"], secrets))
+        frames = users(observed, epoch, sinks)
+        plans = determinism.analysed_plans(spark, frames)
+        uses = sum(plan.count(f"CollectMetrics {OBSERVATION},") for plan in plans.values())
+        with _read_once(observed, observation, uses) as rows_in:
+            tasks = {sink: _job(spark, args, stagers[sink], frames[sink], sink) for sink in sinks}
+            staged = _staged(spark, tasks)
+            input_metrics = rows_in()
+    return {
+        "sinks": staged,
+        "metrics": _metrics(input_metrics, staged),
+        "warnings": _warnings(plans, users, uses),
+    }
+
+
+def _stager(kind: str) -> StageSink:
+    if kind not in STAGERS:
+        raise Refused(
+            f"Spark has no way to stage a sink of kind {kind!r}.",
+            remedy=f"Use one of {', '.join(sorted(STAGERS))}; the task and Spark must run the same version.",
+        )
+    module, function = STAGERS[kind].split(":")
+    return cast(StageSink, getattr(import_module(module), function))
+
+
+def _input_metrics() -> tuple[Column, Column]:
+    """What is measured of the batch. Milliseconds, since a number has no time zone to get wrong."""
+    from pyspark.sql import functions as F
+
+    return F.count(F.lit(1)).alias("rows"), F.unix_millis(F.max("timestamp")).alias("newest")
+
+
+def _observed(batch: DataFrame) -> tuple[DataFrame, Observation]:
+    from pyspark.sql import Observation
+
+    observation = Observation(OBSERVATION)
+    return batch.observe(observation, *_input_metrics()), observation
+
+
+@contextmanager
+def _read_once(batch: DataFrame, observation: Observation, uses: int) -> Iterator[Callable[[], JsonDict]]:
+    """Let Kafka be read once, however often the sinks' plans use the batch. Yields how to get its metrics.
+
+    A batch that is used once flows through uncached and is counted as it flows. One that is used more often is
+    cached by an action of its own: if the sinks' jobs filled the cache, each would wait for partitions that the
+    other computes, and the metrics of the first to finish would lack what the other counted.
+    """
+    if uses == 0:
+        yield dict
+    elif uses == 1:
+        yield lambda: _result(observation)
+    else:
+        batch.persist()
+        try:
+            metrics = batch.agg(*_input_metrics()).collect()[0].asDict()
+            yield lambda: metrics
+        finally:
+            batch.unpersist()
+
+
+def _job(spark: SparkSession, args: JsonDict, stager: StageSink, frame: DataFrame, sink: str) -> Callable[[], JsonDict]:
+    def job() -> JsonDict:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        counted = Observation(f"epoch_output_{sink}")
+        # Spark's UI shows whose job it is. A tag belongs to its thread, and this thread ends with the job.
+        spark.addTag(f"epochs:{args['pipeline']}:{args['epoch']}:{args['attempt']}")
+        claim = stager(spark, args["sinks"][sink], frame.observe(counted, F.count(F.lit(1)).alias("rows")))
+        problem = claim.get("problem")
+        rows = None if problem else _result(counted).get("rows")
+        return {"place": claim["place"], "rows": rows, "problem": problem}
+
+    return job
+
+
+def _staged(spark: SparkSession, jobs: dict[str, Callable[[], JsonDict]]) -> dict[str, JsonDict]:
+    """Run all jobs at once. If one raises, the others are interrupted, and its error is raised."""
+    with ThreadPoolExecutor(len(jobs), thread_name_prefix="stage") as pool:
+        futures: dict[str, Future[JsonDict]] = {name: pool.submit(job) for name, job in jobs.items()}
+        done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)
+        if running:
+            spark.interruptAll()
+        for future in done:
+            future.result()
+        return {name: future.result() for name, future in futures.items()}
+
+
+def _result(observation: Observation) -> dict[str, Any]:
+    """The observed metrics; empty if they never arrived.
+
+    In the classic driver ``get`` waits for ever where the optimizer has dropped the batch from every plan.
+    """
+    result: dict[str, Any] = {}
+
+    def wait_for_it() -> None:
+        try:
+            result.update(observation.get)
+        except Exception as error:
+            log.warning("a metric could not be computed: %s", error)
+
+    waiter = Thread(target=wait_for_it, daemon=True)
+    waiter.start()
+    waiter.join(OBSERVATION_WAIT_S)
+    return result
+
+
+def _metrics(rows_in: dict[str, Any], staged: dict[str, JsonDict]) -> JsonDict:
+    newest = rows_in.get("newest")
+    return {
+        "rows_in": rows_in.get("rows"),
+        "rows_out": {name: claim["rows"] for name, claim in staged.items()},
+        "max_timestamp": None
+        if newest is None
+        else datetime.fromtimestamp(newest / 1000, timezone.utc).isoformat(timespec="milliseconds"),
+    }
+
+
+def _warnings(plans: dict[str, str], users: transform.Transform, uses: int) -> list[str]:
+    udfs = determinism.nondeterministic_udfs(users.module)
+    found = {sink: determinism.nondeterministic(plan, udfs) for sink, plan in plans.items()}
+    texts = [determinism.warning(sink, names) for sink, names in found.items() if names]
+    if not uses:
+        texts.append("The transform did not use the batch: no input row can be in any sink.")
+    return texts

@@ -1,0 +1,186 @@
+"""The user's transform: a plain function in a plain file, ``(batch, epoch) -> DataFrame | {sink: DataFrame}``.
+
+The file is not left in ``sys.modules``. A function whose module is registered is pickled *by reference*, and
+Spark's Python workers, which do not have the file, could not unpickle its UDFs; unregistered, it travels by
+value. Sibling modules are the opposite: they are shipped, so a reference to them is right.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.spark.user_files import importable, read_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MODULE_NAME = "__epoch_transform__"
+_TRACEBACK_MAX = 4_000
+
+
+@dataclass(frozen=True)
+class EpochContext:
+    """What a transform may know about its epoch. Everything but ``attempt`` and ``txn_id`` is the same in a rerun.
+
+    Attributes:
+        number: The epoch, from 1.
+        attempt: The attempt, from 1. For log lines; rows must not depend on it.
+        pipeline: The pipeline's name.
+        now: When the epoch was first opened, with time zone. Use it instead of ``current_timestamp()``.
+        seed: 31 bits for ``rand(epoch.seed)`` and ``sample(…, seed=epoch.seed)``.
+        txn_id: The attempt's transaction id.
+    """
+
+    number: int
+    attempt: int
+    pipeline: str
+    now: datetime
+    seed: int
+    txn_id: str
+
+    @classmethod
+    def of(cls, args: dict[str, Any]) -> EpochContext:
+        """The context of a ``stage`` job's arguments."""
+        now = datetime.fromisoformat(args["now"].replace("Z", "+00:00"))
+        if now.tzinfo is None:
+            raise ValueError(f"now has no time zone: {args['now']!r}")
+        return cls(args["epoch"], args["attempt"], args["pipeline"], now, args["seed"], args["txn_id"])
+
+
+@contextmanager
+def loaded(where: dict[str, str]) -> Iterator[Transform]:
+    """Load the user's function for the duration of the block, with its siblings importable.
+
+    Args:
+        where: ``path`` and ``function``; ``source`` where the file itself is not on this machine.
+
+    Raises:
+        Refused: No such file or function, or the file raises when it is loaded.
+    """
+    path, source = where["path"], where.get("source")
+    folder = Path(path).resolve().parent
+    with importable(folder):
+        module = _module(path, read_source(path) if source is None else source)
+        yield Transform(path, where["function"], _function(module, path, where["function"]), module)
+
+
+def _module(path: str, source: str) -> ModuleType:
+    module = ModuleType(MODULE_NAME)
+    module.__file__ = path
+    # Tracebacks and inspect.getsource find the text even where the file is not (a cluster's driver).
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    sys.modules[MODULE_NAME] = module  # dataclasses and typing look their module up while it is executed
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except Exception as error:
+        raise Refused(
+            f"The transform file {path} raises when it is loaded:\n{users_traceback(error, path)}",
+            remedy="Correct the file; nothing was read or written.",
+        ) from error
+    finally:
+        del sys.modules[MODULE_NAME]
+    return module
+
+
+def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if callable(function):
+        return function  # type: ignore[no-any-return]  # its result is checked when it is there
+    functions = sorted(
+        key
+        for key, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == MODULE_NAME and not key.startswith("_")
+    )
+    raise Refused(
+        f"The transform file {path} has no function {name!r}; it has {', '.join(functions) or 'none'}.",
+        remedy="Correct `transform=` or the file.",
+    )
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A loaded transform. Valid inside the ``loaded`` block."""
+
+    path: str
+    name: str
+    function: Callable[..., Any]
+    module: ModuleType
+
+    def __call__(self, batch: DataFrame, epoch: EpochContext, sinks: Iterable[str]) -> dict[str, DataFrame]:
+        """Run the user's function and check what it returns.
+
+        Raises:
+            Refused: It raised, or returned something else than one DataFrame per sink. Nothing was written.
+        """
+        try:
+            result = self.function(batch, epoch)
+        except EpochError:
+            raise
+        except Exception as error:
+            raise self._raised(error) from error
+        return self._per_sink(result, sorted(sinks))
+
+    def _raised(self, error: Exception) -> Refused:
+        return Refused(
+            f"The transform {self.name} raised {type(error).__name__}:\n{users_traceback(error, self.path)}",
+            remedy=f"Correct {self.path} and clear the stage task; nothing was written.",
+        )
+
+    def _per_sink(self, result: object, sinks: list[str]) -> dict[str, DataFrame]:
+        if not isinstance(result, dict):
+            if len(sinks) > 1 and _is_frame(result):
+                raise self._wrong(f"one DataFrame, but the pipeline has {len(sinks)} sinks", sinks)
+            result = {sinks[0]: result} if len(sinks) == 1 else result
+        if not isinstance(result, dict):
+            raise self._wrong(_describe(result), sinks)
+        missing = [name for name in sinks if name not in result]
+        unknown = [str(name) for name in result if name not in sinks]
+        if missing or unknown:
+            parts = [f"no DataFrame for sink {name!r}" for name in missing]
+            parts += [f"a DataFrame for {name!r}, which is not a sink" for name in unknown]
+            raise self._wrong("; ".join(parts), sinks)
+        for name, frame in result.items():
+            if not _is_frame(frame):
+                raise self._wrong(f"{_describe(frame)} for sink {name!r}", sinks)
+            if frame.isStreaming:
+                raise self._wrong(f"a streaming DataFrame for sink {name!r}", sinks)
+        return result
+
+    def _wrong(self, what: str, sinks: list[str]) -> Refused:
+        wanted = ", ".join(repr(name) for name in sinks)
+        shape = "a DataFrame or a dict with the key" if len(sinks) == 1 else "a dict of DataFrames with the keys"
+        return Refused(
+            f"The transform {self.name} in {self.path} returned {what}.",
+            remedy=f"Return {shape} {wanted}, built from the batch by spark.read-style (not streaming) operations.",
+        )
+
+
+def _is_frame(value: object) -> bool:
+    from pyspark.sql import DataFrame
+
+    return isinstance(value, DataFrame)
+
+
+def _describe(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def users_traceback(error: BaseException, path: str) -> str:
+    """The traceback from the user's file on: our own frames above it say nothing to its author."""
+    told = traceback.TracebackException.from_exception(error)
+    for index, frame in enumerate(told.stack):
+        if frame.filename == path:
+            told.stack = traceback.StackSummary.from_list(list(told.stack)[index:])
+            break
+    text = "".join(told.format(chain=False)).rstrip()
+    return text if len(text) <= _TRACEBACK_MAX else f"{text[:_TRACEBACK_MAX]} …"

@@ -1,0 +1,129 @@
+"""The modules beside the user's transform file: which it needs, and how they travel to Spark.
+
+A transform file may import its siblings: ``helpers.py`` or a package folder beside it. Only what the file
+imports, directly or through other siblings, is shipped: the folder may be a whole DAG folder. Imports are found
+in the source, those inside functions too, so nothing is executed to find them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import io
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_epochs.errors import Refused
+
+SIZE_MAX = 64 * 1024 * 1024
+_EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
+
+
+def read_source(path: str) -> str:
+    """The text of the user's file. Raises Refused if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(
+            f"The transform file {path} cannot be read: {error}",
+            remedy="Correct `transform=`; the file must lie on the machine that runs the task.",
+        ) from error
+
+
+def siblings_of(path: str, extra: Iterable[str] = ()) -> dict[str, Path]:
+    """What to ship beside the file at ``path``: name inside the archive -> local file.
+
+    Args:
+        path: The user's transform file.
+        extra: Further files to ship whether they are imported or not (imported by a computed name).
+    """
+    folder = Path(path).resolve().parent
+    found: dict[str, Path] = {}
+    todo = [Path(path).resolve(), *(Path(name).resolve() for name in extra)]
+    seen: set[Path] = set()
+    for name in todo[1:]:
+        found[_name_in_archive(name, folder)] = name
+    while todo:
+        file = todo.pop()
+        if file in seen or file.suffix != ".py":
+            continue
+        seen.add(file)
+        for module in _imported_modules(file):
+            added = _files_of_module(folder, module)
+            found.update(added)
+            todo.extend(added.values())
+    found.pop(Path(path).name, None)
+    return found
+
+
+def _name_in_archive(file: Path, folder: Path) -> str:
+    return str(file.relative_to(folder)) if file.is_relative_to(folder) else file.name
+
+
+def _imported_modules(file: Path) -> set[str]:
+    """The first parts of all absolute imports in a file."""
+    try:
+        tree = ast.parse(read_source(str(file)))
+    except SyntaxError as error:
+        raise Refused(
+            f"{file} is not valid Python: line {error.lineno}: {error.msg}", remedy="Correct the file."
+        ) from error
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def _files_of_module(folder: Path, module: str) -> dict[str, Path]:
+    package = folder / module
+    if (package / "__init__.py").is_file():
+        files = (f for f in package.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
+        return {str(file.relative_to(folder)): file for file in files}
+    single = folder / f"{module}.py"
+    return {single.name: single} if single.is_file() else {}
+
+
+def archive(files: dict[str, Path]) -> bytes:
+    """A zip of the files; the same files give the same bytes. Raises Refused above ``SIZE_MAX``."""
+    size = sum(file.stat().st_size for file in files.values())
+    if size > SIZE_MAX:
+        raise Refused(
+            f"The modules beside the transform file have {size:,} bytes, more than {SIZE_MAX:,}.",
+            remedy="Install them on the Spark cluster instead of beside the file.",
+        )
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, file in sorted(files.items()):
+            packed.writestr(zipfile.ZipInfo(name, _EPOCH_OF_ZIP), file.read_bytes())
+    return buffer.getvalue()
+
+
+def archive_name(content: bytes) -> str:
+    """A name that differs where the content differs: Spark refuses another file of the same name."""
+    return f"epoch_modules_{hashlib.sha256(content).hexdigest()[:16]}.zip"
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """Let code import modules from ``folder`` as a script there could, and forget them afterwards.
+
+    Forgetting matters where one process runs several pipelines: each may have a ``helpers.py`` of its own.
+    """
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                del sys.modules[name]
