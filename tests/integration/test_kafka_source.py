@@ -180,6 +180,18 @@ def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_wait
     assert planned(source(topic, other), env, third).ranges == {**ranges_of(topic, (4, 5)), **ranges_of(other, (5, 5))}
 
 
+def test_latest_is_pinned_by_an_empty_epoch_so_that_nothing_is_skipped_between_runs(
+    topic: Topic, env: KafkaEnv
+) -> None:
+    topic.create().produce(3)
+    it = source(topic, starting="latest")
+    first = planned(it, env)
+    assert first.ranges == ranges_of(topic, (3, 3))
+    assert plan(it, env, first) is None
+    topic.produce(2)
+    assert planned(it, env, first).ranges == ranges_of(topic, (3, 5))
+
+
 # --- waiting --------------------------------------------------------------------------------------------------
 
 

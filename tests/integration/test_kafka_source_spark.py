@@ -78,6 +78,18 @@ def test_a_range_of_nothing_but_aborted_records_reads_no_rows(
     assert offsets(session, source, epoch.ranges, env) == []
 
 
+def test_an_empty_epoch_reads_no_rows_with_the_columns_of_any_other(
+    topic: Topic, env: KafkaEnv, session: SparkSession
+) -> None:
+    topic.produce(3, 1)
+    source = KafkaSource([topic.name], starting="latest", max_wait=0)
+    epoch = source.plan(None, Limits(), env)
+    assert epoch is not None
+    frame = session.read.format("kafka").options(**source.spark_read(epoch.ranges, env).options).load()
+    assert {"key", "value", "topic", "partition", "offset", "timestamp"} <= set(frame.columns)
+    assert frame.collect() == []
+
+
 def test_options_reach_sparks_reader(topic: Topic, env: KafkaEnv, session: SparkSession) -> None:
     topic.produce(4)
     source = KafkaSource([topic.name], options={"includeHeaders": True, "minPartitions": 4})

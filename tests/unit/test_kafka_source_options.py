@@ -179,6 +179,7 @@ def test_options_go_to_spark_and_may_replace_the_defaults() -> None:
     assert [value for name, value in options.items() if name.lower() == "kafka.max.poll.records"] == ["77"]
 
 
-def test_nothing_to_read_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="every range is empty"):
-        KafkaSource(["b"]).spark_read({"b": RANGES["b"]}, PLAIN)
+def test_an_empty_epoch_is_a_read_of_empty_ranges() -> None:
+    options = KafkaSource(["b"]).spark_read({"b": RANGES["b"]}, PLAIN).options
+    assert (options["assign"], options["startingOffsets"]) == ('{"b":[0]}', '{"b":{"0":3}}')
+    assert options["startingOffsets"] == options["endingOffsets"]

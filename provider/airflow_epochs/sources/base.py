@@ -27,7 +27,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedEpoch:
-    """New input: ``ranges`` with at least one record to read, and the state to record with them."""
+    """New input: ``ranges`` and the state to record with them.
+
+    Without a record to read only where an empty epoch has to pin the position (a start at "latest").
+    """
 
     ranges: Ranges
     state: JsonDict

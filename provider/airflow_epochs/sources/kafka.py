@@ -88,13 +88,18 @@ class KafkaSource:
         return cls(**{field.name: spec[field.name] for field in fields(cls) if field.name in spec})
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        """Ranges for a new epoch, or None after ``max_wait`` seconds without data."""
+        """Ranges for a new epoch, or None after ``max_wait`` seconds without data.
+
+        A topic that starts at ``"latest"`` is an exception to the latter: its first epoch may be empty, and pins
+        where it begins. Otherwise the next run would begin at its own latest, and skip what came between.
+        """
         config = self._config(limits)
+        known = position.ranges if position else {}
+        _say_what_is_left_out(known, config)
         with Brokers(read_connection(env.connection(config.conn_id))) as brokers:
             ranges, state = _wait_for_data(brokers, config, position)
-        if not records_upper_bound(ranges):
-            if position is None and isinstance(config.starting, Latest):
-                log.warning("no data yet, so the start is still open: the next run begins at its own latest offsets")
+        pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
+        if not records_upper_bound(ranges) and not pins:
             return None
         return PlannedEpoch(ranges=limited(ranges, config.max_records), state=state)
 
@@ -103,12 +108,13 @@ class KafkaSource:
             require_readable(ranges, state, brokers.look(_topics_to_read(ranges)))
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
-        """Options of Spark's ``kafka`` format for exactly these ranges. Raises ValueError if all are empty."""
+        """Options of Spark's ``kafka`` format for exactly these ranges."""
         config = self._config()
         access = read_connection(env.connection(config.conn_id))
         full = {topic: [r for r in ranges[topic] if r.end > r.start] for topic in _topics_to_read(ranges)}
-        if not full:
-            raise ValueError("there is nothing to read: every range is empty")
+        full = full or {
+            topic: list(ranges[topic]) for topic in ranges
+        }  # all empty: Spark wants partitions all the same
         options = {
             **_with_default("kafka.max.poll.records", MAX_POLL_RECORDS, config.options),
             **access.spark_options(),
@@ -146,6 +152,12 @@ class KafkaSource:
                 f"The Kafka source is not configured right: {error}.",
                 remedy="Correct the KafkaSource of the DAG, or the parameters of the run.",
             ) from error
+
+
+def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
+    left_out = sorted(known.keys() - set(config.topics))
+    if left_out:
+        log.warning("not read, as topics no longer names it, but its position is kept: %s", ", ".join(left_out))
 
 
 def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, JsonDict]:
