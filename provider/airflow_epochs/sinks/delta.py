@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
@@ -97,6 +98,13 @@ class DeltaSink:
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.name!r}, {self.table!r})"
+
+    def asset_uri(self, pipeline: str) -> str:
+        """The table's URL; for one in a catalog, or one whose place is a template, a name of the sink."""
+        target = normalised(self.table.strip())
+        if "{{" in target or _CATALOG_NAME.fullmatch(target):
+            return f"epochs://{pipeline}/{self.name}"
+        return f"file://{quote(target)}" if target.startswith("/") else target
 
     def spec(self) -> JsonDict:
         return {
