@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from airflow_epochs.testing import Observed
 from scenario import Scenario, crashes, run
+
+from airflow_epochs.testing import Observed
 
 SINKS = [("orders",), ("orders", "audit")]
 

@@ -1,0 +1,178 @@
+"""What the ledger writes is what it reads, and anything else is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_epochs.codec import NewerFormat, decode, encode
+from airflow_epochs.model import (
+    FORMAT,
+    CompleteRecord,
+    DecisionKind,
+    DecisionRecord,
+    OffsetRange,
+    OpenRecord,
+    PipelineRecord,
+    Receipt,
+    Run,
+    RunIndex,
+    SinkPlan,
+    Staged,
+    TakeoverRecord,
+    TryRecord,
+    Vote,
+    VoteKind,
+    WaivedRecord,
+)
+
+RECORDS = [
+    PipelineRecord,
+    TakeoverRecord,
+    OpenRecord,
+    TryRecord,
+    DecisionRecord,
+    Receipt,
+    WaivedRecord,
+    CompleteRecord,
+    RunIndex,
+]
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+COUNT = st.integers(0, 2**62)
+JSON = st.dictionaries(TEXT, st.none() | st.booleans() | COUNT | TEXT | st.lists(TEXT, max_size=2), max_size=3)
+STAGED = st.builds(Staged, place=TEXT, version=COUNT, files=COUNT, rows=COUNT, bytes=COUNT, digest=TEXT)
+VOTES = st.builds(Vote, vote=st.just(VoteKind.VOTE_COMMIT), staged=STAGED) | st.builds(
+    Vote, vote=st.just(VoteKind.VOTE_ABORT), reason=st.text("abc ü", min_size=1, max_size=8)
+)
+RANGES = st.dictionaries(TEXT, st.lists(st.builds(OffsetRange, COUNT, COUNT, COUNT), max_size=3).map(tuple), max_size=2)
+RUNS = st.builds(Run, TEXT, TEXT)
+RECEIPTS = st.builds(
+    Receipt,
+    txn_id=TEXT,
+    sink=TEXT,
+    rows=COUNT,
+    files=COUNT,
+    bytes=COUNT,
+    version=st.none() | COUNT,
+    committed_at=TEXT,
+    detail=JSON,
+)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "ranges": RANGES,
+    "source": JSON,
+    "source_state": JSON,
+    "session": JSON,
+    "detail": JSON,
+    "metrics": JSON,
+    "sinks": st.dictionaries(TEXT, st.builds(SinkPlan, spec=JSON, previous=st.none() | TEXT), max_size=2),
+    "places": st.dictionaries(TEXT, TEXT, max_size=2),
+    "markers": st.dictionaries(TEXT, TEXT, max_size=2),
+    "votes": st.dictionaries(TEXT, VOTES, max_size=2),
+    "receipts": st.dictionaries(TEXT, RECEIPTS, max_size=2),
+    "decision": st.sampled_from(DecisionKind),
+    "opened_by": RUNS,
+    "completed_by": RUNS,
+    "seed": st.integers(0, 2**31 - 1),
+    "epoch": COUNT,
+    "rows": COUNT,
+    "files": COUNT,
+    "bytes": COUNT,
+    "version": st.none() | COUNT,
+    "code": st.none() | TEXT,
+    "format": st.just(1),
+}
+
+
+def strategy_of(kind: type) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{field.name: FIELDS.get(field.name, TEXT) for field in fields(kind)})
+
+
+def example() -> DecisionRecord:
+    staged = Staged(place="t/epochs/1-1-é", version=1, files=2, rows=3, bytes=4, digest="d")
+    return DecisionRecord(
+        txn_id="p/1/1/" + "0" * 32,
+        decision=DecisionKind.GLOBAL_COMMIT,
+        reason="every sink voted VOTE_COMMIT",
+        votes={"a": Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)},
+        dag_id="dag",
+        run_id="run",
+        decided_at="2026-01-01T00:00:00+00:00",
+        writer="w",
+    )
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_every_record_survives_writing_and_reading(kind: type) -> None:
+    @settings(max_examples=40, deadline=None, database=None)
+    @given(strategy_of(kind))
+    def survives(record: object) -> None:
+        assert decode(encode(record), kind) == record
+
+    survives()
+
+
+def test_a_record_cut_off_at_any_byte_is_refused() -> None:
+    value = encode(example())
+    for length in range(len(value)):
+        with pytest.raises(ValueError):
+            decode(value[:length], DecisionRecord)
+
+
+def test_a_record_with_any_bit_flipped_is_refused() -> None:
+    value = encode(example())
+    for bit in range(len(value) * 8):
+        flipped = bytearray(value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError):
+            decode(bytes(flipped), DecisionRecord)
+
+
+@pytest.mark.parametrize("appended", [b" ", b"\n", b"\0", b"}", b"{}"])
+def test_a_record_with_something_behind_it_is_refused(appended: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(encode(example()) + appended, DecisionRecord)
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"null", b"\xff\xfe", b'{"format":1}', b"not JSON at all"])
+def test_what_is_no_record_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(value, DecisionRecord)
+
+
+def resealed(change: dict[str, object]) -> bytes:
+    """The example with changed members and a checksum that fits: another version's record, not damage."""
+    return encode({**msgspec.to_builtins(example()), **change})
+
+
+def test_a_record_of_a_newer_format_is_told_apart_from_a_damaged_one() -> None:
+    with pytest.raises(NewerFormat) as newer:
+        decode(resealed({"format": 2, "votes": "something else by then"}), DecisionRecord)
+    assert newer.value.format == 2
+
+
+def test_fields_that_a_newer_writer_of_the_same_format_added_are_ignored() -> None:
+    assert decode(resealed({"later": {"any": ["thing"]}}), DecisionRecord) == example()
+
+
+@pytest.mark.parametrize(
+    "change", [{"decision": "MAYBE"}, {"votes": []}, {"txn_id": 3}, {"votes": {"a": {"vote": "VOTE_COMMIT"}}}]
+)
+def test_a_record_of_another_shape_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="it is no DecisionRecord"):
+        decode(resealed(change), DecisionRecord)
+
+
+def test_a_record_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="it is no OpenRecord"):
+        decode(encode(example()), OpenRecord)
+
+
+def test_the_format_is_written_into_every_record() -> None:
+    for kind in RECORDS:
+        assert [field.default for field in fields(kind) if field.name == "format"] == [FORMAT]

@@ -1,0 +1,336 @@
+"""What the tasks of one run make of another run, another DAG, a broken promise; and what is cleared away when."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from scenario import Scenario, run
+
+from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, OutcomeUnknown, Refused
+from airflow_epochs.ledger import EpochView
+from airflow_epochs.model import StageReport, WaivedRecord
+from airflow_epochs.protocol import State
+from airflow_epochs.testing import MemoryWorld
+
+BOTH = ("orders", "audit")
+
+
+def staged(scenario: Scenario, coordinator: Coordinator, number: int = 1) -> StageReport:
+    coordinator.open(run(number))
+    report = coordinator.stage(run(number)).stage
+    assert report
+    return report
+
+
+def in_doubt(scenario: Scenario, number: int = 1) -> Coordinator:
+    coordinator = scenario.coordinator()
+    coordinator.vote(run(number), staged(scenario, coordinator, number))
+    return coordinator
+
+
+def newest(scenario: Scenario) -> EpochView:
+    return scenario.ledger.view(scenario.ledger.newest_complete() + 1)
+
+
+# -- out of order -----------------------------------------------------------------------------------------------
+
+
+def test_a_task_of_a_run_that_opened_nothing_says_to_clear_open() -> None:
+    scenario = Scenario()
+    scenario.coordinator().ledger.claim("dag", at="now", writer="w")
+    for task in ("stage", "complete"):
+        with pytest.raises(Refused, match=r"opened no epoch.*clear the task `open`"):
+            getattr(scenario.coordinator(), task)(run(1))
+
+
+def test_a_commit_without_global_commit_is_refused_and_nothing_is_shown() -> None:
+    scenario = Scenario()
+    coordinator = scenario.coordinator()
+    staged(scenario, coordinator)
+    with pytest.raises(Refused, match=r"no GLOBAL_COMMIT.*clear the task `stage`"):
+        coordinator.commit(run(1), "orders")
+    assert scenario.world.tables == {}
+
+
+def test_complete_without_every_receipt_is_refused_and_names_the_sink() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = in_doubt(scenario)
+    coordinator.commit(run(1), "orders")
+    with pytest.raises(Refused, match=r"no receipt of audit.*clear the commit task"):
+        coordinator.complete(run(1))
+    assert scenario.ledger.newest_complete() == 0
+
+
+def test_complete_asks_every_sink_again_before_it_closes_the_epoch() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = in_doubt(scenario)
+    for sink in BOTH:
+        coordinator.commit(run(1), sink)
+    del scenario.world.tables["audit"]
+    with pytest.raises(Corrupt, match=r"sink audit.*no epoch of this pipeline"):
+        coordinator.complete(run(1))
+    assert scenario.ledger.newest_complete() == 0
+
+
+def test_a_vote_without_a_report_says_to_clear_stage_and_decides_nothing() -> None:
+    scenario = Scenario()
+    coordinator = scenario.coordinator()
+    staged(scenario, coordinator)
+    with pytest.raises(Refused, match=r"nothing staged.*clear the task `stage`"):
+        coordinator.vote(run(1), None)
+    assert newest(scenario).decision is None
+
+
+# -- other runs, other DAGs ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_finds_an_epoch_in_doubt_finishes_it_before_it_opens_its_own() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    scenario.produce(2)
+    opened = scenario.coordinator().open(run(2))
+    assert opened.txn.epoch == 2
+    record = scenario.ledger.complete_record(1)
+    assert record and record.opened_by == run(1) and record.completed_by == run(2)
+
+
+def test_an_epoch_in_doubt_is_rolled_forward_as_the_ledger_specifies_it_though_the_dag_dropped_the_sink() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    today = scenario.with_sinks("orders")
+    today.produce(2)
+    assert today.airflow_run(run(2)) is None
+    assert len(today.world.table("audit").visible) == 10
+    assert len(today.world.table("orders").visible) == 12
+
+
+def test_a_cleared_run_whose_epoch_another_run_completed_is_told_which() -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    scenario.airflow_run(run(2))
+    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
+        scenario.coordinator().open(run(1))
+    assert scenario.coordinator().commit(run(1), "orders").state == "complete"
+
+
+def test_a_cleared_run_that_finishes_its_epoch_for_the_run_in_charge_opens_no_other() -> None:
+    scenario = Scenario()
+    scenario.world.refusals["orders"] = "not yet"
+    scenario.airflow_run(run(1))
+    scenario.world.refusals.clear()
+    in_doubt(scenario, 2)
+    scenario.produce(2)
+    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 1"):
+        scenario.coordinator().open(run(1))
+    assert scenario.ledger.newest_complete() == 1 and newest(scenario).state is State.NEW
+
+
+@pytest.mark.parametrize("task", ["stage", "vote", "commit", "complete"])
+def test_a_task_of_a_run_whose_epoch_another_run_took_is_fenced_and_names_that_run(task: str) -> None:
+    scenario = Scenario()
+    report = staged(scenario, scenario.coordinator())
+    scenario.coordinator().open(run(2))
+    arguments = {"vote": (report,), "commit": ("orders",)}.get(task, ())
+    before = dict(scenario.world.store.values)
+    with pytest.raises(Fenced, match=r"in the hands of run run 2 of DAG dag") as fenced:
+        getattr(scenario.coordinator(), task)(run(1), *arguments)
+    assert (fenced.value.pipeline, fenced.value.epoch, fenced.value.attempt) == ("orders", 1, 2)
+    assert scenario.world.store.values == before
+
+
+def test_a_sink_added_to_the_dag_begins_with_the_next_epoch() -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    today = scenario.with_sinks(*BOTH)
+    today.coordinator().commit(run(1), "audit")  # a new task in an old run
+    assert "audit" not in today.world.tables
+    today.produce(2)
+    assert today.airflow_run(run(2)) is None
+    assert len(today.world.table("audit").visible) == 2
+    assert len(today.world.table("orders").visible) == 12
+
+
+def test_a_sink_removed_and_added_again_goes_on_from_its_own_last_epoch() -> None:
+    scenario = Scenario(BOTH)
+    scenario.airflow_run(run(1))
+    without = scenario.with_sinks("orders")
+    without.produce(2)
+    assert without.airflow_run(run(2)) is None
+    again = without.with_sinks(*BOTH)
+    again.produce(2)
+    assert again.airflow_run(run(3)) is None
+    assert len(again.world.table("audit").visible) == 12
+    record = again.ledger.complete_record(2)
+    assert record and record.markers["audit"].startswith("orders/1/")
+
+
+def test_another_dag_with_the_same_pipeline_name_is_refused_until_a_takeover_is_recorded() -> None:
+    scenario = Scenario()
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+    coordinator = scenario.coordinator()
+    coordinator.pipeline = replace(coordinator.pipeline, dag_id="other")
+    with pytest.raises(Refused, match="belongs to DAG 'dag'"):
+        coordinator.open(run(2))
+    scenario.ledger.take_over("other", who="me", why="renamed", at="now", writer="w")
+    assert coordinator.open(run(2)).txn.epoch == 2
+    with pytest.raises(Refused, match="belongs to DAG 'other'"):
+        scenario.coordinator().open(run(3))
+
+
+# -- promises that cannot be kept --------------------------------------------------------------------------------
+
+
+def waive(scenario: Scenario, sink: str) -> None:
+    opened = newest(scenario).open
+    assert opened
+    scenario.ledger.put_waived(
+        WaivedRecord(txn_id=opened.txn_id, sink=sink, who="me", why="the table was dropped", at="now")
+    )
+
+
+def test_a_waived_sink_lets_the_epoch_complete_and_is_not_committed_any_more() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = in_doubt(scenario)
+    waive(scenario, "audit")
+    for sink in BOTH:
+        coordinator.commit(run(1), sink)
+    record = coordinator.complete(run(1))
+    assert record.state == "complete" and set(record.receipts) == {"orders"}
+    assert "audit" not in scenario.world.tables
+    completed = scenario.ledger.complete_record(1)
+    assert completed and set(completed.markers) == {"orders"}
+
+
+def test_a_waived_sink_does_not_hold_up_the_next_run_either() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    waive(scenario, "audit")
+    scenario.produce(2)
+    assert scenario.airflow_run(run(2)) is None
+    assert scenario.ledger.newest_complete() == 2
+    assert [row.offset for row in scenario.world.table("audit").visible] == [5, 5]
+
+
+def test_staged_files_that_vanished_after_the_decision_are_corrupt_and_nothing_is_cleared_away() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = in_doubt(scenario)
+    gone = next(place for place in scenario.world.places if place.startswith("audit/"))
+    del scenario.world.places[gone]
+    coordinator.commit(run(1), "orders")
+    with pytest.raises(Corrupt, match=r"staged files .* are gone"):
+        coordinator.commit(run(1), "audit")
+    with pytest.raises(Corrupt):
+        scenario.coordinator().open(run(2))
+    assert len(scenario.world.table("orders").visible) == 10
+
+
+def test_offsets_deleted_by_retention_stop_the_pipeline_with_the_missing_range() -> None:
+    scenario = Scenario()
+    scenario.airflow_run(run(1))
+    scenario.produce(6)
+    scenario.world.expire("orders", 0, before=7)
+    with pytest.raises(Corrupt, match=re.escape("orders-0: offsets [5, 7) are gone")):
+        scenario.coordinator().open(run(2))
+    assert newest(scenario).state is State.NEW
+
+
+def test_offsets_deleted_between_two_attempts_stop_the_second_before_it_is_opened() -> None:
+    scenario = Scenario()
+    scenario.world.refusals["orders"] = "not yet"
+    scenario.airflow_run(run(1))
+    scenario.world.expire("orders", 1, before=2)
+    for task in (lambda c: c.open(run(2)), lambda c: c.stage(run(1))):
+        with pytest.raises(Corrupt, match=re.escape("orders-1: offsets [0, 2) are gone")):
+            task(scenario.coordinator())
+    assert newest(scenario).epoch.attempt == 1
+
+
+# -- clean-up ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_an_undecided_attempt_is_cleared_away_by_a_repeated_stage() -> None:
+    scenario = Scenario()
+    coordinator = scenario.coordinator()
+    coordinator.open(run(1))
+    discarded: list[str] = []
+    scenario.world.observe(lambda moment: discarded.append(moment) if "discard" in moment else None)
+    for _ in range(3):
+        coordinator.stage(run(1))
+    coordinator.vote(run(1), coordinator.stage(run(1)).stage)
+    coordinator.commit(run(1), "orders")
+    assert discarded == []
+
+
+def test_places_of_killed_tries_are_swept_once_the_epoch_is_complete_also_those_that_are_filled_late() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = scenario.coordinator()
+    late = staged(scenario, coordinator).claims["audit"].place
+    content = scenario.world.places[late]
+    coordinator.vote(run(1), coordinator.stage(run(1)).stage)
+    for sink in BOTH:
+        coordinator.commit(run(1), sink)
+    coordinator.complete(run(1))
+    assert scenario.world.litter() == set()
+    scenario.world.places[late] = content  # the killed try's JVM ends its write only now
+    scenario.produce(2)
+    scenario.airflow_run(run(2))
+    scenario.check()
+
+
+def test_old_epochs_are_pruned_down_to_their_completion_record_and_a_cleared_run_still_finds_it() -> None:
+    scenario = Scenario(keep_epochs=2)
+    for number in range(1, 6):
+        scenario.airflow_run(run(number))
+        scenario.produce(2)
+    keys = [key.split("epochs/")[1] for key in scenario.world.store.list("orders/epochs")]
+    assert [key for key in keys if int(key.split("/")[0]) <= 3] == [f"{n:020d}/complete.json" for n in (1, 2, 3)]
+    with pytest.raises(NoNewData, match="Epoch 2 of this run is complete already"):
+        scenario.coordinator().open(run(2))
+    assert scenario.coordinator().commit(run(2), "orders").state == "complete"
+
+
+def test_an_error_while_clearing_away_does_not_undo_a_complete_epoch() -> None:
+    scenario = Scenario()
+
+    def full(moment: str) -> None:
+        if moment.startswith("before discard"):
+            raise OSError("no space left on device")
+
+    scenario.world.observe(full)
+    assert scenario.airflow_run(run(1)) is None
+    assert scenario.ledger.newest_complete() == 1
+    scenario.world.observe(lambda moment: None)
+    scenario.settle()
+
+
+@pytest.mark.parametrize("sinks", [(), ("orders", "orders")], ids=["none", "two of one name"])
+def test_a_pipeline_needs_sinks_with_distinct_names(sinks: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="sinks with distinct names"):
+        _ = Scenario(sinks).pipeline
+
+
+def test_a_world_that_is_gone_is_named() -> None:
+    with pytest.raises(EpochError, match="no MemoryWorld 'elsewhere'"):
+        MemoryWorld.named("elsewhere")
+
+
+def test_an_unknown_outcome_clears_nothing_away_and_decides_nothing() -> None:
+    scenario = Scenario()
+    coordinator = in_doubt(scenario)
+
+    def unknown(moment: str) -> None:
+        if moment.startswith("after publish"):
+            raise OutcomeUnknown("The store did not answer.", remedy="try again.")
+
+    before, places = dict(scenario.world.store.values), dict(scenario.world.places)
+    scenario.world.observe(unknown)
+    with pytest.raises(OutcomeUnknown):
+        coordinator.commit(run(1), "orders")
+    scenario.world.observe(lambda moment: None)
+    assert (scenario.world.store.values, scenario.world.places) == (before, places)
+    scenario.settle()
+    scenario.check_every_row()

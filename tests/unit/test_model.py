@@ -1,0 +1,155 @@
+"""The value types: ids that round-trip, names that fit everywhere, a checkpoint record that fits into XCom."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_epochs.model import (
+    Checkpoint,
+    DecisionKind,
+    Marker,
+    OffsetRange,
+    Ranges,
+    Receipt,
+    Run,
+    RunIndex,
+    Staged,
+    StagedClaim,
+    StageReport,
+    TransactionId,
+    Vote,
+    VoteKind,
+    ends_of,
+    records_upper_bound,
+    seed_of,
+    validated_name,
+)
+
+NONCE = "0123456789abcdef" * 2
+
+LETTERS = "ABCXYZabcxyz0189"
+NAMES = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(LETTERS + "_-", max_size=62))
+NONCES = st.text("0123456789abcdef", min_size=32, max_size=32)
+
+
+@settings(database=None, deadline=None)
+@given(NAMES, st.integers(1, 10**12), st.integers(1, 10**6), NONCES)
+def test_a_transaction_id_survives_its_text(pipeline: str, epoch: int, attempt: int, nonce: str) -> None:
+    txn = TransactionId(pipeline, epoch, attempt, nonce)
+    assert TransactionId.parse(str(txn)) == txn
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "p",
+        f"p/1/{NONCE}",
+        f"p/1/1/1/{NONCE}",
+        f"p/0/1/{NONCE}",
+        f"p/1/0/{NONCE}",
+        f"p/-1/1/{NONCE}",
+        f"p/01/1/{NONCE}",
+        f"p/1_0/1/{NONCE}",
+        f"p/+1/1/{NONCE}",
+        f"p/ 1/1/{NONCE}",
+        f"p/1.0/1/{NONCE}",
+        f"p/٣/1/{NONCE}",
+        f"/1/1/{NONCE}",
+        f"a b/1/1/{NONCE}",
+        f"p/1/1/{NONCE[:-1]}",
+        f"p/1/1/{NONCE.upper()}",
+        f"p/1/1/{NONCE}\n",
+    ],
+)
+def test_what_is_no_transaction_id_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        TransactionId.parse(text)
+
+
+def test_two_attempts_with_the_same_numbers_differ_by_their_nonce() -> None:
+    one, other = TransactionId("p", 1, 1, NONCE), TransactionId("p", 1, 1, NONCE[::-1])
+    assert one != other and one.token != other.token and Marker.of(one) != Marker.of(other)
+
+
+@settings(database=None, deadline=None)
+@given(NONCES)
+def test_the_token_fits_into_a_signed_64_bit_number(nonce: str) -> None:
+    assert 0 <= TransactionId("p", 1, 1, nonce).token < 2**63
+
+
+@pytest.mark.parametrize("name", ["a", "9", "Orders_eu-1", "x" * 63])
+def test_a_usable_name_is_returned(name: str) -> None:
+    assert validated_name("sink", name) == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "_a", "a b", "a.b", "a/b", "..", "ä", "x" * 64, "a\n"])
+def test_a_name_that_cannot_be_a_key_a_folder_and_a_task_id_is_refused_and_quoted(name: str) -> None:
+    with pytest.raises(ValueError, match=r"sink name .* is not usable"):
+        validated_name("sink", name)
+
+
+def test_vote_commit_needs_something_staged_and_vote_abort_a_reason() -> None:
+    with pytest.raises(ValueError, match="without staged"):
+        Vote(vote=VoteKind.VOTE_COMMIT)
+    with pytest.raises(ValueError, match="without a reason"):
+        Vote(vote=VoteKind.VOTE_ABORT, reason="")
+
+
+def test_ranges_are_half_open() -> None:
+    ranges: Ranges = {"t": (OffsetRange(0, 5, 9), OffsetRange(1, 4, 4)), "u": (OffsetRange(0, 0, 1),)}
+    assert records_upper_bound(ranges) == 5
+    assert ends_of(ranges) == {("t", 0): 9, ("t", 1): 4, ("u", 0): 1}
+
+
+def test_a_seed_is_the_same_for_every_attempt_and_differs_between_epochs_pipelines_and_ledgers() -> None:
+    assert seed_of("p", 1, "l") == seed_of("p", 1, "l")
+    others = {seed_of("p", 1, "l"), seed_of("p", 2, "l"), seed_of("q", 1, "l"), seed_of("p", 1, "m")}
+    assert len(others) == 4
+    assert all(0 <= seed < 2**31 for seed in others)
+
+
+def test_runs_of_different_dags_never_share_an_index_key() -> None:
+    runs = [Run("a", "b"), Run("ab", ""), Run("", "ab"), Run("a\0", "b"), Run("b", "a"), Run("x" * 250, "y" * 250)]
+    keys = {RunIndex.key_of(run) for run in runs[:3] + runs[4:]}
+    assert len(keys) == 5
+    assert all(len(key) == 40 for key in keys)
+
+
+def checkpoint(partitions: int, sinks: int) -> Checkpoint:
+    """A checkpoint record as ``complete`` returns it, with 13-digit offsets and long place names."""
+    txn_id = f"{'p' * 63}/123456/12/{NONCE}"
+    staged = Staged(place="s3://bucket/" + "x" * 160, version=1, files=99, rows=10**9, bytes=10**12, digest="d" * 64)
+    names = [f"sink_{n}" for n in range(sinks)]
+    return Checkpoint(
+        pipeline="p" * 63,
+        epoch=123456,
+        attempt=12,
+        txn_id=txn_id,
+        ranges={"topic": tuple(OffsetRange(n, 1234567890123, 1234567899999) for n in range(partitions))},
+        state="complete",
+        stage=StageReport(
+            txn_id=txn_id, nonce=NONCE, claims={name: StagedClaim(place=staged.place, rows=10**9) for name in names}
+        ),
+        votes={name: Vote(vote=VoteKind.VOTE_COMMIT, staged=staged) for name in names},
+        decision=DecisionKind.GLOBAL_COMMIT,
+        receipts={
+            name: Receipt(
+                txn_id=txn_id, sink=name, rows=10**9, files=99, bytes=10**12, version=10**6, committed_at="t" * 32
+            )
+            for name in names
+        },
+    )
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")], ids=["compact", "as json.dumps writes"])
+def test_the_checkpoint_record_of_a_thousand_partitions_with_large_offsets_fits_into_48_kb(
+    separators: tuple[str, str],
+) -> None:
+    plain = msgspec.to_builtins(checkpoint(1000, sinks=4))
+    assert len(json.dumps(plain, separators=separators)) <= 48 * 1024
