@@ -7,6 +7,7 @@ from pathlib import Path
 
 import airflow
 import jsonschema
+import pytest
 
 from airflow_epochs.get_provider_info import get_provider_info
 
@@ -30,18 +31,16 @@ def test_the_provider_metadata_is_valid_for_airflow() -> None:
     jsonschema.validate(get_provider_info(), schema)
 
 
+@pytest.mark.filterwarnings("ignore::airflow.utils.deprecation_tools.DeprecatedImportWarning")
 def test_airflow_finds_the_provider_and_its_connection_type_with_form_fields() -> None:
     from airflow.providers_manager import ProvidersManager
 
     manager = ProvidersManager()
     assert "airflow-provider-epochs" in manager.providers
-    assert manager.hooks["epochs"] is not None
-    fields = {widget.field_name for widget in manager.connection_form_widgets.values() if "epochs" in str(widget)}
-    assert {"ledger_root", "storage_conn_id", "storage_options"} <= fields | set(_conn_fields())
-
-
-def _conn_fields() -> set[str]:
-    return set(get_provider_info()["connection-types"][0]["conn-fields"])
+    hook = manager.hooks["epochs"]
+    assert hook and hook.connection_testable
+    fields = {name for name in manager.connection_form_widgets if name.startswith("extra__epochs__")}
+    assert fields == {f"extra__epochs__{name}" for name in ("ledger_root", "storage_conn_id", "storage_options")}
 
 
 def test_parsing_a_dag_imports_no_heavy_library() -> None:
