@@ -277,7 +277,12 @@ class Coordinator:
             return self.checkpoint(view)
         opened = self._reopen(view, run) if view.state is State.ABORTED else _opened(view)
         self._stop_earlier_tries(opened.txn.epoch)
-        return self.checkpoint(self.ledger.view(opened.txn.epoch), stage=self._stage_try(opened))
+        report = self._stage_try(opened)
+        view = self.ledger.view(opened.txn.epoch)
+        if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
+            with self._tolerated(f"sweeping epoch {view.number}"):
+                self._sweep(view.number)
+        return self.checkpoint(view, stage=report)
 
     def _stage_try(self, opened: OpenRecord) -> StageReport:
         nonce, session = self.draw_nonce(), self.env.spark.new_session()

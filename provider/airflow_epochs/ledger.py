@@ -266,11 +266,11 @@ class Ledger:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        """Whatever a store raises while it is read: nothing was changed."""
+        """Whatever a store raises while it is read. Not NotApplied: what the caller did before this read may stand."""
         try:
             yield
         except Exception as error:
-            raise NotApplied(
+            raise OutcomeUnknown(
                 f"The ledger cannot be read ({self._key(key)}): {error!r}.",
                 remedy="see that the ledger's store can be reached and that its connection is right; "
                 "Airflow's retry, or a clear of the task, goes on from there.",
