@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from scenario import Scenario, crashes, run
+from scenario import Scenario, crashes, moments, observed_run, run
 
 from airflow_epochs.testing import Observed
 
@@ -18,22 +18,6 @@ RECOVERIES: dict[str, Recovery] = {
     "the same run is cleared": lambda scenario: scenario.airflow_run(run(1)),
     "another run opens": lambda scenario: scenario.airflow_run(run(2)),
 }
-
-
-def observed_run(scenario: Scenario, which: int, observer: Observed) -> None:
-    """A run in which ``observer`` sees every phase and every effect."""
-    scenario.world.observe(observer)
-    try:
-        scenario.airflow_run(run(which), scenario.coordinator(observer=observer))
-    finally:
-        scenario.world.observe(lambda moment: None)
-
-
-def moments(sinks: tuple[str, ...]) -> list[str]:
-    """All moments of an undisturbed run, in order."""
-    observer = Observed()
-    observed_run(Scenario(sinks), 1, observer)
-    return observer.seen
 
 
 @pytest.mark.parametrize("sinks", SINKS, ids=len)

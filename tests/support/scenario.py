@@ -16,6 +16,7 @@ from airflow_epochs.testing import (
     MemoryEnvironment,
     MemorySpark,
     MemoryWorld,
+    Observed,
     memory_coordinator,
     memory_ledger,
     memory_pipeline,
@@ -151,6 +152,22 @@ def abort(coordinator: Coordinator, which: Run) -> None:
         coordinator.abort(which, "a task failed")
     except EpochError:
         return  # the abort task is skipped or red; either way nothing more happens in this run
+
+
+def observed_run(scenario: Scenario, which: int, observer: Observer) -> EpochError | None:
+    """A run in which ``observer`` sees every phase and every effect."""
+    scenario.world.observe(observer)
+    try:
+        return scenario.airflow_run(run(which), scenario.coordinator(observer=observer))
+    finally:
+        scenario.world.observe(lambda moment: None)
+
+
+def moments(sinks: tuple[str, ...]) -> list[str]:
+    """All moments of an undisturbed run, in order."""
+    observer = Observed()
+    observed_run(Scenario(sinks), 1, observer)
+    return observer.seen
 
 
 def crashes(action: Callable[[], object]) -> bool:
