@@ -140,10 +140,10 @@ class ConnectRunner:
                 _release(spark)
 
     def _prepare(self, spark: SparkSession, job: SparkJob) -> None:
-        if job.secrets:
-            kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
         for key, value in self._conf.items():
             spark.conf.set(key, value)
+        if job.secrets:
+            kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
         if job.files:
             _ship(spark, user_files.siblings_of(job.files[0], job.files[1:]))
 

@@ -81,12 +81,16 @@ def _drawn_seed(arguments: str) -> bool:
 
 
 def nondeterministic_udfs(module: ModuleType) -> set[str]:
-    """Names of the UDFs that the user's module, or what it imported, declares ``asNondeterministic``."""
-    return {
-        str(getattr(value, "__name__", None) or getattr(value, "_name", name))
-        for name, value in vars(module).items()
-        if getattr(value, "deterministic", True) is False
-    }
+    """Names of the UDFs in the user's module that are declared ``asNondeterministic``.
+
+    A plan shows only a UDF's name, so one that a deterministic UDF has too (``<lambda>``) says nothing.
+    """
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for value in vars(module).values():
+        declared = getattr(value, "deterministic", None)
+        if isinstance(declared, bool):
+            names[declared].add(str(getattr(value, "__name__", None) or getattr(value, "_name", "")))
+    return names[False] - names[True]
 
 
 def warning(sink: str, names: list[str]) -> str:

@@ -18,7 +18,7 @@ SESSION_CONF = {
     # Spark's own default less "kafka": batch reads through the V1 source are about 10 % slower.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
-_PROBE = "x" * 20
+_PROBE = "Hunter2;q=9,[%]{}"
 _PROBES = (
     f"Relation [key#1] kafka [kafka.sasl.jaas.config={_PROBE}]\n+- Scan",
     f"ScanV2\nkafka [assign=…,\nkafka.ssl.keystore.password={_PROBE}]",

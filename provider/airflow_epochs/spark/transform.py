@@ -37,7 +37,7 @@ class EpochContext:
         attempt: The attempt, from 1. For log lines; rows must not depend on it.
         pipeline: The pipeline's name.
         now: When the epoch was first opened, with time zone. Use it instead of ``current_timestamp()``.
-        seed: 31 bits for ``rand(epoch.seed)`` and ``sample(…, seed=epoch.seed)``.
+        seed: 31 bits for ``rand(epoch.seed)`` and ``sample(fraction=…, seed=epoch.seed)``.
         txn_id: The attempt's transaction id.
     """
 

@@ -1,0 +1,2 @@
+def whole(number: float) -> int:
+    return round(number)

@@ -1,0 +1,330 @@
+"""Staging through a real Spark Connect server, from a real broker, into real Delta tables."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import spark_world
+from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
+
+from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.spark.connect import ConnectRunner
+from airflow_epochs.spark.runners import SparkConnect
+from stack.broker import Broker
+from stack.connect import ConnectServer
+from stack.jars import Jars
+from stack.processes import answers
+
+pytestmark = pytest.mark.jvm
+
+ORDERS = f"{APPS / 'orders.py'}:orders"
+READER = "KafkaBatchReaderFactory: Creating Kafka reader"
+
+
+def env_of(server: ConnectServer) -> Env:
+    host, port = server.url.removeprefix("sc://").split(":")
+    return Env(Connection(conn_id="spark", conn_type="spark_connect", host=host, port=int(port)))
+
+
+@pytest.fixture(scope="module")
+def env(connect: ConnectServer) -> Env:
+    return env_of(connect)
+
+
+@pytest.fixture
+def runner(env: Env) -> ConnectRunner:
+    return SparkConnect("spark").runner(env)
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> Topic:
+    """100 records: every tenth is not a number."""
+    return produce(broker.bootstrap, [str(number) if number % 10 else "bad" for number in range(100)])
+
+
+def app(folder: Path, body: str) -> str:
+    """A transform file with one function ``f``."""
+    path = folder / "app.py"
+    path.write_text("from pyspark.sql import functions as F\n" + dedent(body))
+    return f"{path}:f"
+
+
+def test_two_sinks_are_staged_from_one_read_of_kafka(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    places = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
+    log = connect.processes[0].log
+    before = log.read_text().count(READER)
+    report = runner.run(stage_job(topic, ORDERS, places))
+    assert log.read_text().count(READER) - before == len(topic.ends)
+    assert report["metrics"]["rows_in"] == 100
+    assert report["metrics"]["rows_out"] == {"orders": 90, "rejected": 10}
+    assert report["metrics"]["max_timestamp"].endswith("+00:00")
+    claim = report["sinks"]["orders"]
+    assert (claim["rows"], claim["problem"], Path(claim["place"]).is_relative_to(places["orders"])) == (90, None, True)
+    assert report["warnings"] == []
+    assert {(row["partition"], row["offset"]) for place in places.values() for row in staged_rows(place)} == {
+        (partition, offset) for partition in (0, 1) for offset in range(50)
+    }
+    assert {row["epoch"] for row in staged_rows(places["rejected"])} == {3}
+
+
+def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+    places = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
+    runner.run(stage_job(topic, ORDERS, places))
+    assert {row["amount"] for row in staged_rows(places["orders"]) if row["partition"] == 1 and row["offset"] == 5} == {
+        13
+    }
+    assert "prices" not in sys.modules
+
+
+def test_a_batch_used_twice_by_one_sink_is_read_once(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    twice = app(tmp_path, "def f(batch, epoch): return batch.select('offset').union(batch.select('offset'))")
+    before = connect.processes[0].log.read_text().count(READER)
+    report = runner.run(stage_job(topic, twice, {"one": tmp_path / "t"}))
+    assert connect.processes[0].log.read_text().count(READER) - before == len(topic.ends)
+    assert report["metrics"]["rows_in"] == 100
+    assert report["metrics"]["rows_out"] == {"one": 200}
+
+
+def test_a_transform_that_ignores_the_batch_neither_hangs_nor_passes_in_silence(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    ignoring = app(tmp_path, "def f(batch, epoch): return batch.sparkSession.range(7)")
+    report = runner.run(stage_job(topic, ignoring, {"one": tmp_path / "t"}))
+    assert report["metrics"] == {"rows_in": None, "rows_out": {"one": 7}, "max_timestamp": None}
+    assert "did not use the batch" in report["warnings"][0]
+
+
+def test_a_plan_that_is_not_deterministic_is_warned_about(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+    body = """
+        import random
+        def drawn(n): return random.random()
+        unsteady = F.udf(drawn, "double").asNondeterministic()
+        steady = F.udf(lambda n: n, "long")
+        def f(batch, epoch):
+            wild = batch.select(F.rand(), F.uuid(), F.current_timestamp(), F.expr("now() as n"),
+                                unsteady("offset").alias("u"), "timestamp").toDF(*"abcdef")
+            seeded = F.rand(epoch.seed).alias("r")
+            calm = batch.select("timestamp", F.lit(epoch.now).alias("now"), seeded, steady("offset").alias("s"))
+            return {"wild": wild, "calm": calm.sample(fraction=0.5, seed=epoch.seed).where("r < 2")}
+    """
+    places = {"wild": tmp_path / "wild", "calm": tmp_path / "calm"}
+    warnings = runner.run(stage_job(topic, app(tmp_path, body), places))["warnings"]
+    assert len(warnings) == 1, warnings
+    (warning,) = warnings
+    assert "sink 'wild'" in warning
+    assert "(current_timestamp, drawn, now, rand, uuid)" in warning
+    assert "epoch.now" in warning
+    assert "epoch.seed" in warning
+
+
+def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
+    env: Env, topic: Topic, tmp_path: Path
+) -> None:
+    body = """
+        def f(batch, epoch):
+            conf = batch.sparkSession.conf
+            settings = [conf.get(key) for key in ("spark.sql.sources.useV1SourceList", "spark.sql.session.timeZone")]
+            return batch.limit(1).select(F.lit(";".join(settings)).alias("settings"))
+    """
+    settings = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    for number, (conf, expected) in enumerate(
+        [
+            (settings, "avro,csv,json,orc,parquet,text;Asia/Tokyo"),
+            ({**settings, "spark.sql.sources.useV1SourceList": "kafka"}, "kafka;Asia/Tokyo"),
+        ]
+    ):
+        place = tmp_path / f"t{number}"
+        SparkConnect("spark", session_conf=conf).runner(env).run(stage_job(topic, app(tmp_path, body), {"one": place}))
+        assert staged_rows(place) == [{"settings": expected}]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def f(batch, epoch): return None", "returned None"),
+        ("def f(batch, epoch): return {'one': 5}", "type int for sink 'one'"),
+        ("def f(batch, epoch): return {'two': batch}", "no DataFrame for sink 'one'; a DataFrame for 'two'"),
+        ("def f(batch, epoch): return batch.select('nothing')", "nothing"),
+        ("def f(batch, epoch): return batch.where('no such syntax')", "syntax"),
+        ("def f(batch, epoch):\n    factor = 1 / 0\n", "factor = 1 / 0"),
+        (
+            "def f(batch, epoch): return batch.sparkSession.readStream.format('rate').load()",
+            "a streaming DataFrame",
+        ),
+    ],
+)
+def test_a_wrong_transform_is_refused_with_its_reason_and_writes_nothing(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path, body: str, said: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}))
+    assert said in refused.value.what
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    body = """
+        @F.udf("int")
+        def tax(n):
+            raise ValueError("no tax for hunter2-secret")
+        def f(batch, epoch): return batch.select(tax("offset").alias("t"))
+    """
+    secrets = {"kafka.ssl.keystore.password": "hunter2-secret"}
+    with pytest.raises(NotApplied) as failed:
+        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
+    assert "ValueError: no tax for ******" in failed.value.what
+    assert "app.py" in failed.value.what
+    assert "hunter2" not in str(failed.value)
+    assert failed.value.__cause__ is None
+
+
+def test_a_session_is_released_after_its_job(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+    session = runner.new_session()
+    job = stage_job(topic, app(tmp_path, "def f(batch, epoch): return batch"), {"one": tmp_path / "t"})
+    runner.run(job, session)
+    with pytest.raises(NotApplied, match="SESSION_CLOSED"):
+        runner.run(job, session)
+
+
+SLOW = """
+    from pathlib import Path
+    def f(batch, epoch):
+        Path({flag!r}).touch()
+        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
+        return batch.sparkSession.sql(many)
+"""
+
+
+def test_a_killed_clients_work_is_stopped_by_its_session_id(
+    connect: ConnectServer, env: Env, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    flag, table, session = tmp_path / "started", tmp_path / "t", runner.new_session()
+    slow = app(tmp_path, SLOW.format(flag=str(flag)))
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(spark_world.__file__).parent)!r})
+from pathlib import Path
+import spark_world
+from airflow_epochs.environment import Connection
+from airflow_epochs.spark.runners import SparkConnect
+connection = {env.connection("spark")!r}
+topic = spark_world.Topic(**{vars(topic)!r})
+job = spark_world.stage_job(topic, {slow!r}, {{"one": Path({str(table)!r})}})
+SparkConnect("spark").runner(spark_world.Env(connection)).run(job, {session!r})
+"""
+    client = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        wait_until(lambda: flag.exists() and busy(connect, session), 60)
+    finally:
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+    assert busy(connect, session)
+    runner.stop(session)
+    wait_until(lambda: not busy(connect, session), 20)
+    assert not list(table.rglob("*.json"))
+    runner.stop(session)  # a repeat is fine
+
+
+def test_cancel_ends_the_running_job_at_once(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    flag, session = tmp_path / "started", runner.new_session()
+    failures: list[EpochError] = []
+
+    def work() -> None:
+        try:
+            slow = app(tmp_path, SLOW.format(flag=str(flag)))
+            runner.run(stage_job(topic, slow, {"one": tmp_path / "t"}), session)
+        except EpochError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: flag.exists() and busy(connect, session), 30)
+    runner.cancel()
+    thread.join(20)
+    assert [type(failure) for failure in failures] == [NotApplied]
+
+
+def busy(connect: ConnectServer, session: dict[str, str]) -> bool:
+    """Whether Spark runs a job of the session, by the server's log."""
+    text = connect.processes[0].log.read_text()
+    mine = rf'Spark Connect - session_id: "{session["session_id"]}"'
+    started = re.findall(rf"Got (?:map stage )?job (\d+) \({mine}", text)
+    return any(not re.search(rf"Job {job} (?:finished:|cancelled)", text) for job in started)
+
+
+def wait_until(condition: object, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "the condition did not come true in time"
+        time.sleep(0.1)
+
+
+class BareServer(ConnectServer):
+    """A Spark Connect server as pip installs it: no Delta, no Kafka, no redaction."""
+
+    def wait_ready(self) -> None:
+        self.processes[-1].wait_ready(lambda: answers(self.port))
+
+
+@pytest.fixture(scope="module")
+def bare(servers: Path, jars: Jars) -> Iterator[Env]:
+    unset = ("spark.jars", "spark.sql.extensions", "spark.redaction.string.regex")
+    server = BareServer(servers / "bare", jars, memory="600m")
+    for key in (*unset, "spark.sql.catalog.spark_catalog"):
+        server.settings.pop(key)
+    with server:
+        yield env_of(server)
+
+
+def test_a_server_that_would_log_credentials_is_refused(bare: Env, topic: Topic, tmp_path: Path) -> None:
+    job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
+    with pytest.raises(Refused, match=r"spark\.redaction\.string\.regex"):
+        SparkConnect("spark").runner(bare).run(job)
+
+
+def test_a_session_setting_that_would_log_credentials_is_refused(env: Env, topic: Topic, tmp_path: Path) -> None:
+    runner = SparkConnect("spark", session_conf={"spark.sql.redaction.string.regex": "x"}).runner(env)
+    job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
+    with pytest.raises(Refused, match=r"spark\.sql\.redaction\.string\.regex"):
+        runner.run(job)
+
+
+def test_a_server_without_the_kafka_jar_is_refused_by_the_jars_name(bare: Env, topic: Topic, tmp_path: Path) -> None:
+    transform = app(tmp_path, "def f(batch, epoch): return batch")
+    with pytest.raises(Refused) as refused:
+        SparkConnect("spark").runner(bare).run(stage_job(topic, transform, {"one": tmp_path / "t"}))
+    assert "spark-sql-kafka-0-10" in refused.value.remedy
+
+
+def test_a_server_without_the_delta_jar_is_refused_by_the_jars_name(bare: Env) -> None:
+    args = {
+        "target": "/nowhere/t",
+        "place": "/nowhere/p",
+        "app": "a",
+        "epoch": 1,
+        "table_id": None,
+        "user_metadata": "{}",
+        "properties": {},
+    }
+    job = SparkJob(kind="delta_commit", args={**args, "previous_epoch": None, "partition_by": []})
+    with pytest.raises(Refused) as refused:
+        SparkConnect("spark").runner(bare).run(job)
+    assert "io.delta:delta-spark" in refused.value.remedy

@@ -1,0 +1,120 @@
+"""What tests of the Spark side share: topics with records, stage jobs, an environment of plain connections."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_epochs.environment import Connection, SparkJob, SparkRunner
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import TransactionId
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+
+APPS = Path(__file__).parents[1] / "apps"
+
+
+class Env:
+    """The given connections and nothing else."""
+
+    def __init__(self, *connections: Connection) -> None:
+        self.connections = {connection.conn_id: connection for connection in connections}
+
+    @property
+    def spark(self) -> SparkRunner:
+        raise AssertionError
+
+    def connection(self, conn_id: str) -> Connection:
+        if conn_id not in self.connections:
+            raise Refused(f"There is no Airflow connection {conn_id!r}.", remedy="Add it.")
+        return self.connections[conn_id]
+
+    def reached(self, phase: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic of two partitions whose records are all there is to read."""
+
+    name: str
+    bootstrap: str
+    ends: tuple[int, int]
+
+    def read(self) -> dict[str, str]:
+        partitions = [str(partition) for partition in range(len(self.ends))]
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "assign": json.dumps({self.name: [int(partition) for partition in partitions]}),
+            "startingOffsets": json.dumps({self.name: dict.fromkeys(partitions, 0)}),
+            "endingOffsets": json.dumps({self.name: dict(zip(partitions, self.ends, strict=True))}),
+            "failOnDataLoss": "true",
+            "kafka.isolation.level": "read_committed",
+            "kafka.max.poll.records": "20000",
+        }
+
+
+def produce(bootstrap: str, values: Sequence[str]) -> Topic:
+    """A new topic with these values, alternating between its two partitions."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name = f"spark-{uuid.uuid4()}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number, value in enumerate(values):
+        producer.produce(name, value=value, partition=number % 2)
+    assert producer.flush(10) == 0
+    return Topic(name, bootstrap, ((len(values) + 1) // 2, len(values) // 2))
+
+
+def delta_plan(table: Path, txn: TransactionId) -> dict[str, Any]:
+    """What the Delta sink asks of Spark for a table that does not exist yet."""
+    attempt = SinkAttempt(txn=txn, ledger_id="1" * 32, previous=None)
+    plan: dict[str, Any] = DeltaSink("sink", str(table)).plan_stage(attempt, uuid.uuid4().hex, Env())
+    return plan
+
+
+def stage_job(
+    topic: Topic,
+    transform: str,
+    tables: dict[str, Path],
+    *,
+    secrets: dict[str, str] | None = None,
+    kind: str = "stage",
+    **args: Any,
+) -> SparkJob:
+    """A stage job. ``transform`` is ``path:function``; ``args`` replace arguments."""
+    path, _, function = transform.rpartition(":")
+    txn = TransactionId("p", 3, 2, uuid.uuid4().hex)
+    return SparkJob(
+        kind=kind,
+        args={
+            "txn_id": str(txn),
+            "pipeline": "p",
+            "epoch": 3,
+            "attempt": 2,
+            "now": "2026-01-02T03:04:05+00:00",
+            "seed": 77,
+            "read": topic.read(),
+            "transform": {"path": path, "function": function},
+            "sinks": {name: delta_plan(table, txn) for name, table in tables.items()},
+            **args,
+        },
+        secrets=secrets or {},
+        files=(path,),
+        description="a test",
+    )
+
+
+def staged_rows(table: Path) -> list[dict[str, Any]]:
+    """The rows in the one place staged for ``table``, read without Spark."""
+    from deltalake import DeltaTable
+
+    (log,) = table.glob("epochs/*/*/_delta_log")
+    rows: list[dict[str, Any]] = DeltaTable(str(log.parent)).to_pyarrow_table().to_pylist()
+    return rows
