@@ -118,7 +118,7 @@ def _azure_options(connection: Connection) -> dict[str, str]:
     options = {
         "azure_client_id" if tenant else "azure_storage_account_name": connection.login,
         secret: connection.password,
-        **{option: connection.extra.get(key) for key, option in _AZURE_EXTRA.items()},
+        **{option: connection.extra[key] for key, option in _AZURE_EXTRA.items() if connection.extra.get(key)},
         "azure_storage_account_name": connection.extra.get("account_name") or (None if tenant else connection.login),
     }
     return {option: str(value) for option, value in options.items() if value}
@@ -131,7 +131,7 @@ def normalised(url: str) -> str:
         url = unquote(parts.path)
     elif parts.scheme in ("s3a", "s3n"):
         url = "s3" + url[len(parts.scheme) :]
-    return url.rstrip("/") or "/"
+    return url.rstrip("/") or url[:1]
 
 
 def is_local(url: str) -> bool:

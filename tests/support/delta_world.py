@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +163,28 @@ def spark_epoch(
     receipt = sink.commit(attempt, staged, world)
     sink.discard(attempt, staged.place, world, published=True)
     return staged, receipt
+
+
+def feed(spec: JsonDict, first_id: int, epochs: int) -> None:
+    """Run epochs one after the other with one row each. Runs in a process of its own."""
+    sink, previous, world = DeltaSink.from_spec(spec), None, World()
+    for epoch in range(1, epochs + 1):
+        txn = transaction(epoch)
+        run_epoch(sink, txn, previous, rows(first_id + epoch), world)
+        previous = txn
+
+
+def commit_and_die(spec: JsonDict, txn: str, place: str, previous: str | None, phase: str) -> None:
+    """Vote and commit what is staged at ``place``, and be killed when ``phase`` is reached."""
+    sink = DeltaSink.from_spec(spec)
+    attempt = attempt_of(TransactionId.parse(txn), TransactionId.parse(previous) if previous else None)
+    world = World(at={phase: lambda: os.kill(os.getpid(), signal.SIGKILL)})
+    staged = promised(sink.vote(attempt, StagedClaim(place=place), world))
+    sink.commit(attempt, staged, world)
+
+
+def in_process(target: Callable[..., None], *args: Any) -> SpawnProcess:
+    """Start ``target`` in a fresh process: deltalake does not survive a fork."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args)
+    process.start()
+    return process

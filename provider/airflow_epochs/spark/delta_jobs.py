@@ -6,6 +6,7 @@ so that several sinks can be staged at once in one session.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
 _ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
+_STACK = re.compile(r"JVM stacktrace:|at [\w.$]+[(/]|Caused by:")
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
 
 
@@ -276,14 +278,15 @@ def for_spark(url: str) -> str:
 
 def _problem(error: Exception) -> str | None:
     """The first lines of an error that is about the rows; None if it is about the machinery."""
-    text = str(error)
-    classes = _ABOUT_THE_ROWS.findall(text)
-    if not classes or any(name.startswith(_NOT_THE_DATA) for name in classes):
+    # What a task raised stands at the end of the chain of causes, which Connect shows in the stack trace only.
+    trace = getattr(error, "getStackTrace", lambda: None)()
+    text = f"{error}\n{trace or ''}"
+    first = _ABOUT_THE_ROWS.search(text)
+    if first is None or any(name.startswith(_NOT_THE_DATA) for name in _ABOUT_THE_ROWS.findall(text)):
         return None
-    text = text.split("JVM stacktrace:")[0]
-    start = max(0, text.find(classes[0]))
-    lines = [line.strip() for line in text[max(0, start - 1) :].splitlines() if line.strip()]
-    return " ".join(lines[:MESSAGE_LINES_MAX])[:MESSAGE_LENGTH_MAX]
+    lines = (line.strip() for line in text[max(0, first.start() - 1) :].splitlines() if line.strip())
+    message = itertools.takewhile(lambda line: not _STACK.match(line), lines)
+    return " ".join(itertools.islice(message, MESSAGE_LINES_MAX))[:MESSAGE_LENGTH_MAX]
 
 
 def _is_missing(error: Exception) -> bool:

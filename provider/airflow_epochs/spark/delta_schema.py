@@ -12,6 +12,7 @@ JsonDict = dict[str, Any]
 
 GENERATED = "delta.generationExpression"
 IDENTITY = "delta.identity.start"
+EXPLICIT_IDENTITY = "delta.identity.allowExplicitInsert"
 DEFAULT = "CURRENT_DEFAULT"
 
 
@@ -29,6 +30,8 @@ def problems(table: JsonDict, rows: JsonDict) -> list[str]:
 def _misfit(column: JsonDict | None, field: JsonDict) -> str | None:
     if column is None:
         return f"column {field['name']!r} ({type_name(field['type'])}) is not in the table"
+    if IDENTITY in (metadata := column.get("metadata", {})) and not metadata.get(EXPLICIT_IDENTITY):
+        return f"column {column['name']!r} is an identity column: Delta generates it, leave it out"
     if _comparable(column["type"]) == _comparable(field["type"]):
         return None
     rows, table = type_name(field["type"]), type_name(column["type"])

@@ -1,0 +1,300 @@
+"""The Delta sink that commits through Spark: refused features, catalog names, other Spark writers, repeats."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from delta_world import (
+    SparkOn,
+    World,
+    attempt_of,
+    log_of,
+    promised,
+    seen_by_duckdb,
+    spark_epoch,
+    stage_with_spark,
+    transaction,
+)
+from deltalake import DeltaTable
+
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks.delta import DeltaSink
+
+pytestmark = pytest.mark.jvm
+
+
+@pytest.fixture(scope="module")
+def session(connect: Any) -> Iterator[Any]:
+    session = connect.session()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(session: Any) -> World:
+    return World(spark=SparkOn(session))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "orders")
+
+
+@pytest.fixture
+def named(session: Any) -> Iterator[str]:
+    """A table in the catalog."""
+    name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
+    session.sql(f"CREATE TABLE {name} (id BIGINT NOT NULL, p STRING) USING delta PARTITIONED BY (p)").collect()
+    yield name
+    session.sql(f"DROP TABLE {name}").collect()
+
+
+def create(session: Any, table: str, columns: str, rest: str = "") -> None:
+    session.sql(f"CREATE TABLE delta.`file://{table}` ({columns}) USING delta {rest}").collect()
+
+
+def ids(session: Any, table: str) -> list[int]:
+    source = f"delta.`file://{table}`" if "/" in table else table
+    return sorted(row.id for row in session.sql(f"SELECT id FROM {source}").collect())
+
+
+def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table, commit="spark", compact_every=2)
+
+    def others() -> None:
+        for number in range(4):
+            session.sql(f"INSERT INTO delta.`file://{table}` VALUES ({1000 + number})").collect()
+            session.sql(f"OPTIMIZE delta.`file://{table}`").collect()
+
+    other = Thread(target=others)
+    other.start()
+    previous = None
+    for epoch in (1, 2):
+        txn = transaction(epoch)
+        staged, receipt = spark_epoch(sink, txn, previous, session.range(10 * epoch, 10 * epoch + 3), world)
+        assert sink.commit(attempt_of(txn, previous), staged, world) == receipt
+        assert sink.last_committed("orders", world) == Marker.of(txn)
+        previous = txn
+    other.join()
+    expected = [10, 11, 12, 20, 21, 22, 1000, 1001, 1002, 1003]
+    assert ids(session, table) == expected
+    assert sink.maintain("orders", 2, world)["files_removed"] >= 0
+    assert ids(session, table) == seen_by_duckdb(table) == expected
+
+
+def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_says_why(
+    session: Any, world: World, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
+    sink = DeltaSink("bronze", table)
+    with caplog.at_level(logging.WARNING):
+        _, receipt = spark_epoch(sink, transaction(1), None, session.range(3), world)
+    assert 'commit="spark"' in caplog.text and "deltalake does not support" in caplog.text
+    assert receipt.detail["committer"] == "spark"
+    assert ids(session, table) == [0, 1, 2]
+    keys = session.read.format("delta").load(f"file://{table}").select("key").distinct().count()
+    assert keys == 3
+
+
+def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: World, table: str) -> None:
+    create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
+    sink = DeltaSink("bronze", table)
+    attempt = attempt_of(transaction(1))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql("SELECT 7L key, 1L id"), world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "'key'" in (vote.reason or "") and "generate" in (vote.reason or "").lower()
+
+
+def test_deltalake_asked_for_by_name_refuses_a_table_it_cannot_commit_to(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT", "CLUSTER BY (id)")
+    sink = DeltaSink("bronze", table, commit="deltalake")
+    with pytest.raises(Refused, match="clustering"):
+        sink.plan_stage(attempt_of(transaction(1)), "n", world)
+
+
+def test_a_table_named_in_the_catalog_takes_epochs(session: Any, world: World, named: str) -> None:
+    sink = DeltaSink("bronze", named)
+    first, second = transaction(1), transaction(2)
+    rows = session.sql("SELECT 1L id, 'ü/ %20' p UNION ALL SELECT 2L, NULL")
+    staged, receipt = spark_epoch(sink, first, None, rows, world)
+    assert staged.rows == receipt.rows == 2
+    spark_epoch(sink, second, first, session.sql("SELECT 3L id, 'b' p"), world)
+    assert ids(session, named) == [1, 2, 3]
+    assert sink.last_committed("orders", world) == Marker.of(second)
+    location = staged.place.split("/epochs/")[0]
+    assert not list(Path(location, "epochs").rglob("*.parquet"))
+
+
+def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: World) -> None:
+    sink = DeltaSink("bronze", "spark_catalog.default.not_there")
+    with pytest.raises(Refused, match="there is no such table"):
+        sink.plan_stage(attempt_of(transaction(1)), "n", world)
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        ("SELECT CAST(NULL AS BIGINT) id", "NOT NULL constraint of column id"),
+        ("SELECT -1L id", "CHECK constraint positive"),
+        ("SELECT 1L id, 2L extra", "'extra'"),
+        ("SELECT 'a' note", "'id' is NOT NULL"),
+    ],
+)
+def test_the_targets_rules_hold_while_staging_for_spark(
+    session: Any, world: World, table: str, rows: str, names: str
+) -> None:
+    create(session, table, "id BIGINT NOT NULL, note STRING")
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT positive CHECK (id IS NULL OR id > 0)").collect()
+    sink = DeltaSink("bronze", table, commit="spark")
+    attempt = attempt_of(transaction(1))
+    vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.sql(rows), world), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert names in (vote.reason or "")
+
+
+def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, world: World, table: str) -> None:
+    sink = DeltaSink("bronze", table, commit="spark", partition_by=["p"], properties={"delta.appendOnly": "true"})
+    txn = transaction(1)
+    spark_epoch(sink, txn, None, session.sql("SELECT 1L id, 'x' p"), world)
+    assert ids(session, table) == [1]
+    made = DeltaTable(table)
+    assert made.metadata().partition_columns == ["p"]
+    assert made.metadata().configuration.get("delta.appendOnly") == "true"
+    assert sink.last_committed("orders", world) == Marker.of(txn)
+
+
+def test_an_answer_of_spark_that_is_lost_is_found_again(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table, commit="spark")
+    attempt = attempt_of(transaction(1))
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world))
+
+    def lost() -> None:
+        raise OutcomeUnknown("the answer is lost", remedy="look")
+
+    world.at["delta.commit.after"] = lost
+    with pytest.raises(OutcomeUnknown):
+        sink.commit(attempt, staged, world)
+    world.at.clear()
+    receipt = sink.commit(attempt, staged, world)
+    assert receipt.version == 1
+    assert ids(session, table) == [0, 1]
+
+
+def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table, commit="spark")
+    loser = attempt_of(transaction(1))
+    staged = promised(sink.vote(loser, stage_with_spark(sink, loser, session.range(2), world), world))
+    spark_epoch(sink, transaction(1, attempt=2), None, session.range(5, 6), world)
+    with pytest.raises(Corrupt, match="has epoch 1 of transaction"):
+        sink.commit(loser, staged, world)
+    assert ids(session, table) == [5]
+
+
+def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
+    session: Any, world: World, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_epochs.spark import delta_jobs
+
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table, commit="spark")
+    txn = transaction(1)
+    spark_epoch(sink, txn, None, session.range(2), world)
+    for number in range(3):
+        session.sql(f"INSERT INTO delta.`file://{table}` VALUES ({number})").collect()
+    args = {"target": table, "app": "airflow_epochs/orders/bronze"}
+    assert delta_jobs.delta_marker(session, args)["txn"] == str(txn)
+    monkeypatch.setattr(delta_jobs, "HISTORY_DEPTHS", (2,))
+    found = delta_jobs.delta_marker(session, args)
+    assert (found["epoch"], found["txn"]) == (1, None)
+    DeltaTable(table).create_checkpoint()
+    for entry in sorted(Path(table, "_delta_log").glob("0*.json"))[:-1]:
+        entry.unlink()
+    assert delta_jobs.delta_marker(session, args)["epoch"] == 1
+    assert sink.last_committed("orders", world) == Marker(1, None)
+
+
+def test_columns_added_after_the_vote_do_not_hinder_the_commit(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table)
+    attempt = attempt_of(transaction(1))
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world))
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD COLUMN note STRING").collect()
+    session.sql(f"ALTER TABLE delta.`file://{table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')").collect()
+    assert sink.commit(attempt, staged, world).detail["committer"] == "deltalake"
+    assert ids(session, table) == [0, 1]
+
+
+def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table)
+    first, second = transaction(1), transaction(2)
+    attempt = attempt_of(first)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world))
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT small CHECK (id < 10)").collect()
+    receipt = sink.commit(attempt, staged, world)
+    assert receipt.detail["committer"] == "spark"
+    assert sink.commit(attempt, staged, world) == receipt
+    assert sink.last_committed("orders", world) == Marker.of(first)
+    sink.discard(attempt, staged.place, world, published=True)
+    assert not Path(staged.place).exists()
+    _, receipt = spark_epoch(sink, second, first, session.range(2, 4), world)
+    assert receipt.detail["committer"] == "deltalake"
+    assert sink.last_committed("orders", world) == Marker.of(second)
+    assert ids(session, table) == seen_by_duckdb(table) == [0, 1, 2, 3]
+
+
+def test_rows_that_a_new_rule_forbids_stop_the_commit_and_say_so(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("bronze", table)
+    attempt = attempt_of(transaction(1))
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(20), world), world))
+    session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT small CHECK (id < 10)").collect()
+    before = log_of(table)
+    with pytest.raises(OutcomeUnknown, match="small"):
+        sink.commit(attempt, staged, world)
+    assert log_of(table) == before
+    session.sql(f"ALTER TABLE delta.`file://{table}` DROP CONSTRAINT small").collect()
+    sink.commit(attempt, staged, world)
+    assert ids(session, table) == list(range(20))
+
+
+def test_two_sinks_are_staged_at_once_in_one_session(session: Any, world: World, tmp_path: Path) -> None:
+    sinks = [DeltaSink(f"s{n}", str(tmp_path / f"t{n}")) for n in range(3)]
+    txn = transaction(1)
+    attempts = [attempt_of(txn) for _ in sinks]
+    claims: dict[int, Any] = {}
+
+    def work(number: int) -> None:
+        frame = session.range(number * 10, number * 10 + 3)
+        claims[number] = stage_with_spark(sinks[number], attempts[number], frame, world)
+
+    threads = [Thread(target=work, args=(number,)) for number in range(len(sinks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, sink in enumerate(sinks):
+        staged = promised(sink.vote(attempts[number], claims[number], world))
+        sink.commit(attempts[number], staged, world)
+        assert ids(session, sink.table) == [number * 10 + i for i in range(3)]
+
+
+def test_what_spark_is_told_is_plain_json(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT")
+    plan = DeltaSink("bronze", table).plan_stage(attempt_of(transaction(1)), "n", world)
+    assert json.loads(json.dumps(plan)) == plan

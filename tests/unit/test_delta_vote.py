@@ -1,0 +1,363 @@
+"""The vote on Delta rows: each thing that could break the promise is a VOTE_ABORT that names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, stage_with_deltalake, transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.storage import LocalFiles
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "orders"
+    write_deltalake(str(path), rows(0, p=["a"]), partition_by=["p"])
+    return path
+
+
+@pytest.fixture
+def sink(table: Path) -> DeltaSink:
+    return DeltaSink("bronze", str(table))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def attempt() -> SinkAttempt:
+    return attempt_of(transaction(1))
+
+
+@pytest.fixture
+def claim(sink: DeltaSink, attempt: SinkAttempt, world: World) -> StagedClaim:
+    return stage(sink, attempt, rows(1, 2, p=["a", "b"]), world)
+
+
+def reason_of(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World) -> str:
+    vote = sink.vote(attempt, claim, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    return vote.reason or ""
+
+
+def edit(claim: StagedClaim, change: Callable[[JsonDict], None]) -> None:
+    """Change every action of the staging append."""
+    entry = Path(claim.place, "_delta_log", f"{1:020}.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        change(action)
+    entry.write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def of_add(key: str, value: object) -> Callable[[JsonDict], None]:
+    def change(action: JsonDict) -> None:
+        if "add" in action:
+            action["add"][key] = value
+
+    return change
+
+
+def test_sound_rows_are_voted_for_with_their_numbers(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World
+) -> None:
+    staged = promised(sink.vote(attempt, claim, world))
+    assert (staged.rows, staged.files, staged.version) == (2, 2, 1)
+    assert staged.bytes == sum(path.stat().st_size for path in Path(claim.place).rglob("*.parquet"))
+    assert promised(sink.vote(attempt, claim, world)) == staged
+
+
+def test_a_problem_that_spark_reports_is_the_reason(sink: DeltaSink, attempt: SinkAttempt, world: World) -> None:
+    claim = StagedClaim(place="anywhere", problem="column 'x' is not in the table")
+    assert reason_of(sink, attempt, claim, world) == "column 'x' is not in the table"
+
+
+def test_nothing_staged(sink: DeltaSink, attempt: SinkAttempt, world: World) -> None:
+    plan = sink.plan_stage(attempt, "n", world)
+    assert "Nothing was staged" in reason_of(sink, attempt, StagedClaim(place=plan["place"]), world)
+
+
+def test_rows_of_another_transaction(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World) -> None:
+    other = attempt_of(transaction(1))
+    assert f"belongs to transaction {attempt.txn}" in reason_of(sink, other, claim, world)
+
+
+@pytest.mark.parametrize(
+    ("stats", "what"),
+    [
+        ('{"numRecords":1,"maxValues":{"f":NaN}}', "not strict JSON"),
+        ('{"numRecords":1,"maxValues":{"f":Infinity}}', "not strict JSON"),
+        ('{"maxValues":{}}', "missing"),
+        ('{"numRecords":"1"}', "missing"),
+        ('{"numRecords":-1}', "missing"),
+        ('{"numRecords":true}', "missing"),
+        ("[]", "missing"),
+        ("{", "not strict JSON"),
+        (None, "missing"),
+    ],
+)
+def test_statistics_that_would_poison_the_table(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, stats: str | None, what: str
+) -> None:
+    edit(claim, of_add("stats", stats))
+    assert what in reason_of(sink, attempt, claim, world)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (of_add("size", 1), "bytes instead of 1"),
+        (of_add("path", "not-there.parquet"), "is gone"),
+        (of_add("path", "../../part.parquet"), "leads out"),
+        (of_add("path", "file:///etc/passwd"), "leads out"),
+        (of_add("path", "/etc/passwd"), "leads out"),
+        (of_add("path", "%2E%2E/x.parquet"), "leads out"),
+        (of_add("partitionValues", {}), "partitioned by ['p']"),
+        (of_add("deletionVector", {"storageType": "u"}), "deletion vector"),
+        (lambda action: action.update({"remove": {"path": "x"}}), "'remove' action"),
+        (lambda action: action.update({"cdc": {"path": "x"}}), "'cdc' action"),
+    ],
+)
+def test_a_staging_log_that_no_append_writes(
+    sink: DeltaSink,
+    attempt: SinkAttempt,
+    claim: StagedClaim,
+    world: World,
+    change: Callable[[JsonDict], None],
+    what: str,
+) -> None:
+    edit(claim, change)
+    assert what in reason_of(sink, attempt, claim, world)
+
+
+def test_a_damaged_staging_log(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World) -> None:
+    entry = Path(claim.place, "_delta_log", f"{1:020}.json")
+    entry.write_bytes(entry.read_bytes()[:-9])
+    assert "version 1 of its log is damaged" in reason_of(sink, attempt, claim, world)
+    entry.rename(entry.with_name(f"{2:020}.json"))
+    assert "gaps" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_second_append_to_the_same_place(sink: DeltaSink, attempt: SinkAttempt, world: World) -> None:
+    plan = sink.plan_stage(attempt, "n", world)
+    claim = stage_with_deltalake(plan, rows(1, p=["a"]))
+    stage_with_deltalake(plan, rows(2, p=["a"]))
+    assert "more than one append" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_parquet_file_that_lost_its_end(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World
+) -> None:
+    file = next(Path(claim.place).rglob("*.parquet"))
+    content = file.read_bytes()
+    file.write_bytes(content[:-4] + b"\0\0\0\0")
+    assert "not a whole Parquet file" in reason_of(sink, attempt, claim, world)
+    file.write_bytes(content[:-100])
+    assert "bytes instead of" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_table_replaced_since_staging(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    log = table / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace(DeltaTable(str(table)).metadata().id, "another-id"))
+    assert "is not the table" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_table_that_got_a_constraint_since_staging(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    DeltaTable(str(table)).alter.add_constraint({"small": "id < 2"})
+    assert "delta.constraints.small" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_table_that_got_a_nullable_column_since_staging_is_fine(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    more = rows(9, p=["a"]).append_column("note", rows(1).column("id"))
+    write_deltalake(str(table), more, mode="append", schema_mode="merge")
+    staged = promised(sink.vote(attempt, claim, world))
+    sink.commit(attempt, staged, world)
+    assert ids_in(table) == [0, 1, 2, 9]
+
+
+def test_a_table_that_forgets_transactions(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    log = table / "_delta_log" / f"{0:020}.json"
+    retention = '"configuration":{"delta.setTransactionRetentionDuration":"interval 7 days"}'
+    log.write_text(log.read_text().replace('"configuration":{}', retention))
+    assert "interval 7 days" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_table_that_already_shows_an_epoch_of_this_name(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    signed = CommitProperties(app_transactions=[Transaction("airflow_epochs/orders/bronze", 4, 1)])
+    write_deltalake(str(table), rows(5, p=["a"]), mode="append", commit_properties=signed)
+    assert "shows epoch 4" in reason_of(sink, attempt, claim, world)
+
+
+def test_a_store_that_overwrites_in_spite_of_put_if_absent(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwrites(self: LocalFiles, path: str, value: bytes) -> bool:
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(value)
+        return True
+
+    monkeypatch.setattr(LocalFiles, "write_new", overwrites)
+    assert "overwrites" in reason_of(sink, attempt, claim, world)
+
+
+def test_the_vote_leaves_nothing_behind(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    before = sorted(table.rglob("*"))
+    sink.vote(attempt, claim, world)
+    assert sorted(table.rglob("*")) == before
+
+
+def test_a_place_that_is_not_this_sinks(sink: DeltaSink, attempt: SinkAttempt, world: World, table: Path) -> None:
+    assert "no staging place" in reason_of(sink, attempt, StagedClaim(place=str(table)), world)
+
+
+def test_a_folder_with_other_files_is_no_delta_table(tmp_path: Path, attempt: SinkAttempt, world: World) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a.csv").write_text("a")
+    with pytest.raises(Refused, match=r"not a Delta table, and not empty: it has a.csv"):
+        DeltaSink("bronze", str(folder)).plan_stage(attempt, "n", world)
+
+
+@pytest.mark.parametrize("table", ["relative/path", "orders", "a.b.c.d", "", "./x"])
+def test_a_table_that_is_neither_a_place_nor_a_name_is_refused(table: str, attempt: SinkAttempt, world: World) -> None:
+    with pytest.raises(Refused, match="no place for a Delta table"):
+        DeltaSink("bronze", table).plan_stage(attempt, "n", world)
+
+
+def test_a_partitioning_that_the_table_does_not_have_is_refused(
+    table: Path, attempt: SinkAttempt, world: World
+) -> None:
+    with pytest.raises(Refused, match=r"partitioned by \['p'\], the sink says \['id'\]"):
+        DeltaSink("bronze", str(table), partition_by=["id"]).plan_stage(attempt, "n", world)
+
+
+def test_an_unknown_connection_is_refused(table: Path, attempt: SinkAttempt, world: World) -> None:
+    with pytest.raises(Refused, match="no connection 'nope'"):
+        DeltaSink("bronze", str(table), storage_conn_id="nope").plan_stage(attempt, "n", world)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"name": "a b"},
+        {"mode": "upsert"},
+        {"commit": "magic"},
+        {"partition_by": "day"},
+        {"compact_every": -1},
+    ],
+)
+def test_arguments_that_make_no_sense_are_a_value_error(arguments: JsonDict) -> None:
+    with pytest.raises(ValueError, match=r"usable|not known|list of columns|negative"):
+        DeltaSink(**{"name": "bronze", "table": "/x", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("feature", "kind"),
+    [
+        ("identityColumns", "writer"),
+        ("rowTracking", "writer"),
+        ("clustering", "writer"),
+        ("inCommitTimestamp", "writer"),
+        ("typeWidening", "reader"),
+    ],
+)
+def test_a_table_with_a_feature_that_deltalake_refuses_is_left_to_spark(
+    tmp_path: Path, attempt: SinkAttempt, world: World, feature: str, kind: str
+) -> None:
+    path = with_protocol(tmp_path, feature, kind)
+    assert DeltaSink("bronze", path).plan_stage(attempt, "n", world)["committer"] == "spark"
+    with pytest.raises(Refused, match=feature):
+        DeltaSink("bronze", path, commit="deltalake").plan_stage(attempt, "n", world)
+
+
+def test_a_table_that_deltalake_cannot_open_is_left_to_spark(
+    tmp_path: Path, attempt: SinkAttempt, world: World
+) -> None:
+    path = with_protocol(tmp_path, "somethingNew", "reader")
+    plan = DeltaSink("bronze", path).plan_stage(attempt, "n", world)
+    assert (plan["committer"], plan["schema"]) == ("spark", None)
+    with pytest.raises(Refused, match="deltalake cannot open"):
+        DeltaSink("bronze", path, commit="deltalake").plan_stage(attempt, "n", world)
+
+
+def with_protocol(folder: Path, feature: str, kind: str) -> str:
+    path = folder / feature
+    write_deltalake(str(path), rows(1))
+    log = path / "_delta_log" / f"{0:020}.json"
+    protocol: JsonDict = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
+    if kind == "reader":
+        protocol |= {"minReaderVersion": 3, "readerFeatures": [feature]}
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("\n".join(json.dumps({"protocol": protocol} if "protocol" in line else line) for line in lines))
+    return str(path)
+
+
+def test_a_feature_added_after_the_vote_leaves_the_commit_to_spark(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+) -> None:
+    staged = promised(sink.vote(attempt, claim, world))
+    upgrade = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
+    (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps(upgrade))
+    with pytest.raises(AssertionError, match="Spark was asked for delta_commit"):
+        sink.commit(attempt, staged, world)
+    assert ids_in(table) == [0]
+
+
+def test_a_file_system_that_does_not_answer_is_no_vote(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.listdir", fails)
+    with pytest.raises(NotApplied, match="Input/output error"):
+        sink.vote(attempt, claim, world)
+
+
+def test_the_staging_table_carries_the_targets_rules_but_not_its_upkeep(
+    table: Path, attempt: SinkAttempt, world: World
+) -> None:
+    DeltaTable(str(table)).alter.add_constraint({"small": "id < 200"})
+    DeltaTable(str(table)).alter.set_table_properties({"delta.autoOptimize.autoCompact": "true"}, False)
+    place = DeltaSink("bronze", str(table)).plan_stage(attempt, "n", world)["place"]
+    staging = DeltaTable(place)
+    configuration = staging.metadata().configuration
+    assert configuration["delta.constraints.small"] == "id < 200"
+    assert configuration["delta.randomizeFilePrefixes"] == "true"
+    assert "delta.autoOptimize.autoCompact" not in configuration
+    assert staging.metadata().partition_columns == ["p"]
+    assert staging.metadata().id != DeltaTable(str(table)).metadata().id
+    assert staging.schema().to_json() == DeltaTable(str(table)).schema().to_json()
+
+
+def test_epochs_of_two_pipelines_in_one_table_do_not_disturb_each_other(table: Path, world: World) -> None:
+    sink = DeltaSink("bronze", str(table))
+    ours, theirs = transaction(1), transaction(1, pipeline="returns")
+    run_epoch(sink, ours, None, rows(1, p=["a"]), world)
+    run_epoch(sink, theirs, None, rows(2, p=["a"]), world)
+    assert ids_in(table) == [0, 1, 2]
+    first, second = sink.last_committed("orders", world), sink.last_committed("returns", world)
+    assert first is not None and second is not None
+    assert (first.token, second.token) == (ours.token, theirs.token)

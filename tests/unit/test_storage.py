@@ -1,0 +1,157 @@
+"""One mapping from a connection to object-store options; files on local disks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.storage import LocalFiles, normalised, object_store, open_files, storage_options
+
+
+def connection(conn_type: str, **values: Any) -> Connection:
+    return Connection(conn_id="c", conn_type=conn_type, **values)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (connection("aws", login="id", password="key"), {"aws_access_key_id": "id", "aws_secret_access_key": "key"}),
+        (
+            connection("aws", extra={"region_name": "eu-1", "endpoint_url": "http://minio:9000", "verify": False}),
+            {
+                "aws_region": "eu-1",
+                "aws_endpoint": "http://minio:9000",
+                "allow_http": "true",
+                "allow_invalid_certificates": "true",
+            },
+        ),
+        (
+            connection("aws", extra={"service_config": {"s3": {"endpoint_url": "https://s3"}}, "endpoint_url": "x"}),
+            {"aws_endpoint": "https://s3"},
+        ),
+        (
+            connection("aws", login="id", extra={"aws_session_token": "t"}),
+            {"aws_access_key_id": "id", "aws_session_token": "t"},
+        ),
+        (connection("google_cloud_platform", extra={"key_path": "/k.json"}), {"google_service_account": "/k.json"}),
+        (
+            connection("google_cloud_platform", extra={"keyfile_dict": {"a": 1}}),
+            {"google_service_account_key": '{"a": 1}'},
+        ),
+        (
+            connection("wasb", login="account", password="key"),
+            {"azure_storage_account_name": "account", "azure_storage_account_key": "key"},
+        ),
+        (
+            connection("adls", login="app", password="s", extra={"tenant_id": "t", "account_name": "account"}),
+            {
+                "azure_client_id": "app",
+                "azure_client_secret": "s",
+                "azure_tenant_id": "t",
+                "azure_storage_account_name": "account",
+            },
+        ),
+        (
+            connection("epochs", extra={"storage_options": '{"AWS_REGION": "x", "allow_http": true}'}),
+            {"aws_region": "x", "allow_http": "true"},
+        ),
+        (
+            connection("aws", login="id", extra={"storage_options": {"aws_access_key_id": "other"}}),
+            {"aws_access_key_id": "other"},
+        ),
+        (connection("generic", login="ignored"), {}),
+        (None, {}),
+    ],
+)
+def test_connections_become_object_store_options(given: Connection | None, expected: dict[str, str]) -> None:
+    assert storage_options(given) == expected
+
+
+@pytest.mark.parametrize("wrong", ["not json", "[1]", 5])
+def test_storage_options_that_are_no_object_are_refused(wrong: Any) -> None:
+    with pytest.raises(Refused, match="storage_options of connection 'c'"):
+        storage_options(connection("epochs", extra={"storage_options": wrong}))
+
+
+def test_secrets_show_in_no_error_of_a_wrong_store() -> None:
+    options = {"aws_secret_access_key": "hunter2", "aws_access_key_id": "id", "aws_conditional_put": "nonsense"}
+    with pytest.raises(Refused) as refused:
+        object_store("s3://bucket/x", options)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("/a/b/", "/a/b"),
+        ("file:///a%20b/c", "/a b/c"),
+        ("file:/a/b", "/a/b"),
+        ("s3a://b/k/", "s3://b/k"),
+        ("s3n://b/k", "s3://b/k"),
+        ("/a%20b", "/a%20b"),
+        ("gs://b/k", "gs://b/k"),
+        ("", ""),
+        ("/", "/"),
+    ],
+)
+def test_a_place_has_one_spelling(url: str, expected: str) -> None:
+    assert normalised(url) == expected
+
+
+def test_a_relative_root_is_refused() -> None:
+    with pytest.raises(Refused, match="not absolute"):
+        open_files("a/b")
+
+
+def test_put_if_absent_never_overwrites_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    assert files.write_new("a/b", b"1")
+    assert not files.write_new("a/b", b"2")
+    assert files.read("a/b") == b"1"
+    assert files.sizes("") == {"a/b": 1}
+
+
+def test_absent_files_and_folders_are_no_error(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path / "nope")
+    assert files.read("x") is None
+    assert files.names("x") == set()
+    assert files.sizes("x") == {}
+    files.delete("x")
+
+
+def test_deleting_a_folder_deletes_all_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    for name in ("a/b/c", "a/d", "ab"):
+        files.write_new(name, b"x")
+    files.delete("a")
+    files.delete("a")
+    assert files.sizes("") == {"ab": 1}
+
+
+def test_deleting_a_link_spares_what_it_points_to(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.write_new("kept/x", b"x")
+    os.symlink(tmp_path / "kept", tmp_path / "link")
+    files.delete("link")
+    assert files.sizes("kept") == {"kept/x": 1}
+
+
+def test_a_full_disk_is_not_applied_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(NotApplied, match="No space left"):
+        LocalFiles(tmp_path).write_new("a", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_are_plain_json(tmp_path: Path) -> None:
+    options = storage_options(connection("aws", login="i", password="p", extra={"verify": False}))
+    assert json.loads(json.dumps(options)) == options
