@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.sources.kafka import KafkaSource
 from stack.broker import CLUSTER_ID, Broker
+from stack.jars import Jars
 
 pytestmark = pytest.mark.jvm
 
@@ -153,15 +155,16 @@ def test_starting_at_a_time(topic: Topic, env: KafkaEnv) -> None:
         assert epoch.ranges == ranges_of(topic, (2, 5), (2, 2), (0, 0))
 
 
-def test_starting_at_a_time_does_not_look_into_open_transactions(topic: Topic, env: KafkaEnv) -> None:
+def test_starting_at_a_time_does_not_begin_behind_an_open_transaction(topic: Topic, env: KafkaEnv) -> None:
     topic.create(partitions=2).produce(2, 1, at_ms=1_000_000)
-    open_one = topic.begin_transaction(2)
-    topic.produce(0, 1)
+    open_one = topic.begin_transaction(2, at_ms=1_000_000)
+    topic.produce(1, 1, at_ms=2_000_000)
     first = planned(source(topic, starting={"timestamp": 1_500_000}), env)
     assert first.ranges == ranges_of(topic, (2, 2), (1, 2))
+    assert plan(source(topic), env, first) is None
     open_one.commit_transaction(20)
     wait_until(lambda: plan(source(topic), env, first) is not None)
-    assert planned(source(topic), env, first).ranges == ranges_of(topic, (2, 5), (2, 2))
+    assert planned(source(topic), env, first).ranges == ranges_of(topic, (2, 6), (2, 2))
 
 
 def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_waits(
@@ -315,6 +318,25 @@ def test_a_name_that_cannot_be_resolved_is_named(topic: Topic) -> None:
     unknown = KafkaEnv(**{"bootstrap.servers": "no-such-host.invalid:9092", "socket.timeout.ms": 1000})
     with pytest.raises(NotApplied, match=r"no-such-host\.invalid:9092: .*DNS"):
         plan(source(topic), unknown)
+
+
+def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
+    topic: Topic, servers: Path, jars: Jars
+) -> None:
+    with Broker(servers / "restarted", jars) as restarted:
+        env = KafkaEnv(**{"bootstrap.servers": restarted.bootstrap})
+        with KafkaAdminClient(bootstrap_servers=restarted.bootstrap) as admin:
+            there = Topic(topic.name, admin, restarted.bootstrap).create()
+        found: list[PlannedEpoch | None] = []
+        waiting = threading.Thread(target=lambda: found.append(plan(source(there, max_wait=60), env)))
+        waiting.start()
+        restarted.stop()
+        restarted.start()
+        restarted.wait_ready()
+        there.produce(2)
+        waiting.join(40)
+        assert found[0] is not None
+        assert found[0].ranges == ranges_of(there, (0, 2))
 
 
 # --- consumer group -------------------------------------------------------------------------------------------

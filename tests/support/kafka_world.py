@@ -57,12 +57,12 @@ class Topic:
                 producer.produce(self.name, f"{i}".encode(), partition=partition, timestamp=at_ms)
         assert producer.flush(20) == 0
 
-    def begin_transaction(self, count: int) -> Producer:
+    def begin_transaction(self, count: int, at_ms: int = 0) -> Producer:
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.name, "log_level": 0})
         producer.init_transactions(20)
         producer.begin_transaction()
         for i in range(count):
-            producer.produce(self.name, f"{i}".encode(), partition=0)
+            producer.produce(self.name, f"{i}".encode(), partition=0, timestamp=at_ms)
         assert producer.flush(20) == 0
         return producer
 

@@ -204,7 +204,7 @@ def test_certificates_go_to_spark_by_value_on_one_line_and_the_key_only_into_sec
     context = access.client_options()["ssl_context"]
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
-    assert [ca["serialNumber"] for ca in context.get_ca_certs()] == [f"{authority.certificate.serial_number:X}"]
+    assert [int(ca["serialNumber"], 16) for ca in context.get_ca_certs()] == [authority.certificate.serial_number]
     assert access.spark_options() == {
         "kafka.bootstrap.servers": "kafka:9092",
         "kafka.security.protocol": "SSL",

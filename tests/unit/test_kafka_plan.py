@@ -142,6 +142,11 @@ def test_offsets_that_retention_has_deleted_stop_the_pipeline_with_the_exact_ran
     assert '{"orders": {"0": 20, "3": 4711}}' in stopped.value.remedy
 
 
+def test_one_deleted_offset_is_enough() -> None:
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[20, 21\) \(deleted"):
+        plan(position(orders={0: 20}), cluster(orders={0: (21, 50)}))
+
+
 def test_retention_up_to_the_position_is_no_loss() -> None:
     assert plan(position(orders={0: 20}), cluster(orders={0: (20, 50)})) == {"orders": (OffsetRange(0, 20, 50),)}
 

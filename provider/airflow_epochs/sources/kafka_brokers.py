@@ -14,6 +14,7 @@ from airflow_epochs.sources.kafka_logs import ClusterLog, Log, Offsets, TopicLog
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
 
 Partition = tuple[str, int]
 
@@ -60,9 +61,7 @@ class Brokers:
 
         flat = [(topic, partition, at) for topic in offsets for partition, at in offsets[topic].items()]
         wanted = {TopicPartition(topic, partition): OffsetAndMetadata(at, "", -1) for topic, partition, at in flat}
-        results = self._client.ask(
-            f"commit offsets of group {group}", lambda admin: admin.alter_group_offsets(group, wanted)
-        )
+        results = self._client.ask(f"commit offsets of group {group}", lambda admin: _committed(admin, group, wanted))
         failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
         if failed:
             raise NotApplied(
@@ -118,3 +117,14 @@ def _existing(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, 
         if not topic["error_code"]:
             found.append(topic)
     return found
+
+
+def _committed(admin: KafkaAdminClient, group: str, offsets: dict[Any, Any]) -> dict[Any, type[KafkaError]]:
+    """The outcome per partition. Raises what goes away by itself: a coordinator that is still loading."""
+    from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
+
+    results: dict[Any, type[KafkaError]] = admin.alter_group_offsets(group, offsets)
+    passing = [error for error in results.values() if error in (CoordinatorLoadInProgressError, NotCoordinatorError)]
+    if passing:
+        raise passing[0](group)
+    return results
