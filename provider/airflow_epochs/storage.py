@@ -355,6 +355,11 @@ class ObjectFiles:
             obstore.put(self._store, path, value, mode="create")
         except AlreadyExistsError:
             return False
+        except NotImplementedError as error:
+            raise Refused(
+                f"The object store at {self._url} is set up without conditional writes.",
+                remedy="Remove aws_conditional_put from the connection's storage options.",
+            ) from error
         except (PermissionDeniedError, PermissionError) as error:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:

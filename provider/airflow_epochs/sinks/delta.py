@@ -262,7 +262,8 @@ class DeltaSink:
 
     def _committed(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         where = self._where_of(staged.place, attempt, env)
-        if receipt := self._earlier_receipt(where, attempt, staged):
+        table, _ = self._open(where)
+        if receipt := self._earlier_receipt(where, table, attempt, staged):
             return receipt
         staging = _promised(where, staged)
         if staging.note["committer"] == SPARK:
@@ -276,15 +277,16 @@ class DeltaSink:
             properties=self.properties,
         )
         try:
-            found = delta_publish.publish(this, env)
+            found = delta_publish.publish(this, table, env)
         except (delta_publish.Altered, CannotOpen) as altered:
             log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
             return self._through_spark(where, attempt, staged, staging, env)
         return _receipt(attempt, self, staged, found)
 
-    def _earlier_receipt(self, where: Where, attempt: SinkAttempt, staged: Staged) -> Receipt | None:
+    def _earlier_receipt(
+        self, where: Where, table: DeltaTable | None, attempt: SinkAttempt, staged: Staged
+    ) -> Receipt | None:
         """The receipt of a commit that has been made; None if there is none that deltalake can see."""
-        table, _ = self._open(where)
         app, files = self._app(attempt), where.files
         if table is None or read_marker(table, app, files) != Marker.of(attempt.txn):
             return None
@@ -306,7 +308,8 @@ class DeltaSink:
             ),
             env,
         )
-        if receipt := self._earlier_receipt(where, attempt, staged):
+        table, _ = self._open(where)
+        if receipt := self._earlier_receipt(where, table, attempt, staged):
             return receipt
         found = FoundCommit(report["version"], report["timestamp_ms"], {"committer": SPARK})
         return _receipt(attempt, self, staged, found)

@@ -23,9 +23,10 @@ _RESTAGE = "Clear the stage task: it stages into a fresh place."
 
 @dataclass(frozen=True, kw_only=True)
 class StagedFile:
-    """One Parquet file of the staging table. ``path`` is relative to the staging table, not encoded."""
+    """One Parquet file of the staging table. ``path`` is relative to it and plain; ``logged_path`` is as logged."""
 
     path: str
+    logged_path: str
     size: int
     partition_values: dict[str, str | None]
     stats: str
@@ -132,6 +133,7 @@ class _Replay:
             raise _unusable(self.place, f"the path {path!r} leads out of it")
         return StagedFile(
             path=path,
+            logged_path=add["path"],
             size=int(add["size"]),
             partition_values=dict(add["partitionValues"]),
             stats=add.get("stats") or "",

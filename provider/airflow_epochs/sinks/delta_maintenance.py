@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_table import Where
+from airflow_epochs.sinks.delta_table import Where, newest_checkpoint
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -38,20 +38,12 @@ class _Partition:
 def checkpoint_if_due(table: DeltaTable, where: Where, every: int) -> JsonDict:
     """Write a checkpoint unless the newest one is younger than ``every`` versions, then remove expired log entries."""
     version = table.version()
-    if version - _newest_checkpoint(where) < every:
+    if version - max(newest_checkpoint(where.files), 0) < every:
         return {}
     table.create_checkpoint()
     if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
         table.cleanup_metadata()
     return {"checkpoint": version}
-
-
-def _newest_checkpoint(where: Where) -> int:
-    hint = where.files.read("_delta_log/_last_checkpoint")
-    try:
-        return int(json.loads(hint)["version"]) if hint else 0
-    except (ValueError, KeyError, TypeError):
-        return 0
 
 
 def compact(table: DeltaTable) -> JsonDict:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
@@ -123,10 +124,11 @@ class TableShape:
         Random prefixes keep partition values out of file paths: percent-encoded ones are deleted by Spark's VACUUM.
         """
         kept = {key: value for key, value in self.properties.items() if not key.startswith(_NOT_FOR_STAGING)}
-        return self._with(properties={**kept, RANDOM_PREFIXES: "true"})
+        return replace(self, properties={**kept, RANDOM_PREFIXES: "true"})
 
-    def _with(self, **changes: Any) -> TableShape:
-        return TableShape(**{**self.__dict__, **changes})
+    def without(self, names: Iterable[str]) -> TableShape:
+        """The same table without some properties."""
+        return replace(self, properties={k: v for k, v in self.properties.items() if k not in names})
 
     def difference_for(self, staged: TableShape) -> str | None:
         """Why files staged for the shape ``staged`` must not be added to this table as they are; None: they may.

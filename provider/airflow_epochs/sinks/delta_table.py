@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -144,3 +145,12 @@ def commit_in(entry: bytes, app: App, epoch: int, version: int) -> FoundCommit |
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     note = next((note for action in actions if (note := note_of(action))), None)
     return FoundCommit(version, int(info.get("timestamp", 0)), note)
+
+
+def newest_checkpoint(files: Files) -> int:
+    """The version of the newest checkpoint as the log's hint has it; -1 if there is no readable hint."""
+    hint = files.read("_delta_log/_last_checkpoint")
+    try:
+        return int(json.loads(hint)["version"]) if hint else -1
+    except (ValueError, KeyError, TypeError):
+        return -1

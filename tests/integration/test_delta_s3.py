@@ -1,0 +1,208 @@
+"""The Delta sink on S3: credentials from a connection, answers that get lost on the way, Spark's spelling."""
+
+from __future__ import annotations
+
+import http.client
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from delta_world import (
+    SparkOn,
+    World,
+    attempt_of,
+    promised,
+    rows,
+    spark_epoch,
+    stage_with_deltalake,
+    transaction,
+)
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.storage import open_files, storage_options
+
+
+def connection(s3: Any, endpoint: str | None = None) -> Connection:
+    extra = {"region_name": s3.region, "endpoint_url": endpoint or s3.endpoint}
+    return Connection(conn_id="s3", conn_type="aws", login=s3.key, password=s3.secret, extra=extra)
+
+
+class LossyProxy:
+    """Forwards to S3. While ``losing`` is set, a PUT of a table's log entry is applied and answered with an error."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.losing, self.lost = False, 0
+        upstream = urlsplit(endpoint).netloc
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def forward(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                server = http.client.HTTPConnection(upstream)
+                server.request(self.command, self.path, body, dict(self.headers))
+                answer = server.getresponse()
+                content = answer.read()
+                status = answer.status
+                if proxy.losing and self.command == "PUT" and "/orders/_delta_log/0" in self.path and status == 200:
+                    status, content, proxy.lost = 503, b"", proxy.lost + 1
+                self.send_response(status)
+                for key, value in answer.getheaders():
+                    if key.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                        self.send_header(key, value)
+                length = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(content))
+                self.send_header("Content-Length", length)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+                server.close()
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = Thread(target=self.server.serve_forever, daemon=True)
+
+    def __enter__(self) -> LossyProxy:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def url(s3: Any) -> str:
+    return f"s3a://{s3.bucket}/{uuid.uuid4().hex}/orders"
+
+
+@pytest.fixture
+def world(s3: Any) -> World:
+    return World(connections={"s3": connection(s3)})
+
+
+@pytest.fixture
+def sink(url: str) -> DeltaSink:
+    return DeltaSink("bronze", url, storage_conn_id="s3")
+
+
+@pytest.fixture
+def proxy(s3: Any) -> Iterator[LossyProxy]:
+    with LossyProxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+def ids_in(sink: DeltaSink, world: World) -> list[int]:
+    table = DeltaTable(sink.target, storage_options=storage_options(world.connections["s3"]))
+    return sorted(table.to_pyarrow_table()["id"].to_pylist())
+
+
+def staged_rows(sink: DeltaSink, world: World, txn: Any, previous: Any, data: Any) -> Any:
+    attempt = attempt_of(txn, previous)
+    plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
+    claim = stage_with_deltalake(plan, data, storage_options(world.connections["s3"]))
+    return attempt, promised(sink.vote(attempt, claim, world))
+
+
+def test_epochs_are_committed_cleaned_up_and_maintained_on_s3(sink: DeltaSink, world: World, s3: Any) -> None:
+    sink = DeltaSink("bronze", sink.table, storage_conn_id="s3", compact_every=4, checkpoint_every=2)
+    previous = None
+    for epoch in range(1, 5):
+        txn = transaction(epoch)
+        attempt, staged = staged_rows(sink, world, txn, previous, rows(epoch))
+        receipt = sink.commit(attempt, staged, world)
+        assert sink.commit(attempt, staged, world) == receipt
+        sink.discard(attempt, staged.place, world, published=True)
+        assert sink.last_committed("orders", world) == Marker.of(txn)
+        previous = txn
+    assert ids_in(sink, world) == [1, 2, 3, 4]
+    done = sink.maintain("orders", 4, world)
+    assert (done["files_removed"], done["files_added"]) == (4, 1)
+    assert "checkpoint" in done
+    assert ids_in(sink, world) == [1, 2, 3, 4]
+    files = open_files(sink.target, storage_options(connection(s3)))
+    assert not any("_delta_log" in path for path in files.sizes("epochs"))
+
+
+def test_a_discarded_place_is_gone_from_s3(sink: DeltaSink, world: World, s3: Any) -> None:
+    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1))
+    sink.discard(attempt, staged.place, world, published=False)
+    sink.discard(attempt, staged.place, world, published=False)
+    assert open_files(sink.target, storage_options(connection(s3))).sizes("") == {}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_log_entry_whose_acknowledgement_is_lost_is_committed_once(
+    sink: DeltaSink, world: World, s3: Any, proxy: LossyProxy, exists: bool
+) -> None:
+    if exists:
+        write_deltalake(sink.target, rows(0), storage_options=storage_options(connection(s3)))
+    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1, 2))
+    world.connections["s3"] = connection(s3, proxy.endpoint)
+    proxy.losing = True
+    receipt = sink.commit(attempt, staged, world)
+    assert proxy.lost > 0
+    proxy.losing = False
+    assert receipt.version == (1 if exists else 0)
+    assert ids_in(sink, world) == ([0, 1, 2] if exists else [1, 2])
+    assert DeltaTable(sink.target, storage_options=storage_options(connection(s3))).version() == receipt.version
+
+
+def test_a_server_that_is_down_gives_no_vote_and_leaves_a_commit_unknown(
+    sink: DeltaSink, world: World, s3: Any
+) -> None:
+    attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1))
+    world.connections["s3"] = connection(s3, "http://127.0.0.1:9")
+    with pytest.raises(OutcomeUnknown):
+        sink.commit(attempt, staged, world)
+    with pytest.raises(NotApplied):
+        sink.last_committed("orders", world)
+
+
+def test_a_bucket_that_does_not_exist_is_said(world: World) -> None:
+    sink = DeltaSink("bronze", "s3://no-such-bucket/orders", storage_conn_id="s3")
+    with pytest.raises(NotApplied, match="no-such-bucket"):
+        sink.plan_stage(attempt_of(transaction(1)), "n", world)
+
+
+def test_a_store_without_conditional_put_is_a_vote_abort(sink: DeltaSink, world: World, s3: Any) -> None:
+    attempt = attempt_of(transaction(1))
+    plan = sink.plan_stage(attempt, "n", world)
+    claim = stage_with_deltalake(plan, rows(1), storage_options(connection(s3)))
+    options = {"storage_options": {"aws_conditional_put": "disabled"}}
+    unsafe = connection(s3)
+    unsafe.extra.update(options)
+    world.connections["s3"] = unsafe
+    vote = sink.vote(attempt, claim, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "conditional" in (vote.reason or "")
+
+
+@pytest.mark.jvm
+def test_spark_stages_to_s3_with_credentials_of_its_own(connect: Any, sink: DeltaSink, world: World) -> None:
+    session = connect.session()
+    try:
+        world.spark = SparkOn(session)
+        first, second = transaction(1), transaction(2)
+        spark_epoch(sink, first, None, session.range(3), world)
+        spark_epoch(sink, second, first, session.range(3, 5), world)
+        assert ids_in(sink, world) == [0, 1, 2, 3, 4]
+        read = session.read.format("delta").load(sink.target.replace("s3://", "s3a://"))
+        assert sorted(row.id for row in read.collect()) == [0, 1, 2, 3, 4]
+    finally:
+        session.stop()
