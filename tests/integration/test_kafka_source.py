@@ -168,7 +168,7 @@ def test_starting_at_a_time_does_not_begin_behind_an_open_transaction(topic: Top
 
 
 def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_waits(
-    topic: Topic, other: Topic, env: KafkaEnv
+    topic: Topic, other: Topic, env: KafkaEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic.create().produce(3)
     other.create().produce(3)
@@ -178,6 +178,7 @@ def test_a_topic_added_to_the_source_starts_as_configured_and_one_taken_out_wait
     assert second.ranges == {**ranges_of(topic, (3, 4)), **ranges_of(other, (3, 3))}
     other.produce(2)
     third = planned(source(other), env, second)
+    assert f"its position is kept: {topic.name}" in caplog.text
     assert third.ranges == {**ranges_of(topic, (4, 4)), **ranges_of(other, (3, 5))}
     topic.produce(1)
     assert planned(source(topic, other), env, third).ranges == {**ranges_of(topic, (4, 5)), **ranges_of(other, (5, 5))}
@@ -193,6 +194,15 @@ def test_latest_is_pinned_by_an_empty_epoch_so_that_nothing_is_skipped_between_r
     assert plan(it, env, first) is None
     topic.produce(2)
     assert planned(it, env, first).ranges == ranges_of(topic, (3, 5))
+
+
+def test_a_topic_added_at_latest_is_pinned_too(topic: Topic, other: Topic, env: KafkaEnv) -> None:
+    topic.create().produce(3)
+    first = planned(source(topic), env)
+    other.create().produce(3)
+    second = planned(source(topic, other, starting="latest"), env, first)
+    assert second.ranges == {**ranges_of(topic, (3, 3)), **ranges_of(other, (3, 3))}
+    assert plan(source(topic, other, starting="latest"), env, second) is None
 
 
 # --- waiting --------------------------------------------------------------------------------------------------
@@ -324,7 +334,7 @@ def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
     topic: Topic, servers: Path, jars: Jars
 ) -> None:
     with Broker(servers / "restarted", jars) as restarted:
-        env = KafkaEnv(**{"bootstrap.servers": restarted.bootstrap})
+        env = KafkaEnv(**{"bootstrap.servers": restarted.bootstrap, "socket.timeout.ms": 60_000})
         with KafkaAdminClient(bootstrap_servers=restarted.bootstrap) as admin:
             there = Topic(topic.name, admin, restarted.bootstrap).create()
         found: list[PlannedEpoch | None] = []
@@ -334,7 +344,7 @@ def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
         restarted.start()
         restarted.wait_ready()
         there.produce(2)
-        waiting.join(40)
+        waiting.join(60)
         assert found[0] is not None
         assert found[0].ranges == ranges_of(there, (0, 2))
 
