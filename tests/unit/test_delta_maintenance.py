@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
-from statistics import median
 
 import pytest
 from delta_world import World, ids_in, rows, run_epoch, transaction
@@ -130,35 +127,3 @@ def test_a_damaged_hint_about_the_newest_checkpoint_costs_a_checkpoint_only(tabl
     (table / "_delta_log" / "_last_checkpoint").write_text("{")
     feed(sink, world, 3, last)
     assert ids_in(table) == list(range(1, 8))
-
-
-def test_a_commit_stays_fast_at_version_10000(table: Path, world: World) -> None:
-    sink = DeltaSink("bronze", str(table), checkpoint_every=10)
-    last = feed(sink, world, 1)
-    young = commit_ms(sink, world, last)
-    head = DeltaTable(str(table)).version()
-    for version in range(head + 1, 10_000):
-        info = {"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "WRITE"}}
-        (table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(info))
-    marker = sink.last_committed("orders", world)
-    assert marker is not None
-    DeltaTable(str(table)).create_checkpoint()
-    old = commit_ms(sink, world, TransactionId("orders", marker.epoch, 1, f"{marker.token << 1:016x}" + "0" * 16))
-    assert old < young + 100
-
-
-def commit_ms(sink: DeltaSink, world: World, previous: TransactionId) -> float:
-    """The median of some commits, in milliseconds."""
-    from delta_world import attempt_of, promised, stage
-
-    times = []
-    for epoch in range(previous.epoch + 1, previous.epoch + 6):
-        txn = transaction(epoch)
-        attempt = attempt_of(txn, previous)
-        staged = promised(sink.vote(attempt, stage(sink, attempt, rows(epoch, p=["x"]), world), world))
-        start = time.perf_counter()
-        sink.commit(attempt, staged, world)
-        times.append((time.perf_counter() - start) * 1000)
-        previous = txn
-    print(f"commit: {median(times):.1f} ms of {[round(t, 1) for t in times]}")
-    return median(times)

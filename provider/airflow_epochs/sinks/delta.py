@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind, validated_name
 from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging, rows_of
+from airflow_epochs.sinks.delta_look import anchor_at
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import (
     STAGING_FOLDER,
@@ -163,6 +164,7 @@ class DeltaSink:
             "txn": str(attempt.txn),
             "committer": committer,
             "table_id": shape.id if shape else None,
+            "anchor": self._anchor(table, attempt, where),
         }
         return {
             "kind": "delta",
@@ -177,6 +179,14 @@ class DeltaSink:
             "properties": dict(self.properties),
             "user_metadata": compact_json({NOTE: note}),
         }
+
+    def _anchor(self, table: DeltaTable | None, attempt: SinkAttempt, where: Where) -> JsonDict | None:
+        """From where the commit will look on."""
+        if table is None:
+            return None
+        files = where.files
+        anchor = anchor_at(table.version(), read_marker(table, self._app(attempt), files), files)
+        return anchor.as_json() if anchor else None
 
     def _committer(self, where: Where, shape: TableShape | None, problem: str | None) -> str:
         if self.commit_by is not None:
@@ -262,11 +272,10 @@ class DeltaSink:
 
     def _committed(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         where = self._where_of(staged.place, attempt, env)
-        table, _ = self._open(where)
-        if receipt := self._earlier_receipt(where, table, attempt, staged):
-            return receipt
-        staging = _promised(where, staged)
-        if staging.note["committer"] == SPARK:
+        staging = _staging_left(where, staged)
+        if staging is None or staging.note["committer"] == SPARK:
+            if receipt := self._earlier_receipt(where, attempt, staged):
+                return receipt
             return self._through_spark(where, attempt, staged, staging, env)
         this = delta_publish.Publication(
             where=where,
@@ -274,19 +283,19 @@ class DeltaSink:
             txn=attempt.txn,
             previous=attempt.previous,
             staging=staging,
+            staged=staged,
             properties=self.properties,
         )
         try:
-            found = delta_publish.publish(this, table, env)
+            found = delta_publish.publish(this, env)
         except (delta_publish.Altered, CannotOpen) as altered:
             log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
             return self._through_spark(where, attempt, staged, staging, env)
         return _receipt(attempt, self, staged, found)
 
-    def _earlier_receipt(
-        self, where: Where, table: DeltaTable | None, attempt: SinkAttempt, staged: Staged
-    ) -> Receipt | None:
+    def _earlier_receipt(self, where: Where, attempt: SinkAttempt, staged: Staged) -> Receipt | None:
         """The receipt of a commit that has been made; None if there is none that deltalake can see."""
+        table, _ = self._open(where)
         app, files = self._app(attempt), where.files
         if table is None or read_marker(table, app, files) != Marker.of(attempt.txn):
             return None
@@ -294,8 +303,9 @@ class DeltaSink:
         return _receipt(attempt, self, staged, delta_publish.made_durable(found, files))
 
     def _through_spark(
-        self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging, env: Environment
+        self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging | None, env: Environment
     ) -> Receipt:
+        staging = delta_publish.require_promised(where, staging, staged)
         report = delta_spark.insert(
             delta_spark.Insertion(
                 target=self.target,
@@ -308,8 +318,7 @@ class DeltaSink:
             ),
             env,
         )
-        table, _ = self._open(where)
-        if receipt := self._earlier_receipt(where, table, attempt, staged):
+        if receipt := self._earlier_receipt(where, attempt, staged):
             return receipt
         found = FoundCommit(report["version"], report["timestamp_ms"], {"committer": SPARK})
         return _receipt(attempt, self, staged, found)
@@ -451,25 +460,13 @@ def _require_insertable(shape: TableShape | None, staging: Staging, name: str) -
         raise Refused(f"The rows do not fit {name}: {'; '.join(found)}.", remedy="Correct the transform or the table.")
 
 
-def _promised(where: Where, staged: Staged) -> Staging:
-    """The staged rows as they were at the vote.
-
-    Raises:
-        Corrupt: They are gone or changed. GLOBAL_COMMIT was decided, so a human must look.
-    """
+def _staging_left(where: Where, staged: Staged) -> Staging | None:
+    """The staging table; None if there is no usable one left, as after clean-up."""
     try:
-        staging = read_staging(where.files, where.relative(staged.place))
-        if staging is not None and staging.digest == staged.digest:
-            delta_checks.require_sizes(where.files, staging)
-            return staging
-        reason = "the staging table is gone" if staging is None else "the staging table is not the one voted for"
+        return read_staging(where.files, where.relative(staged.place))
     except Refused as refused:
-        reason = refused.what
-    raise Corrupt(
-        f"The rows promised to {where.name} are not at {staged.place} any more: {reason}",
-        remedy="If VACUUM ran with a short retention, restore the files from a backup; else waive this sink for this "
-        "epoch with the provider's command. Nothing was written.",
-    )
+        log.warning("%s", refused.what)
+        return None
 
 
 def _staged(place: str, staging: Staging) -> Staged:

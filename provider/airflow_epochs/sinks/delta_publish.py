@@ -16,13 +16,13 @@ import random
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
-from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks.delta_checks import describe, describe_txn, is_previous
+from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId
+from airflow_epochs.sinks.delta_checks import describe, describe_txn, is_previous, require_sizes
 from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, log_entry, rows_of
+from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
 from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
 from airflow_epochs.sinks.delta_table import (
     App,
@@ -30,17 +30,11 @@ from airflow_epochs.sinks.delta_table import (
     FoundCommit,
     Where,
     commit_in,
-    find_commit,
     first_line,
     newest_checkpoint,
-    open_table,
-    read_marker,
 )
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import Files
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +56,7 @@ class Publication:
     txn: TransactionId
     previous: TransactionId | None
     staging: Staging
+    staged: Staged
     properties: dict[str, str]
 
     @property
@@ -87,31 +82,27 @@ class Publication:
         ]
 
 
-def publish(this: Publication, table: DeltaTable | None, env: Environment) -> FoundCommit | None:
+def publish(this: Publication, env: Environment) -> FoundCommit | None:
     """Make the staged rows visible, once. A repeat finds the first commit and writes nothing.
-
-    Args:
-        this: What to commit.
-        table: The target as just opened, None if there is none.
-        env: Told of the phases.
 
     Returns:
         The log entry that did it; None if it did, but clean-up has removed the entry since.
 
     Raises:
         Altered: The table was changed since the vote.
-        Corrupt: The marker is neither the previous nor this transaction, or the table is another one.
+        Corrupt: The marker is neither the previous nor this transaction, the table is another one, or rows are gone.
         Refused: What lies there is no Delta table.
         OutcomeUnknown: No round came to an end.
     """
-    files = this.where.files
     faults: list[BaseException] = []
+    seen: Look | None = None
+    anchor = Anchor.from_json(this.staging.note.get("anchor"))
     for round_ in range(ROUNDS_MAX):
         if round_:
             time.sleep(random.uniform(0, min(PAUSE_S_MAX, 0.01 * 2**round_)))
         try:
-            table = open_table(this.where) if round_ else table
-            found = _round(this, table, files, env)
+            seen = _look(this, seen.anchor if seen else anchor)
+            found = _round(this, seen, env)
         except BaseException as error:
             if not _says_nothing(error):
                 raise
@@ -129,6 +120,13 @@ def publish(this: Publication, table: DeltaTable | None, env: Environment) -> Fo
     ) from (faults[-1] if faults else None)
 
 
+def _look(this: Publication, anchor: Anchor | None) -> Look:
+    if anchor is not None and (seen := look_on(anchor, this.app, this.where.files)):
+        if seen.marker == Marker.of(this.txn) or is_previous(seen.marker, this.previous):
+            return seen
+    return look(this.where, this.app)
+
+
 def _says_nothing(error: BaseException) -> bool:
     """Whether an error leaves open what happened, so that the table must be looked at.
 
@@ -142,23 +140,43 @@ def _says_nothing(error: BaseException) -> bool:
 _NOT_YET = FoundCommit(-1, 0, None)
 
 
-def _round(this: Publication, table: DeltaTable | None, files: Files, env: Environment) -> FoundCommit | None:
-    """Look, and commit if there is nothing yet; ``_NOT_YET`` if it must be looked again."""
-    marker = read_marker(table, this.app, files) if table is not None else None
-    if table is not None and marker == Marker.of(this.txn):
-        return made_durable(find_commit(files, this.app, this.txn.epoch, table.version()), files)
-    _require_previous(this, marker)
-    if table is None:
+def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | None:
+    """Commit unless the look shows that it has been done; ``_NOT_YET`` if it must be looked again."""
+    files = this.where.files
+    if seen.marker == Marker.of(this.txn):
+        return made_durable(commit_of(seen, this.app, files), files)
+    _require_previous(this, seen.marker)
+    require_promised(this.where, this.staging, this.staged)
+    if seen.version < 0:
         _require_never_there(this)
-        version, shape = 0, _shape_of_new_table(this)
-    else:
-        version, shape = table.version() + 1, None
-        _require_same_table(this, TableShape.of_table(table))
-    entry = _entry(this, version, shape)
+    if seen.shape is not None:
+        _require_same_table(this, seen.shape)
+    version = seen.version + 1
+    entry = _entry(this, version)
     env.reached("delta.commit.before")
     files.write_new(log_entry(version), entry)
     env.reached("delta.commit.after")
     return _landed(this, version, entry, files)
+
+
+def require_promised(where: Where, staging: Staging | None, staged: Staged) -> Staging:
+    """The staged rows are as they were at the vote.
+
+    Raises:
+        Corrupt: They are gone or changed. GLOBAL_COMMIT was decided, so a human must look.
+    """
+    try:
+        if staging is not None and staging.digest == staged.digest:
+            require_sizes(where.files, staging)
+            return staging
+        reason = "the staging table is gone" if staging is None else "the staging table is not the one voted for"
+    except Refused as refused:
+        reason = refused.what
+    raise Corrupt(
+        f"The rows promised to {where.name} are not at {staged.place} any more: {reason}",
+        remedy="If VACUUM ran with a short retention, restore the files from a backup; else waive this sink for this "
+        "epoch with the provider's command. Nothing was written.",
+    )
 
 
 def _landed(this: Publication, version: int, entry: bytes, files: Files) -> FoundCommit | None:
@@ -204,10 +222,10 @@ def _require_never_there(this: Publication) -> None:
         )
 
 
-def _entry(this: Publication, version: int, shape_of_new: TableShape | None) -> bytes:
+def _entry(this: Publication, version: int) -> bytes:
     """The log entry: rows and markers, for a new table also its protocol and metadata."""
     now = now_ms()
-    metadata = shape_of_new.actions(str(uuid.uuid4()), now) if shape_of_new else []
+    metadata = [] if version else _shape_of_new_table(this).actions(str(uuid.uuid4()), now)
     # Spark forgets a transaction without a time as soon as the table has a retention for them.
     signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.signatures()]
     actions = [_commit_info(this, version, now), *metadata, *signatures, *map(this.add_action, this.staging.files)]

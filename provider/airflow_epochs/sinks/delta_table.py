@@ -110,8 +110,7 @@ def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
     if table.transaction_version(app.token_epoch) == epoch:
         return Marker(epoch, table.transaction_version(app.token))
     found = find_commit(files, app, epoch, table.version())
-    note = found.note if found else None
-    return Marker(epoch, TransactionId.parse(note["txn"]).token if note else None)
+    return Marker(epoch, found.token if found else None)
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,10 @@ class FoundCommit:
     version: int
     timestamp_ms: int
     note: JsonDict | None
+
+    @property
+    def token(self) -> int | None:
+        return TransactionId.parse(self.note["txn"]).token if self.note else None
 
 
 def find_commit(files: Files, app: App, epoch: int, newest: int) -> FoundCommit | None:

@@ -1,0 +1,183 @@
+"""Two ways to look at a table agree, and the short one knows when it cannot tell."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.sinks import delta_look
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta_look import Anchor, Look, anchor_at, look, look_on
+from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.storage import LocalFiles
+
+OURS, OTHERS = App.of("orders", "bronze"), App.of("returns", "bronze")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = str(tmp_path / "orders")
+    write_deltalake(path, rows(0))
+    return path
+
+
+@pytest.fixture
+def where(table: str) -> Where:
+    return Where(table, table, {})
+
+
+@pytest.fixture
+def anchor(where: Where) -> Anchor:
+    found = look(where, OURS).anchor
+    assert found is not None
+    return found
+
+
+def go_on(anchor: Anchor, where: Where) -> Look | None:
+    return look_on(anchor, OURS, where.files)
+
+
+def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) -> None:
+    note = json.dumps({"airflow_epochs": {"app": app.epoch, "txn": str(txn)}})
+    names = (
+        {app.epoch: txn.epoch} if by_spark else {app.epoch: txn.epoch, app.token: txn.token, app.token_epoch: txn.epoch}
+    )
+    write_deltalake(
+        table,
+        rows(txn.epoch),
+        mode="append",
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": note},
+            app_transactions=[Transaction(name, version, 1) for name, version in names.items()],
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_ways_see_the_same_version_marker_and_commit(table: str, where: Where, anchor: Anchor, seed: int) -> None:
+    dice = random.Random(seed)
+    epoch = 0
+    for _ in range(8):
+        match dice.choice(["ours", "spark", "theirs", "append", "compact", "delete"]):
+            case "ours" | "spark" as way:
+                epoch += 1
+                signed(table, OURS, transaction(epoch), by_spark=way == "spark")
+            case "theirs":
+                signed(table, OTHERS, transaction(epoch + 1, pipeline="returns"))
+            case "append":
+                write_deltalake(table, rows(1), mode="append")
+            case "compact":
+                DeltaTable(table).optimize.compact()
+            case "delete":
+                DeltaTable(table).delete("id = 1")
+        full, short = look(where, OURS), go_on(anchor, where)
+        assert short is not None
+        assert (short.version, short.marker, short.anchor) == (full.version, full.marker, full.anchor)
+        assert delta_look.commit_of(short, OURS, where.files) == delta_look.commit_of(full, OURS, where.files)
+        if dice.random() < 0.3 and short.anchor:
+            anchor = short.anchor
+
+
+def cleaned_up(table: str) -> None:
+    for number in range(3):
+        write_deltalake(table, rows(number), mode="append")
+    DeltaTable(table).create_checkpoint()
+    for version in (1, 2):
+        Path(table, "_delta_log", f"{version:020}.json").unlink()
+
+
+def replaced(table: str) -> None:
+    shutil.rmtree(table)
+    write_deltalake(table, rows(5))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"}),
+        lambda table: DeltaTable(table).alter.add_constraint({"small": "id < 100"}),
+        lambda table: write_deltalake(table, rows(1, x=[1]), mode="append", schema_mode="merge"),
+        cleaned_up,
+        replaced,
+        shutil.rmtree,
+    ],
+)
+def test_the_short_way_asks_deltalake_when_it_cannot_tell(
+    table: str, where: Where, anchor: Anchor, change: Callable[[str], None]
+) -> None:
+    change(table)
+    assert go_on(anchor, where) is None
+
+
+def test_the_short_way_ends_after_too_many_entries(
+    table: str, where: Where, anchor: Anchor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        write_deltalake(table, rows(number), mode="append")
+    monkeypatch.setattr(delta_look, "ENTRIES_MAX", 5)
+    assert go_on(anchor, where) is not None
+    monkeypatch.setattr(delta_look, "ENTRIES_MAX", 4)
+    assert go_on(anchor, where) is None
+
+
+@pytest.mark.parametrize("marker", [None, Marker(3, 9), Marker(3, None)])
+def test_an_anchor_survives_json(where: Where, marker: Marker | None) -> None:
+    anchor = anchor_at(0, marker, where.files)
+    assert anchor is not None
+    assert Anchor.from_json(json.loads(json.dumps(anchor.as_json()))) == anchor
+
+
+def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, world, reads = DeltaSink("bronze", table, checkpoint_every=10), World(), []
+    first, second, third = (transaction(epoch) for epoch in (1, 2, 3))
+    run_epoch(sink, first, None, rows(1), world)
+
+    def committed(txn: TransactionId, previous: TransactionId) -> int:
+        attempt = attempt_of(txn, previous)
+        staged = promised(sink.vote(attempt, stage(sink, attempt, rows(txn.epoch), world), world))
+        read, names, opened = LocalFiles.read, LocalFiles.names, delta_look.open_table
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalFiles, "read", lambda self, path: (reads.append(path), read(self, path))[1])
+            patched.setattr(LocalFiles, "names", lambda self, path: (listed(path), names(self, path))[1])
+            patched.setattr(delta_look, "open_table", lambda where: pytest.fail("deltalake lists the log") or opened)
+            reads.clear()
+            sink.commit(attempt, staged, world)
+        return len(reads)
+
+    def listed(folder: str) -> None:
+        assert folder.startswith("epochs/"), "the table's own log was listed"
+
+    young = committed(second, first)
+    for version in range(DeltaTable(table).version() + 1, 1_000):
+        entry = {"commitInfo": {"timestamp": 1, "operation": "WRITE"}}
+        Path(table, "_delta_log", f"{version:020}.json").write_text(json.dumps(entry))
+    sink.maintain("orders", 2, world)
+    assert committed(third, second) == young
+    assert ids_in(table) == [0, 1, 2, 3]
+
+
+def test_a_stale_look_below_the_newest_checkpoint_is_not_taken_for_a_commit(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that slept while the log was cleaned up would find its version free again."""
+    sink, world = DeltaSink("bronze", table), World()
+    attempt = attempt_of(transaction(1))
+    staged = promised(sink.vote(attempt, stage(sink, attempt, rows(1), world), world))
+
+    def clean_up() -> None:
+        world.at.clear()
+        cleaned_up(table)
+        Path(table, "_delta_log", f"{0:020}.json").unlink()
+
+    world.at["delta.commit.before"] = clean_up
+    sink.commit(attempt, staged, world)
+    assert ids_in(table) == [0, 0, 1, 1, 2]
+    assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
