@@ -234,7 +234,7 @@ SparkConnect("spark").runner(spark_world.Env(connection)).run(job, {session!r})
     finally:
         client.send_signal(signal.SIGKILL)
         client.wait()
-    assert busy(connect, session)
+    wait_until(lambda: busy(connect, session), 20)  # it goes on without its client
     runner.stop(session)
     wait_until(lambda: not busy(connect, session), 20)
     assert not list(table.rglob("*.json"))

@@ -23,6 +23,7 @@ from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import failures, jobs, kafka_read, user_files
+from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +103,9 @@ class ConnectRunner:
 
     def stop(self, session: JsonDict) -> None:
         """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
+        if session["kind"] != KIND:
+            stop_session(session, self._env)
+            return
         try:
             with self._session(session) as spark:
                 interrupted = _bounded(spark.interruptAll, RELEASE_TIMEOUT_S, "interrupting")
@@ -133,8 +137,10 @@ class ConnectRunner:
         _refuse_if_nobody_listens(url, session["conn_id"])
         with _connect_mode():
             spark = _client(f"{url};session_id={session['session_id']}")
+            spark.release_session_on_close = False  # there is nothing to release before the first answer
             try:
                 _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {_shown(url)}")
+                spark.release_session_on_close = True
                 yield spark
             finally:
                 _release(spark)
@@ -192,7 +198,7 @@ def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
         raise outcome["error"]
     if "value" not in outcome:
         raise NotApplied(
-            f"{doing} took longer than {seconds:.0f} s.",
+            f"{doing} took longer than {seconds:g} s.",
             remedy="Look at the Spark Connect server; then retry the task.",
         )
     return outcome["value"]  # type: ignore[no-any-return]

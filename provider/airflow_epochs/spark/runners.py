@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,9 @@ if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
     from airflow_epochs.model import JsonDict
     from airflow_epochs.spark.connect import ConnectRunner
+    from airflow_epochs.spark.submit import SubmitRunner
+
+log = logging.getLogger(__name__)
 
 
 class SparkConnect:
@@ -44,6 +48,84 @@ class SparkConnect:
     def spec(self) -> JsonDict:
         """This configuration as JSON; no secrets."""
         return {"kind": "spark_connect", **vars(self)}
+
+
+class SparkSubmit:
+    """Run Spark by spark-submit: one application per job, on any master that the Spark provider knows.
+
+    Args:
+        conn_id: Airflow connection of type ``spark``: master, deploy mode, queue, Kerberos.
+        conf: Spark settings of the application.
+        jars, packages, py_files: As spark-submit takes them; Delta's and Kafka's jars must be among them or on
+            the cluster.
+        properties_file: Used by spark-submit in place of its ``spark-defaults.conf``.
+        deploy_mode: ``client`` or ``cluster``; None: as the connection says.
+        name: The application's name in Spark's UI.
+        work_url: A folder that the driver and this task can write and read; needed in cluster mode.
+        work_conn_id: The connection with the credentials of ``work_url``, if it is on an object store.
+        secrets_conf: Prefix of settings *on the cluster* that hold Kafka's credentials; for cluster mode.
+    """
+
+    template_fields: Sequence[str] = (
+        "conn_id",
+        "conf",
+        "jars",
+        "packages",
+        "py_files",
+        "properties_file",
+        "name",
+        "work_url",
+        "work_conn_id",
+    )
+
+    def __init__(
+        self,
+        conn_id: str = "spark_default",
+        *,
+        conf: Mapping[str, Any] | None = None,
+        jars: str | None = None,
+        packages: str | None = None,
+        py_files: str | None = None,
+        properties_file: str | None = None,
+        deploy_mode: str | None = None,
+        name: str = "airflow-epochs",
+        work_url: str | None = None,
+        work_conn_id: str | None = None,
+        secrets_conf: str | None = None,
+    ) -> None:
+        if deploy_mode not in (None, "client", "cluster"):
+            raise ValueError(f"deploy_mode must be 'client' or 'cluster', not {deploy_mode!r}")
+        self.conn_id = conn_id
+        self.conf = _strings(conf)
+        self.jars = jars
+        self.packages = packages
+        self.py_files = py_files
+        self.properties_file = properties_file
+        self.deploy_mode = deploy_mode
+        self.name = name
+        self.work_url = work_url
+        self.work_conn_id = work_conn_id
+        self.secrets_conf = secrets_conf
+
+    def runner(self, env: Environment) -> SubmitRunner:
+        """What runs jobs in one task process."""
+        from airflow_epochs.spark.submit import SubmitRunner
+
+        return SubmitRunner(self, env)
+
+    def spec(self) -> JsonDict:
+        """This configuration as JSON; no secrets."""
+        return {"kind": "spark_submit", **vars(self)}
+
+
+def stop_session(session: JsonDict, env: Environment) -> None:
+    """End a recorded session of either kind: a DAG may change from one to the other between two tries."""
+    if session["kind"] == "spark_connect":
+        SparkConnect(session["conn_id"]).runner(env).stop(session)
+    elif session["kind"] == "spark_submit":
+        SparkSubmit(session["conn_id"]).runner(env).stop(session)
+    else:
+        log.warning("a Spark session of unknown kind %r is left alone", session["kind"])
 
 
 def _strings(conf: Mapping[str, Any] | None) -> dict[str, str]:

@@ -1,0 +1,115 @@
+"""The program that spark-submit runs: one job, its plan from a file, its report into a file or a shared folder.
+
+    main.py --plan PLAN --digest SHA256 --report WHERE --session TOKEN [--secrets FILE | --secrets-conf PREFIX]
+
+The digest says that the plan is the one that the task wrote. Credentials come by a file that only its owner can
+read and that is removed as soon as it has been read, or from settings that lie on the cluster: never by
+arguments, and never as settings of a submit, which Spark shows in its UI and event log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.spark import failures, jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JsonDict = dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the job. Exit code 0: the report holds its result; 1: the report holds its error."""
+    given = _parser().parse_args(argv)
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    try:
+        report = _report(spark, given)
+        _leave(spark, given.report, report)
+    finally:
+        spark.stop()
+    if error := report.get("error"):
+        print(f"{error['type']}: {error['what']}", file=sys.stderr)
+    return 1 if "error" in report else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    for name in ("plan", "digest", "report", "session"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--secrets")
+    parser.add_argument("--secrets-conf")
+    return parser
+
+
+def _report(spark: SparkSession, given: argparse.Namespace) -> JsonDict:
+    secrets: dict[str, str] = {}
+    doing = "The Spark job"
+    try:
+        secrets = _secrets(spark, given)
+        plan = _plan(given.plan, given.digest)
+        doing = f"The Spark job {plan['kind']!r}"
+        return {"result": jobs.run(spark, plan["kind"], plan["args"], secrets)}
+    except Exception as error:
+        return {"error": error_as_json(failures.of_spark(error, doing, secrets.values()))}
+
+
+def _plan(where: str, digest: str) -> JsonDict:
+    from pyspark import SparkFiles
+
+    # In cluster mode it travelled with --files: YARN puts it into the working folder, others where SparkFiles says.
+    name = Path(where).name
+    found = [path for path in (Path(where), Path(name), Path(SparkFiles.get(name))) if path.is_file()]
+    content = found[0].read_bytes() if found else b""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise NotApplied(
+            f"The plan {where} did not reach Spark's driver as the task wrote it.",
+            remedy="Retry the task; it writes a new one.",
+        )
+    plan: JsonDict = json.loads(content)
+    return plan
+
+
+def _secrets(spark: SparkSession, given: argparse.Namespace) -> dict[str, str]:
+    if given.secrets:
+        path = Path(given.secrets)
+        secrets: dict[str, str] = json.loads(path.read_bytes())
+        path.unlink()
+        return secrets
+    if given.secrets_conf:
+        conf = dict(spark.sparkContext.getConf().getAll())
+        prefix = given.secrets_conf
+        return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
+    return {}
+
+
+def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
+    """Write the report: into a local file, or as a text file below a URL that the whole cluster reaches."""
+    text = json.dumps(report)
+    if "://" not in where:
+        Path(where).write_text(text, encoding="utf-8")
+        return
+    spark.createDataFrame([(text,)], "report string").coalesce(1).write.mode("overwrite").text(where)
+
+
+def error_as_json(error: EpochError) -> JsonDict:
+    return {"type": type(error).__name__, "what": error.what, "remedy": error.remedy}
+
+
+def error_from_json(told: JsonDict) -> EpochError:
+    """The error that the driver reported: Refused stays Refused, all else is NotApplied."""
+    kind = Refused if told["type"] == "Refused" else NotApplied
+    return kind(told["what"], remedy=told["remedy"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

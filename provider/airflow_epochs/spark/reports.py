@@ -1,0 +1,38 @@
+"""Read what Spark's driver has left: a local file, or a text file in a folder on a store that both reach."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.model import JsonDict
+
+
+def take(where: str, connection: Connection | None) -> JsonDict | None:
+    """The report, or None if the driver left none. One in a shared folder is removed.
+
+    Args:
+        where: A local path, or the URL of a folder that Spark wrote as text.
+        connection: Has the credentials of an object store.
+    """
+    text = _from_folder(where, connection) if "://" in where else _from_file(Path(where))
+    return json.loads(text) if text else None
+
+
+def _from_file(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _from_folder(url: str, connection: Connection | None) -> str | None:
+    from airflow_epochs.storage import open_files, storage_options
+
+    root, _, folder = url.rpartition("/")
+    files = open_files(root, storage_options(connection))
+    names = files.names(folder)
+    if "_SUCCESS" not in names:
+        return None
+    parts = sorted(name for name in names if name.startswith("part-"))
+    text = b"".join(files.read(f"{folder}/{part}") or b"" for part in parts).decode()
+    files.delete(folder)
+    return text

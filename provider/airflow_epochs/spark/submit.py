@@ -1,0 +1,238 @@
+"""Run jobs by spark-submit, through the Airflow Spark provider's hook: local, standalone, YARN and Kubernetes masters.
+
+Client mode: the plan, the report and the credentials are files in a folder that only this user can read. Cluster
+mode (YARN, Kubernetes): the plan travels with ``--files``, the report comes back below ``work_url``, and the
+credentials must already be settings of the cluster.
+
+A session is a token among the arguments of every process of the submit. A later try on the same host finds the
+JVM of a killed one by it, exactly, and ends it. On another host, or in cluster mode, the work goes on and harms
+nobody: its places are its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_epochs.environment import Connection, Environment, SparkJob
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.spark import failures, kafka_read, main, processes, reports, user_files
+from airflow_epochs.spark.runners import stop_session
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    from airflow_epochs.spark.runners import SparkSubmit
+
+log = logging.getLogger(__name__)
+
+KIND = "spark_submit"
+SESSION_CONF = "spark.airflow_epochs.session"
+CLIENT, CLUSTER = "client", "cluster"
+_PACKAGE = Path(__file__).parents[1]
+_DRIVER_FILES = ("__init__.py", "errors.py", "spark/*.py")
+_DEFAULT_CONF = {
+    kafka_read.REDACTION_CONF: kafka_read.REDACTION,
+    # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.
+    "spark.sql.pyspark.jvmStacktrace.enabled": "true",
+    **kafka_read.SESSION_CONF,
+}
+
+
+class SubmitRunner:
+    """An ``environment.SparkRunner`` that submits one Spark application per job."""
+
+    def __init__(self, config: SparkSubmit, env: Environment) -> None:
+        self._config, self._env = config, env
+        self._running: list[tuple[JsonDict, SparkSubmitHook]] = []
+
+    def new_session(self) -> JsonDict:
+        return {
+            "kind": KIND,
+            "conn_id": self._config.conn_id,
+            "session_id": str(uuid.uuid4()),
+            "host": socket.gethostname(),
+        }
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        """Submit an application for ``job`` and wait for its end.
+
+        Raises:
+            Refused: The job is wrong, or cannot be run this way.
+            NotApplied: The submit or the job failed.
+        """
+        session = session or self.new_session()
+        connection = self._env.connection(self._config.conn_id)
+        mode = _deploy_mode(self._config, connection)
+        self._refuse_what_cannot_work(job, connection, mode)
+        with tempfile.TemporaryDirectory(prefix="airflow-epochs-") as folder:
+            submit = _Submit(Path(folder), job, session, self._config, mode)
+            failure = self._submit(submit, session)
+            return self._outcome(submit, job, failure)
+
+    def stop(self, session: JsonDict) -> None:
+        """End what is left of a submit on this host. An ended or unknown one, or another host's, is fine."""
+        if session["kind"] != KIND:
+            stop_session(session, self._env)
+        elif session["host"] == socket.gethostname():
+            processes.end_all_with(session["session_id"])
+
+    def cancel(self) -> None:
+        """Stop what ``run`` is doing now; for ``on_kill``."""
+        for session, hook in list(self._running):
+            try:
+                hook.on_kill()
+            except Exception as error:
+                log.warning("the Spark hook could not end the application: %s", error)
+            self.stop(session)
+
+    def _refuse_what_cannot_work(self, job: SparkJob, connection: Connection, mode: str) -> None:
+        if mode == CLIENT:
+            return
+        if _master(connection).startswith("spark://"):
+            raise Refused(
+                "Spark has no cluster mode for Python applications on standalone clusters.",
+                remedy=f"Set deploy-mode of connection {connection.conn_id} to client.",
+            )
+        if not self._config.work_url:
+            raise Refused(
+                "In cluster mode the driver's report needs a place that the task can read.",
+                remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that both reach.",
+            )
+        if job.secrets and not self._config.secrets_conf:
+            raise Refused(
+                "In cluster mode the Kafka connection's credentials would have to travel as readable settings.",
+                remedy="Put them on the cluster as settings 'PREFIXkafka.sasl.jaas.config' and so on, and give "
+                "SparkSubmit(secrets_conf='PREFIX').",
+            )
+
+    def _submit(self, submit: _Submit, session: JsonDict) -> Exception | None:
+        """Run spark-submit to its end. A failure is returned: the driver's own report says more."""
+        hook = submit.hook()
+        self._running.append((session, hook))
+        try:
+            hook.submit(str(submit.application), env=_environment())
+            return None
+        except FileNotFoundError as error:
+            raise Refused(
+                f"There is no {error.filename} on this worker's PATH.",
+                remedy="Install pyspark into Airflow's environment, or a Spark distribution, on every worker.",
+            ) from error
+        except Exception as error:
+            return error
+        finally:
+            self._running.remove((session, hook))
+            pipe = getattr(getattr(hook, "_submit_sp", None), "stdout", None)
+            if pipe:
+                pipe.close()  # the hook leaves it to the garbage collector
+
+    def _outcome(self, submit: _Submit, job: SparkJob, failure: Exception | None) -> JsonDict:
+        report = reports.take(submit.report, self._storage())
+        if report is not None and "error" in report:
+            raise main.error_from_json(report["error"])
+        if report is None or failure is not None:
+            said = failures.scrubbed(str(failure or "the driver left no report"), job.secrets.values())
+            raise NotApplied(
+                f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
+                remedy="Look at the driver's log above; the task may be retried or cleared.",
+            )
+        result: JsonDict = report["result"]
+        return result
+
+    def _storage(self) -> Connection | None:
+        return self._env.connection(self._config.work_conn_id) if self._config.work_conn_id else None
+
+
+class _Submit:
+    """One submit: its files and its hook."""
+
+    def __init__(self, folder: Path, job: SparkJob, session: JsonDict, config: SparkSubmit, mode: str) -> None:
+        self._config, self._mode, self._token = config, mode, session["session_id"]
+        self.application = _write(folder / "airflow_epochs_main.py", (Path(main.__file__)).read_bytes())
+        self._packed = self._pack(folder, job)
+        plan = json.dumps({"kind": job.kind, "args": _with_source(job.args)}).encode()
+        self._plan = _write(folder / f"plan-{self._token}.json", plan)
+        self._digest = hashlib.sha256(plan).hexdigest()
+        work_url = config.work_url and config.work_url.rstrip("/")
+        self.report = f"{work_url}/{self._token}" if work_url else str(folder / "report.json")
+        self._secrets = None
+        if job.secrets and mode == CLIENT:
+            self._secrets = _write(folder / "secrets.json", json.dumps(job.secrets).encode())
+
+    def hook(self) -> SparkSubmitHook:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        config = self._config
+        return SparkSubmitHook(
+            conn_id=config.conn_id,
+            conf={**_DEFAULT_CONF, **config.conf, SESSION_CONF: self._token},
+            name=config.name,
+            jars=config.jars,
+            packages=config.packages,
+            py_files=",".join([*map(str, self._packed), *([config.py_files] if config.py_files else [])]),
+            files=str(self._plan) if self._mode == CLUSTER else None,
+            properties_file=config.properties_file,
+            deploy_mode=config.deploy_mode,
+            application_args=self._arguments(),
+        )
+
+    def _arguments(self) -> list[str]:
+        arguments = ["--plan", str(self._plan), "--digest", self._digest, "--report", self.report]
+        arguments += ["--session", self._token]
+        if self._secrets:
+            arguments += ["--secrets", str(self._secrets)]
+        elif self._mode == CLUSTER and self._config.secrets_conf:
+            arguments += ["--secrets-conf", self._config.secrets_conf]
+        return arguments
+
+    def _pack(self, folder: Path, job: SparkJob) -> list[Path]:
+        archives = [driver_code()]
+        if job.files and (siblings := user_files.siblings_of(job.files[0], job.files[1:])):
+            archives.append(user_files.archive(siblings))
+        return [_write(folder / user_files.archive_name(content), content) for content in archives]
+
+
+def driver_code() -> bytes:
+    """What Spark's driver needs of this package: the standard library and pyspark are all it imports."""
+    files = (file for pattern in _DRIVER_FILES for file in _PACKAGE.glob(pattern))
+    return user_files.archive({str(file.relative_to(_PACKAGE.parent)): file for file in files})
+
+
+def _with_source(args: JsonDict) -> JsonDict:
+    """The arguments with the transform's text: in cluster mode the driver does not have the file."""
+    if "transform" not in args:
+        return args
+    transform = args["transform"]
+    return {**args, "transform": {**transform, "source": user_files.read_source(transform["path"])}}
+
+
+def _write(path: Path, content: bytes) -> Path:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    return path
+
+
+def _master(connection: Connection) -> str:
+    host = connection.host or ""
+    return host if "://" in host or not connection.port else f"{connection.conn_type}://{host}"
+
+
+def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
+    return config.deploy_mode or connection.extra.get("deploy-mode") or CLIENT
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, less the marks of a Connect client, with its Python's programs on the PATH."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_CONNECT_MODE")}
+    environment.pop("SPARK_REMOTE", None)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    return environment

@@ -1,0 +1,212 @@
+"""Staging by real spark-submits: local[2], and a standalone cluster with two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+import spark_world
+from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.runners import SparkSubmit
+from airflow_epochs.spark.submit import SubmitRunner
+from stack.broker import Broker
+from stack.jars import Jars
+from stack.standalone import StandaloneCluster
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
+
+ORDERS = f"{APPS / 'orders.py'}:orders"
+PASSWORD = "hunter2-secret"
+
+
+@pytest.fixture(scope="module")
+def topic(broker: Broker) -> Topic:
+    """100 records: every tenth is not a number."""
+    return produce(broker.bootstrap, [str(number) if number % 10 else "bad" for number in range(100)])
+
+
+@pytest.fixture(scope="module")
+def settings(jars: Jars) -> dict[str, str]:
+    return {
+        "spark.jars": ",".join(str(path) for path in jars.paths("spark")),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "700m",
+    }
+
+
+@pytest.fixture(autouse=True)
+def _spark_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+
+def runner_on(
+    master: str, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], work_url: str | None = None
+) -> SubmitRunner:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": master}))
+    env = Env(Connection(conn_id="spark", conn_type="spark", host=master))
+    return SparkSubmit("spark", conf=conf, work_url=work_url).runner(env)
+
+
+class Watcher:
+    """Collects the arguments of every process of a session while a test runs."""
+
+    def __init__(self, token: str) -> None:
+        self.token, self.seen, self.done = token, set[str](), threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        while not self.done.wait(0.05):
+            self.seen.update(" ".join(process.cmdline()) for process in with_token(self.token))
+
+
+def with_token(token: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter(["cmdline"]):
+        if any(token in argument for argument in process.info["cmdline"] or []):
+            yield process
+
+
+def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    conf = {**settings, "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}"}
+    conf["spark.eventLog.compress"] = "false"
+    runner = runner_on("local[2]", monkeypatch, conf, work_url=f"file://{tmp_path / 'work'}")
+    session = runner.new_session()
+    tables = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
+    job = stage_job(topic, ORDERS, tables, secrets={"kafka.ssl.keystore.password": PASSWORD})
+    with Watcher(session["session_id"]) as watcher:
+        report = runner.run(job, session)
+    assert report["metrics"]["rows_in"] == 100
+    assert report["metrics"]["rows_out"] == {"orders": 90, "rejected": 10}
+    assert len(staged_rows(tables["orders"])) == 90
+    assert 13 in {row["amount"] for row in staged_rows(tables["orders"])}
+    assert any("airflow_epochs_main.py" in arguments for arguments in watcher.seen)
+    assert not [arguments for arguments in watcher.seen if PASSWORD in arguments]
+    told = "".join(path.read_text(errors="replace") for path in events.rglob("*") if path.is_file())
+    assert "SparkListenerSQLExecutionStart" in told
+    assert PASSWORD not in told
+    assert list((tmp_path / "work").iterdir()) == []
+    assert list(with_token(session["session_id"])) == []
+
+
+def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text("def f(batch, epoch):\n    factor = 1 / 0\n")
+    runner = runner_on("local[2]", monkeypatch, settings)
+    with pytest.raises(Refused) as refused:
+        runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+    assert "factor = 1 / 0" in refused.value.what
+    assert "clear the stage task" in refused.value.remedy
+
+
+def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
+    topic: Topic,
+    settings: dict[str, str],
+    standalone: StandaloneCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    conf = {**settings, "spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+    conf["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
+    tables = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
+    report = runner_on(standalone.master, monkeypatch, conf).run(stage_job(topic, ORDERS, tables))
+    assert report["metrics"]["rows_in"] == 100
+    assert {(row["partition"], row["offset"]) for table in tables.values() for row in staged_rows(table)} == {
+        (partition, offset) for partition in (0, 1) for offset in range(50)
+    }
+    executors = re.findall(r"Launching executor app-\S+/(\d+)", standalone_log(standalone))
+    assert len(set(executors)) == 2
+
+
+def standalone_log(cluster: StandaloneCluster) -> str:
+    return "".join(process.log.read_text() for process in cluster.processes)
+
+
+SLOW = """
+    from pathlib import Path
+    def f(batch, epoch):
+        Path({flag!r}).touch()
+        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
+        return batch.sparkSession.sql(many)
+"""
+
+
+def test_what_a_killed_submit_left_running_is_ended_by_its_session(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    flag, path, table = tmp_path / "started", tmp_path / "app.py", tmp_path / "t"
+    path.write_text(dedent(SLOW.format(flag=str(flag))))
+    runner = runner_on("local[2]", monkeypatch, settings)
+    session = runner.new_session()
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(spark_world.__file__).parent)!r})
+from pathlib import Path
+import spark_world
+from airflow_epochs.environment import Connection
+from airflow_epochs.spark.runners import SparkSubmit
+topic = spark_world.Topic(**{vars(topic)!r})
+job = spark_world.stage_job(topic, {f"{path}:f"!r}, {{"one": Path({str(table)!r})}})
+env = spark_world.Env(Connection(conn_id="spark", conn_type="spark", host="local[2]"))
+import json
+session = json.loads(sys.stdin.read())
+SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
+"""
+    task = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert task.stdin is not None
+        task.stdin.write(json.dumps(session).encode())
+        task.stdin.close()
+        wait_until(flag.exists, 120)
+    finally:
+        task.send_signal(signal.SIGKILL)
+        task.wait()
+    orphans = list(with_token(session["session_id"]))
+    assert any("java" in os.path.basename(orphan.cmdline()[0]) for orphan in orphans)
+    runner.stop({**session, "host": "another-host"})
+    assert all(orphan.is_running() for orphan in orphans)
+    runner.stop(session)
+    assert list(with_token(session["session_id"])) == []
+    assert not list(table.rglob("*.json"))
+    runner.stop(session)  # a repeat is fine
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        time.sleep(0.1)

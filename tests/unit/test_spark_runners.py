@@ -1,0 +1,188 @@
+"""Configuration of the two ways to run Spark, and what they refuse without starting anything."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spark_world import Env
+
+from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.spark import connect, kafka_read
+from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
+
+JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
+SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server
+
+
+def connect_to(port: int) -> Env:
+    return Env(Connection(conn_id="spark", conn_type="spark_connect", host="127.0.0.1", port=port))
+
+
+def submit_to(master: str, **extra: str) -> Env:
+    return Env(Connection(conn_id="spark", conn_type="spark", host=master, extra=extra))
+
+
+def test_configurations_import_no_spark_and_no_airflow() -> None:
+    program = "import sys, airflow_epochs.spark.runners as r; r.SparkConnect(); r.SparkSubmit();"
+    program += "print([m for m in ('pyspark', 'airflow', 'grpc') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_specifications_are_json() -> None:
+    for config in (SparkConnect(session_conf={"a": True}), SparkSubmit(conf={"a": True, "b": 2})):
+        assert json.loads(json.dumps(config.spec())) == config.spec()
+    assert SparkSubmit(conf={"a": True, "b": 2}).conf == {"a": "true", "b": "2"}
+
+
+@pytest.mark.parametrize("config", [SparkConnect(), SparkSubmit()])
+def test_templated_fields_are_attributes(config: SparkConnect | SparkSubmit) -> None:
+    assert all(hasattr(config, name) for name in config.template_fields)
+
+
+@pytest.mark.parametrize(
+    ("connection", "url"),
+    [
+        ({"host": "h"}, "sc://h/;user_id=airflow"),
+        ({"host": "sc://h", "port": 15003}, "sc://h:15003/;user_id=airflow"),
+        (
+            {"host": "h", "port": 1, "login": "me@x", "password": "a;b=c", "extra": {"use_ssl": True}},
+            "sc://h:1/;user_id=me%40x;token=a%3Bb%3Dc;use_ssl=True",
+        ),
+    ],
+)
+def test_the_address_is_that_of_the_spark_providers_hook(
+    connection: dict[str, object], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    plain = Connection(conn_id="spark", conn_type="spark_connect", **connection)  # type: ignore[arg-type]
+    assert connect.connection_url(plain) == url
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK",
+        json.dumps({"conn_type": "spark_connect", **connection, "login": plain.login or connect.DEFAULT_USER}),
+    )
+    assert SparkConnectHook("spark").get_connection_url() == url
+
+
+def test_an_address_with_a_path_or_without_a_host_is_refused() -> None:
+    for host in (None, "sc://h/path"):
+        with pytest.raises(Refused):
+            connect.connection_url(Connection(conn_id="spark", conn_type="spark_connect", host=host))
+
+
+def test_a_connect_server_that_is_down_is_named_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        runner, began = SparkConnect("spark").runner(connect_to(port)), time.monotonic()
+        with pytest.raises(NotApplied, match=rf"127\.0\.0\.1:{port} \(connection spark\)"):
+            runner.run(JOB)
+        runner.stop(runner.new_session())
+    assert time.monotonic() - began < 5
+
+
+def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(listener: socket.socket) -> None:
+    config = SparkConnect("spark", connect_timeout_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(NotApplied, match=r"longer than 0\.5 s"):
+        config.runner(connect_to(listener.getsockname()[1])).run(JOB)
+    assert time.monotonic() - began < 10
+
+
+def test_an_unknown_connection_is_refused_by_both() -> None:
+    for config in (SparkConnect("nope"), SparkSubmit("nope")):
+        with pytest.raises(Refused, match="'nope'"):
+            config.runner(Env()).run(JOB)
+
+
+def test_sessions_are_json_without_secrets_and_never_the_same() -> None:
+    for runner in (SparkConnect("spark").runner(Env()), SparkSubmit("spark").runner(Env())):
+        first, second = runner.new_session(), runner.new_session()
+        assert json.loads(json.dumps(first)) == first
+        assert first["session_id"] != second["session_id"]
+
+
+def test_each_runner_stops_sessions_of_the_other_kind() -> None:
+    env = Env()
+    by_connect, by_submit = SparkConnect("spark").runner(env), SparkSubmit("spark").runner(env)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()", (session := by_submit.new_session())["session_id"]],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        by_connect.stop(session)
+        child.wait(10)
+    finally:
+        assert child.stdin is not None
+        child.stdin.close()
+    by_submit.stop(by_connect.new_session())  # of a connection that is gone: nothing to stop
+    by_submit.stop({"kind": "another"})
+
+
+def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
+    cluster = {"deploy-mode": "cluster"}
+    for env, config, job, said in (
+        (submit_to("spark://h:7077", **cluster), SparkSubmit("spark", work_url="file:///w"), JOB, "standalone"),
+        (submit_to("yarn", **cluster), SparkSubmit("spark"), JOB, "work_url"),
+        (submit_to("yarn"), SparkSubmit("spark", deploy_mode="cluster"), JOB, "work_url"),
+        (submit_to("yarn", **cluster), SparkSubmit("spark", work_url="file:///w"), SECRET_JOB, "secrets_conf"),
+    ):
+        with pytest.raises(Refused) as refused:
+            config.runner(env).run(job)
+        assert said in str(refused.value)
+
+
+def test_an_unknown_deploy_mode_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'client' or 'cluster'"):
+        SparkSubmit(deploy_mode="Client")
+
+
+def test_a_worker_without_spark_submit_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(Refused, match="spark-submit on this worker's PATH"):
+        SparkSubmit("spark").runner(submit_to("local[1]")).run(JOB)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "covers"),
+    [
+        (kafka_read.REDACTION, True),
+        (r"(?s).*kafka\.(sasl|ssl)\..*", True),
+        (r"(?s)\A.*kafka\.(sasl|ssl)\..*", True),
+        (r".*kafka\.(sasl|ssl)\..*", True),
+        (r"kafka\.sasl\..*", False),
+        (r"password=\S+", False),
+        ("x", False),
+        ("", False),
+        (r"(?<name>kafka.*", False),
+    ],
+)
+def test_a_redaction_pattern_covers_kafkas_credentials_or_not(pattern: str, covers: bool) -> None:
+    assert kafka_read._covers(pattern) is covers
+
+
+def test_our_redaction_pattern_takes_no_time_on_a_plan_of_a_megabyte() -> None:
+    import re
+
+    began = time.monotonic()
+    assert re.sub(kafka_read.REDACTION, "", "project [a, b]\n" * 70_000)
+    assert time.monotonic() - began < 1

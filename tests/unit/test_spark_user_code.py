@@ -1,0 +1,148 @@
+"""Loading the user's transform file, and finding the modules it needs."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark import transform, user_files
+
+ARGS: dict[str, Any] = {
+    "epoch": 3,
+    "attempt": 2,
+    "pipeline": "p",
+    "now": "2026-01-02T03:04:05+00:00",
+    "seed": 77,
+    "txn_id": "p/3/2/x",
+}
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__slash__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def app(folder: Path, function: str = "f") -> dict[str, str]:
+    return {"path": str(folder / "app.py"), "function": function}
+
+
+def test_only_imported_siblings_are_shipped_with_what_they_import_in_turn(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        app="import a, os\ndef f(batch, epoch):\n    from package.inner import x\n",
+        a="import b",
+        b="import app",
+        unused="",
+        package__slash____init__="",
+        package__slash__inner="import c\nx = 1",
+        c="",
+    )
+    (tmp_path / "package" / "data.json").write_text("{}")
+    assert sorted(user_files.siblings_of(str(tmp_path / "app.py"))) == [
+        "a.py",
+        "b.py",
+        "c.py",
+        "package/__init__.py",
+        "package/data.json",
+        "package/inner.py",
+    ]
+
+
+def test_files_named_explicitly_are_shipped_although_nothing_imports_them(tmp_path: Path) -> None:
+    write(tmp_path, app="", plugin="import helper", helper="")
+    found = user_files.siblings_of(str(tmp_path / "app.py"), [str(tmp_path / "plugin.py")])
+    assert sorted(found) == ["helper.py", "plugin.py"]
+
+
+def test_equal_modules_make_an_equal_archive_and_others_another_name(tmp_path: Path) -> None:
+    write(tmp_path, app="import a", a="x = 1")
+    first = user_files.archive(user_files.siblings_of(str(tmp_path / "app.py")))
+    (tmp_path / "a.py").touch()
+    assert user_files.archive(user_files.siblings_of(str(tmp_path / "app.py"))) == first
+    write(tmp_path, a="x = 2")
+    second = user_files.archive(user_files.siblings_of(str(tmp_path / "app.py")))
+    assert user_files.archive_name(first) != user_files.archive_name(second)
+    assert zipfile.ZipFile(io.BytesIO(second)).read("a.py") == b"x = 2"
+
+
+def test_modules_too_large_to_ship_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, app="import a", a="x = 1")
+    monkeypatch.setattr(user_files, "SIZE_MAX", 4)
+    with pytest.raises(Refused, match="5 bytes, more than 4"):
+        user_files.archive(user_files.siblings_of(str(tmp_path / "app.py")))
+
+
+def test_a_sibling_that_is_not_python_is_refused_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, app="import a", a="\nx = = 1")
+    with pytest.raises(Refused, match=r"a\.py is not valid Python: line 2"):
+        user_files.siblings_of(str(tmp_path / "app.py"))
+
+
+def test_the_file_is_not_left_among_the_modules_so_that_its_udfs_travel_by_value(tmp_path: Path) -> None:
+    write(tmp_path, app="def f(batch, epoch): return batch")
+    with transform.loaded(app(tmp_path)) as users:
+        assert users.function.__module__ not in sys.modules
+
+
+def test_the_file_may_define_dataclasses_although_it_is_not_left_among_the_modules(tmp_path: Path) -> None:
+    text = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    write(tmp_path, app=text + "@dataclass\nclass A:\n    x: int\ndef f(batch, epoch): return A(1)")
+    with transform.loaded(app(tmp_path)) as users:
+        assert users.function(None, None).x == 1
+
+
+def test_siblings_are_importable_meanwhile_and_two_pipelines_may_have_siblings_of_one_name(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / name, app="import helper\ndef f(batch, epoch): return helper.NAME", helper=f"NAME = {name!r}")
+    path = list(sys.path)
+    for name in ("one", "two"):
+        with transform.loaded(app(tmp_path / name)) as users:
+            assert users.function(None, None) == name
+    assert "helper" not in sys.modules
+    assert sys.path == path
+
+
+def test_a_transform_can_be_loaded_from_its_text_alone_with_its_lines_in_tracebacks(tmp_path: Path) -> None:
+    where = {**app(tmp_path / "gone"), "source": "def f(batch, epoch):\n    raise OSError('no')\n"}
+    with transform.loaded(where) as users, pytest.raises(Refused) as refused:
+        users(None, transform.EpochContext.of(ARGS), ["one"])  # type: ignore[arg-type]
+    assert "line 2, in f\n    raise OSError('no')" in refused.value.what
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot be read"), transform.loaded(app(tmp_path)):
+        raise AssertionError
+
+
+def test_a_missing_function_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:
+    write(tmp_path, app="from os.path import join\ndef orders(batch, epoch): ...\ndef _hidden(): ...\n")
+    with pytest.raises(Refused, match=r"no function 'f'; it has orders\."), transform.loaded(app(tmp_path)):
+        raise AssertionError
+
+
+def test_a_file_that_raises_when_loaded_is_refused_with_the_users_lines_only(tmp_path: Path) -> None:
+    write(tmp_path, app="import helper", helper="x = 1 / 0")
+    with pytest.raises(Refused) as refused, transform.loaded(app(tmp_path)):
+        raise AssertionError
+    assert "x = 1 / 0" in refused.value.what
+    assert "transform.py" not in refused.value.what
+
+
+def test_the_context_is_the_same_in_every_attempt_but_for_its_number() -> None:
+    first, second = (transform.EpochContext.of({**ARGS, "attempt": attempt}) for attempt in (1, 2))
+    assert (first.number, first.now, first.seed) == (second.number, second.now, second.seed)
+    assert first.now.isoformat() == "2026-01-02T03:04:05+00:00"
+    assert transform.EpochContext.of({**ARGS, "now": "2026-01-02T03:04:05Z"}).now == first.now
+
+
+def test_a_time_without_zone_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        transform.EpochContext.of({**ARGS, "now": "2026-01-02T03:04:05"})
