@@ -188,7 +188,6 @@ class Coordinator:
         last = _opened(view)
         before = self.ledger.complete_record(view.number - 1)
         sinks = self._sink_plans(before)
-        self.pipeline.source.check(last.ranges, last.source_state, self.env)
         self.ledger.put_run(last.run, view.number)
         return self._put_open(
             OpenRecord(
@@ -275,7 +274,8 @@ class Coordinator:
         view = self._mine(run)
         if view.state in (State.IN_DOUBT, State.COMPLETE):
             return self.checkpoint(view)
-        opened = self._reopen(view, run) if view.state is State.ABORTED else _opened(view)
+        with self._unless_overtaken(view):
+            opened = self._reopen(view, run) if view.state is State.ABORTED else _opened(view)
         self._stop_earlier_tries(opened.txn.epoch)
         report = self._stage_try(opened)
         view = self.ledger.view(opened.txn.epoch)
@@ -285,6 +285,8 @@ class Coordinator:
         return self.checkpoint(view, stage=report)
 
     def _stage_try(self, opened: OpenRecord) -> StageReport:
+        # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
+        self.pipeline.source.check(opened.ranges, opened.source_state, self.env)
         nonce, session = self.draw_nonce(), self.env.spark.new_session()
         plans = {
             name: from_spec(plan.spec).plan_stage(_attempt(opened, name), nonce, self.env)

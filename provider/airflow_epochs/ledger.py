@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from airflow_epochs import protocol
@@ -68,7 +69,7 @@ class EpochView:
     waived: dict[str, WaivedRecord] = field(default_factory=dict)
     complete: CompleteRecord | None = None
 
-    @property
+    @cached_property
     def epoch(self) -> Epoch:
         """The protocol's view of these records. Raises IllegalTransition if they contradict each other."""
         if self.complete:

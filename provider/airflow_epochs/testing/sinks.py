@@ -46,14 +46,14 @@ class MemorySink:
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         world = MemoryWorld.named(self.world)
-        if reason := self._objection(world, attempt, world.place(claim.place)):
+        place = world.place(claim.place)
+        if place is None or not place.log:
+            return Vote(vote=VoteKind.VOTE_ABORT, reason="nothing is staged")
+        if reason := self._objection(world, attempt, place):
             return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
-        place = world.places[claim.place]
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=_staged(claim.place, place))
 
-    def _objection(self, world: MemoryWorld, attempt: SinkAttempt, place: Place | None) -> str | None:
-        if place is None or not place.log:
-            return "nothing is staged"
+    def _objection(self, world: MemoryWorld, attempt: SinkAttempt, place: Place) -> str | None:
         if place.txn_id != str(attempt.txn):
             return f"what is staged belongs to {place.txn_id}"
         if world.marker(self._table, self._app(attempt.txn.pipeline)) != _text(attempt.previous):
