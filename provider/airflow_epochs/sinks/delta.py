@@ -11,7 +11,6 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from airflow_epochs.environment import Environment
@@ -20,24 +19,11 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim,
 from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging, rows_of
-from airflow_epochs.sinks.delta_look import anchor_at
 from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import (
-    STAGING_FOLDER,
-    App,
-    CannotOpen,
-    FoundCommit,
-    Where,
-    find_commit,
-    open_table,
-    read_marker,
-)
-from airflow_epochs.spark import delta_schema
+from airflow_epochs.sinks.delta_table import STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
+from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import normalised, storage_options
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 log = logging.getLogger(__name__)
 
@@ -145,60 +131,50 @@ class DeltaSink:
     def _in_catalog(self) -> bool:
         return "/" not in self.target
 
-    # -- stage ---------------------------------------------------------------------------------------------------
+    # -- stage and vote ------------------------------------------------------------------------------------------
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        """Choose the place of this try; for deltalake's tables also write the staging table's version 0 there."""
-        where = self._where(env)
-        table, problem = self._open(where)
-        shape = TableShape.of_table(table) if table is not None else None
-        committer = self._committer(where, shape, problem)
+        """Choose the place of this try; for tables of deltalake also write the staging table's version 0 there."""
+        target = self._target(self._where(env), env)
+        shape, where, app = target.opened_shape(), target.where, self._app(attempt)
+        committer = self._committer(target, shape)
         self._require_partitioning(where, shape)
         place = f"{where.url}/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
-        staged_as = shape if committer == DELTALAKE else None
-        if staged_as is not None:
-            delta_checks.require_committable(staged_as, where.name)
-            self._write_version_0(where, place, staged_as)
+        if committer == DELTALAKE and shape is not None:
+            delta_checks.require_committable(shape, where.name)
+            _write_version_0(where, place, shape)
         note: JsonDict = {
-            "app": self._app(attempt).epoch,
+            "app": app.epoch,
             "txn": str(attempt.txn),
             "committer": committer,
             "table_id": shape.id if shape else None,
-            "anchor": self._anchor(table, attempt, where),
+            "anchor": target.anchor(app),
         }
         return {
             "kind": "delta",
             "committer": committer,
             "place": place,
             "target": self.target,
-            "app": self._app(attempt).epoch,
+            "app": app.epoch,
             "epoch": attempt.txn.epoch,
-            "has_version_0": staged_as is not None,
+            "has_version_0": committer == DELTALAKE and shape is not None,
             "schema": shape.schema if shape else None,
             "partition_by": list(shape.partition_by) if shape else list(self.partition_by),
             "properties": dict(self.properties),
             "user_metadata": compact_json({NOTE: note}),
         }
 
-    def _anchor(self, table: DeltaTable | None, attempt: SinkAttempt, where: Where) -> JsonDict | None:
-        """From where the commit will look on."""
-        if table is None:
-            return None
-        files = where.files
-        anchor = anchor_at(table.version(), read_marker(table, self._app(attempt), files), files)
-        return anchor.as_json() if anchor else None
-
-    def _committer(self, where: Where, shape: TableShape | None, problem: str | None) -> str:
+    def _committer(self, target: Target, shape: TableShape | None) -> str:
         if self.commit_by is not None:
             return self.commit_by
         if self._in_catalog:
             return SPARK
-        reason = problem or ", ".join(shape.refused_features if shape else [])
+        reason = target.problem or ", ".join(shape.refused_features if shape else [])
         if reason:
             log.warning(
                 "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. "
                 'Give the sink commit="spark" to say that you know.',
-                where.name,
+                target.where.name,
                 reason,
             )
         return SPARK if reason else DELTALAKE
@@ -210,15 +186,6 @@ class DeltaSink:
                 remedy="Correct partition_by, or leave it out for a table that exists.",
                 sink=self.name,
             )
-
-    def _write_version_0(self, where: Where, place: str, shape: TableShape) -> None:
-        now = delta_publish.now_ms()
-        info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
-        actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
-        # False: this try was planned before, and Spark may have appended already.
-        where.files.write_new(log_entry(0, where.relative(place)), "\n".join(map(compact_json, actions)).encode())
-
-    # -- vote ----------------------------------------------------------------------------------------------------
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Look at the staged rows and at the target; a check that fails is a VOTE_ABORT with its reason."""
@@ -232,35 +199,31 @@ class DeltaSink:
 
     def _checked(self, attempt: SinkAttempt, place: str, env: Environment) -> Staged:
         where = self._where_of(place, attempt, env)
-        files, app = where.files, self._app(attempt)
-        staging = delta_checks.require_own(
-            read_staging(files, where.relative(place)), attempt, app.epoch, where.relative(place)
-        )
+        files, relative = where.files, where.relative(place)
+        staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
         delta_checks.require_sound_actions(staging)
         delta_checks.require_files(files, staging)
-        self._require_promised_target(where, attempt, staging, env)
+        self._require_promisable(self._target(where, env), attempt, staging)
         delta_checks.require_store(files, self._folder(attempt))
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
         return _staged(place, staging)
 
-    def _require_promised_target(self, where: Where, attempt: SinkAttempt, staging: Staging, env: Environment) -> None:
-        """The checks of commit, made early."""
-        table, problem = self._open(where)
-        shape = self._shape(table, problem, env)
-        _require_same_id(shape, staging, where.name)
+    def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
+        """The checks of commit on the target, made early."""
+        name, shape = target.where.name, target.shape()
+        delta_checks.require_same_table(shape, staging, name)
         if staging.note["committer"] == SPARK:
-            _require_insertable(shape, staging, where.name)
+            delta_checks.require_insertable(shape, staging, name)
         else:
-            _require_addable(shape, staging, where.name)
+            delta_checks.require_addable(shape, staging, name)
         if shape is not None:
-            delta_checks.require_lasting_marker(shape, where.name)
-        marker = self._marker(where, table, problem, self._app(attempt), env)
-        delta_checks.require_marker(marker, attempt.previous, where.name)
+            delta_checks.require_lasting_marker(shape, name)
+        delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
-        """Show the epoch: through deltalake if staged for it and the table still allows it, else through Spark."""
+        """Show the epoch: by metadata only if staged for it and the table still allows it, else through Spark."""
         try:
             return self._committed(attempt, staged, env)
         except Refused:
@@ -274,8 +237,6 @@ class DeltaSink:
         where = self._where_of(staged.place, attempt, env)
         staging = _staging_left(where, staged)
         if staging is None or staging.note["committer"] == SPARK:
-            if receipt := self._earlier_receipt(where, attempt, staged):
-                return receipt
             return self._through_spark(where, attempt, staged, staging, env)
         this = delta_publish.Publication(
             where=where,
@@ -293,58 +254,46 @@ class DeltaSink:
             return self._through_spark(where, attempt, staged, staging, env)
         return _receipt(attempt, self, staged, found)
 
-    def _earlier_receipt(self, where: Where, attempt: SinkAttempt, staged: Staged) -> Receipt | None:
-        """The receipt of a commit that has been made; None if there is none that deltalake can see."""
-        table, _ = self._open(where)
-        app, files = self._app(attempt), where.files
-        if table is None or read_marker(table, app, files) != Marker.of(attempt.txn):
-            return None
-        found = find_commit(files, app, attempt.txn.epoch, table.version())
-        return _receipt(attempt, self, staged, delta_publish.made_durable(found, files))
-
     def _through_spark(
         self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging | None, env: Environment
     ) -> Receipt:
-        staging = delta_publish.require_promised(where, staging, staged)
-        report = delta_spark.insert(
-            delta_spark.Insertion(
+        """Look first: after a commit, nothing of the staging table need be left."""
+        app = self._app(attempt)
+        found = self._target(where, env).commit_of(attempt.txn, app)
+        if found is None:
+            this = delta_spark.Insertion(
                 target=self.target,
                 place=staged.place,
-                app=self._app(attempt),
+                app=app,
                 txn=attempt.txn,
                 previous=attempt.previous,
-                staging=staging,
+                staging=delta_publish.require_promised(where, staging, staged),
                 properties=self.properties,
-            ),
-            env,
-        )
-        if receipt := self._earlier_receipt(where, attempt, staged):
-            return receipt
-        found = FoundCommit(report["version"], report["timestamp_ms"], {"committer": SPARK})
-        return _receipt(attempt, self, staged, found)
+            )
+            report = delta_spark.insert(this, env)
+            # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
+            found = self._target(where, env).commit_of(attempt.txn, app) or delta_spark.found_in(report)
+        return _receipt(attempt, self, staged, delta_publish.made_durable(found, where.files))
 
     # -- clean-up and upkeep -------------------------------------------------------------------------------------
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
-        """Delete a try's place. Published by deltalake, its Parquet files are the table's: only its log goes."""
+        """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes."""
         where = self._where_of(place, attempt, env)
         relative = where.relative(place)
-        if published and not self._copied(where, attempt, relative):
+        if published and not self._copied(where, attempt, relative, env):
             where.files.delete(f"{relative}/_delta_log")
         else:
             where.files.delete(relative)
 
-    def _copied(self, where: Where, attempt: SinkAttempt, relative: str) -> bool:
+    def _copied(self, where: Where, attempt: SinkAttempt, relative: str, env: Environment) -> bool:
         """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
         staging = read_staging(where.files, relative)
         if staging is None:
             return False
         if not staging.files or staging.note["committer"] == SPARK:
             return True
-        table, _ = self._open(where)
-        if table is None:
-            return False
-        found = find_commit(where.files, self._app(attempt), attempt.txn.epoch, table.version())
+        found = self._target(where, env).commit_of(attempt.txn, self._app(attempt))
         return bool(found and found.note and found.note.get("committer") == SPARK)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
@@ -352,9 +301,7 @@ class DeltaSink:
         app = App.of(pipeline, self.name)
         if self._in_catalog:
             return delta_spark.marker(self.target, app, env)
-        where = self._where(env)
-        table, problem = self._open(where)
-        return self._marker(where, table, problem, app, env)
+        return self._target(self._where(env), env).marker(app)
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
@@ -362,24 +309,27 @@ class DeltaSink:
         if self._in_catalog or self.commit_by == SPARK:
             return delta_spark.optimize(self.target, env) if compact else {}
         where = self._where(env)
-        table, problem = self._open(where)
-        if problem or (table is not None and TableShape.of_table(table).refused_features):
+        target = self._target(where, env)
+        shape = target.opened_shape()
+        if target.problem or (shape and shape.refused_features):
             return delta_spark.optimize(self.target, env) if compact else {}
-        if table is None:
+        if target.table is None:
             return {}
-        done = delta_maintenance.compact(table) if compact else {}
+        done = delta_maintenance.compact(target.table) if compact else {}
         if self.checkpoint_every:
-            table.update_incremental()
-            done |= delta_maintenance.checkpoint_if_due(table, where, self.checkpoint_every)
+            done |= delta_maintenance.checkpoint_if_due(target.table, where, self.checkpoint_every)
         return done
 
-    # -- where and what ------------------------------------------------------------------------------------------
+    # -- where ---------------------------------------------------------------------------------------------------
 
     def _app(self, attempt: SinkAttempt) -> App:
         return App.of(attempt.txn.pipeline, self.name)
 
     def _folder(self, attempt: SinkAttempt) -> str:
         return f"{STAGING_FOLDER}/{attempt.ledger_id}.{self.name}"
+
+    def _target(self, where: Where, env: Environment) -> Target:
+        return Target.seen(where, env, deltalake_only=self.commit_by == DELTALAKE)
 
     def _options(self, env: Environment) -> dict[str, str]:
         return storage_options(env.connection(self.storage_conn_id) if self.storage_conn_id else None)
@@ -407,57 +357,13 @@ class DeltaSink:
             )
         return Where(self.target, root, self._options(env))
 
-    def _open(self, where: Where) -> tuple[DeltaTable | None, str | None]:
-        """The table, or why deltalake cannot open it."""
-        try:
-            return open_table(where), None
-        except CannotOpen as error:
-            if self.commit_by == DELTALAKE:
-                raise Refused(
-                    f"deltalake cannot open {where.name}: {error}",
-                    remedy='Repair the table, or give the sink commit="spark".',
-                    sink=self.name,
-                ) from error
-            return None, str(error)
 
-    def _shape(self, table: DeltaTable | None, problem: str | None, env: Environment) -> TableShape | None:
-        if table is not None:
-            return TableShape.of_table(table)
-        if problem is None:
-            return None
-        about = delta_spark.describe(self.target, env)
-        delta_spark.require_table(about, self.target)
-        return TableShape.of_description(about)
-
-    def _marker(
-        self, where: Where, table: DeltaTable | None, problem: str | None, app: App, env: Environment
-    ) -> Marker | None:
-        if problem:
-            return delta_spark.marker(self.target, app, env)
-        return None if table is None else read_marker(table, app, where.files)
-
-
-def _require_same_id(shape: TableShape | None, staging: Staging, name: str) -> None:
-    promised = staging.note["table_id"]
-    if promised is not None and (shape is None or shape.id != promised):
-        raise Refused(
-            f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
-            f"was {promised}.",
-            remedy="Clear the stage task: it stages for the table that is there now.",
-        )
-
-
-def _require_addable(shape: TableShape | None, staging: Staging, name: str) -> None:
-    delta_checks.require_committable(shape or staging.shape, name)
-    if shape is not None and (difference := shape.difference_for(staging.shape)):
-        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy="Clear the stage task.")
-
-
-def _require_insertable(shape: TableShape | None, staging: Staging, name: str) -> None:
-    if shape is not None and staging.note["table_id"] is None:
-        raise Refused(f"{name} was created since its rows were staged.", remedy="Clear the stage task.")
-    if shape is not None and (found := delta_schema.problems(shape.schema, staging.shape.schema)):
-        raise Refused(f"The rows do not fit {name}: {'; '.join(found)}.", remedy="Correct the transform or the table.")
+def _write_version_0(where: Where, place: str, shape: TableShape) -> None:
+    now = delta_publish.now_ms()
+    info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
+    # False: this try was planned before, and Spark may have appended already.
+    where.files.write_new(log_entry(0, where.relative(place)), "\n".join(map(compact_json, actions)).encode())
 
 
 def _staging_left(where: Where, staged: Staged) -> Staging | None:
@@ -480,17 +386,16 @@ def _staged(place: str, staging: Staging) -> Staged:
     )
 
 
-def _receipt(attempt: SinkAttempt, sink: DeltaSink, staged: Staged, found: FoundCommit | None) -> Receipt:
+def _receipt(attempt: SinkAttempt, sink: DeltaSink, staged: Staged, found: FoundCommit) -> Receipt:
     """Only from what the log and the decision say, so that a repeat returns the same."""
-    at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc).isoformat() if found else "unknown"
-    note = (found.note if found else None) or {}
+    at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
     return Receipt(
         txn_id=str(attempt.txn),
         sink=sink.name,
         rows=staged.rows,
         files=staged.files,
         bytes=staged.bytes,
-        version=found.version if found else None,
-        committed_at=at,
-        detail={"table": sink.target, "committer": note.get("committer", DELTALAKE)},
+        version=found.version,
+        committed_at=at.isoformat() if at else "unknown",
+        detail={"table": sink.target, "committer": (found.note or {}).get("committer", DELTALAKE)},
     )

@@ -13,6 +13,7 @@ from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging, checked_stats
 from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.spark import delta_schema
 from airflow_epochs.storage import Files
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
@@ -66,6 +67,32 @@ def require_sound_actions(staging: Staging) -> None:
 def _physical_names(shape: TableShape) -> set[str]:
     metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
     return {metadata[name].get("delta.columnMapping.physicalName", name) for name in shape.partition_by}
+
+
+def require_same_table(shape: TableShape | None, staging: Staging, name: str) -> None:
+    """It is the table that the rows were staged for. One that was missing then may have been created since."""
+    promised = staging.note["table_id"]
+    if promised is not None and (shape is None or shape.id != promised):
+        raise Refused(
+            f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
+            f"was {promised}.",
+            remedy="Clear the stage task: it stages for the table that is there now.",
+        )
+
+
+def require_addable(shape: TableShape | None, staging: Staging, name: str) -> None:
+    """The staged files can be added to the table as they are."""
+    require_committable(shape or staging.shape, name)
+    if shape is not None and (difference := shape.difference_for(staging.shape)):
+        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy="Clear the stage task.")
+
+
+def require_insertable(shape: TableShape | None, staging: Staging, name: str) -> None:
+    """Spark can append the staged rows to the table."""
+    if shape is not None and staging.note["table_id"] is None:
+        raise Refused(f"{name} was created since its rows were staged.", remedy="Clear the stage task.")
+    if shape is not None and (found := delta_schema.problems(shape.schema, staging.shape.schema)):
+        raise Refused(f"The rows do not fit {name}: {'; '.join(found)}.", remedy="Correct the transform or the table.")
 
 
 def require_committable(shape: TableShape, name: str) -> None:

@@ -124,11 +124,12 @@ def _marker_in(entry: bytes, app: App) -> Marker | None:
     return Marker(epoch, token)
 
 
-def commit_of(seen: Look, app: App, files: Files) -> FoundCommit | None:
-    """The entry that brought the marker's epoch; None if it is no longer there."""
-    if seen.commit is not None or seen.marker is None:
-        return seen.commit
-    return find_commit(files, app, seen.marker.epoch, seen.version)
+def commit_of(seen: Look, app: App, files: Files) -> FoundCommit:
+    """The entry that brought the marker's epoch."""
+    found = seen.commit
+    if found is None and seen.marker is not None:
+        found = find_commit(files, app, seen.marker.epoch, seen.version)
+    return found or FoundCommit.unknown()
 
 
 def _digest(entry: bytes) -> str:

@@ -37,6 +37,7 @@ class _Partition:
 
 def checkpoint_if_due(table: DeltaTable, where: Where, every: int) -> JsonDict:
     """Write a checkpoint unless the newest one is younger than ``every`` versions, then remove expired log entries."""
+    table.update_incremental()
     version = table.version()
     if version - max(newest_checkpoint(where.files), 0) < every:
         return {}

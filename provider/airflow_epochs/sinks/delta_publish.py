@@ -82,11 +82,8 @@ class Publication:
         ]
 
 
-def publish(this: Publication, env: Environment) -> FoundCommit | None:
+def publish(this: Publication, env: Environment) -> FoundCommit:
     """Make the staged rows visible, once. A repeat finds the first commit and writes nothing.
-
-    Returns:
-        The log entry that did it; None if it did, but clean-up has removed the entry since.
 
     Raises:
         Altered: The table was changed since the vote.
@@ -109,7 +106,7 @@ def publish(this: Publication, env: Environment) -> FoundCommit | None:
             faults.append(error)
             log.warning("%s: round %d into %s: %s", this.txn, round_ + 1, this.where.name, first_line(error))
         else:
-            if found is not _NOT_YET:
+            if found is not None:
                 return found
         if len(faults) >= FAULTS_MAX:
             break
@@ -137,11 +134,8 @@ def _says_nothing(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-_NOT_YET = FoundCommit(-1, 0, None)
-
-
 def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | None:
-    """Commit unless the look shows that it has been done; ``_NOT_YET`` if it must be looked again."""
+    """Commit unless the look shows that it has been done; None if it must be looked again."""
     files = this.where.files
     if seen.marker == Marker.of(this.txn):
         return made_durable(commit_of(seen, this.app, files), files)
@@ -180,13 +174,13 @@ def require_promised(where: Where, staging: Staging | None, staged: Staged) -> S
 
 
 def _landed(this: Publication, version: int, entry: bytes, files: Files) -> FoundCommit | None:
-    """The entry just written, read back; ``_NOT_YET`` if another one stands there.
+    """The entry just written, read back; None if another one stands there.
 
     Where the log was cleaned up past ``version`` since the table was opened, the entry would lie where no reader
     looks: then only a fresh look at the table tells.
     """
     if files.read(log_entry(version)) != entry or newest_checkpoint(files) > version:
-        return _NOT_YET
+        return None
     return commit_in(entry, this.app, this.txn.epoch, version)
 
 
@@ -258,9 +252,9 @@ def _shape_of_new_table(this: Publication) -> TableShape:
     return staged.without(() if RANDOM_PREFIXES in this.properties else (RANDOM_PREFIXES,))
 
 
-def made_durable(found: FoundCommit | None, files: Files) -> FoundCommit | None:
-    # Also for a commit found rather than made: who made it may have died before this line.
-    if found is not None:
+def made_durable(found: FoundCommit, files: Files) -> FoundCommit:
+    """For a commit that is found: who made it may have died before it was durable."""
+    if found.version is not None:
         files.sync([log_entry(found.version)])
     return found
 

@@ -12,7 +12,7 @@ from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta_log import NOTE, Staging
-from airflow_epochs.sinks.delta_table import App
+from airflow_epochs.sinks.delta_table import App, FoundCommit
 from airflow_epochs.spark.delta_jobs import compact_json
 
 
@@ -88,11 +88,26 @@ def describe(target: str, env: Environment) -> JsonDict:
 
 def marker(target: str, app: App, env: Environment) -> Marker | None:
     """The marker as Spark sees it."""
-    args = {"target": target, "app": app.epoch}
-    report = env.spark.run(SparkJob(kind="delta_marker", args=args, description=f"marker of {app.epoch} in {target}"))
+    report = _marker_report(target, app, env)
     if report["epoch"] is None:
         return None
     return Marker(report["epoch"], TransactionId.parse(report["txn"]).token if report["txn"] else None)
+
+
+def commit_of(target: str, app: App, txn: TransactionId, env: Environment) -> FoundCommit | None:
+    """The commit of ``txn`` as Spark sees it; None if the table's marker is another."""
+    report = _marker_report(target, app, env)
+    return found_in(report) if report["txn"] == str(txn) else None
+
+
+def found_in(report: JsonDict) -> FoundCommit:
+    """What a report of ``delta_marker`` or ``delta_commit`` says of the commit."""
+    return FoundCommit(report["version"], report["timestamp_ms"] or 0, {"committer": "spark"})
+
+
+def _marker_report(target: str, app: App, env: Environment) -> JsonDict:
+    args = {"target": target, "app": app.epoch}
+    return env.spark.run(SparkJob(kind="delta_marker", args=args, description=f"marker of {app.epoch} in {target}"))
 
 
 def optimize(target: str, env: Environment) -> JsonDict:

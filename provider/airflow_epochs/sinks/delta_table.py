@@ -115,11 +115,15 @@ def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
 
 @dataclass(frozen=True)
 class FoundCommit:
-    """The log entry that brought an epoch."""
+    """The log entry that brought an epoch; without a version where it is known to have, but is no longer there."""
 
-    version: int
+    version: int | None
     timestamp_ms: int
     note: JsonDict | None
+
+    @classmethod
+    def unknown(cls) -> FoundCommit:
+        return cls(None, 0, None)
 
     @property
     def token(self) -> int | None:

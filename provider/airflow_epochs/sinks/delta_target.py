@@ -1,0 +1,88 @@
+"""The target table as one look finds it: through deltalake, or through Spark where deltalake cannot open it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.sinks import delta_spark
+from airflow_epochs.sinks.delta_look import anchor_at
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_table import App, CannotOpen, FoundCommit, Where, find_commit, open_table, read_marker
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+@dataclass(frozen=True)
+class Target:
+    """One look at the target.
+
+    Attributes:
+        where: Its place.
+        table: deltalake's handle; None if there is no table, or with ``problem``.
+        problem: Why deltalake cannot open it.
+        env: Has Spark, which is asked about a table with a problem.
+    """
+
+    where: Where
+    table: DeltaTable | None
+    problem: str | None
+    env: Environment
+
+    @classmethod
+    def seen(cls, where: Where, env: Environment, *, deltalake_only: bool = False) -> Target:
+        """Look now.
+
+        Raises:
+            Refused: There is something else than a Delta table; or, ``deltalake_only``, one it cannot open.
+            NotApplied: The store does not answer.
+        """
+        try:
+            return cls(where, open_table(where), None, env)
+        except CannotOpen as error:
+            if not deltalake_only:
+                return cls(where, None, str(error), env)
+            raise Refused(
+                f"deltalake cannot open {where.name}: {error}",
+                remedy='Repair the table, or give the sink commit="spark".',
+            ) from error
+
+    @property
+    def exists(self) -> bool:
+        return self.table is not None or self.problem is not None
+
+    def opened_shape(self) -> TableShape | None:
+        return None if self.table is None else TableShape.of_table(self.table)
+
+    def shape(self) -> TableShape | None:
+        """None if there is no table."""
+        if self.problem is None:
+            return self.opened_shape()
+        about = delta_spark.describe(self.where.name, self.env)
+        delta_spark.require_table(about, self.where.name)
+        return TableShape.of_description(about)
+
+    def marker(self, app: App) -> Marker | None:
+        if self.problem is not None:
+            return delta_spark.marker(self.where.name, app, self.env)
+        return None if self.table is None else read_marker(self.table, app, self.where.files)
+
+    def anchor(self, app: App) -> JsonDict | None:
+        """From where a commit can look on."""
+        if self.table is None:
+            return None
+        anchor = anchor_at(self.table.version(), self.marker(app), self.where.files)
+        return anchor.as_json() if anchor else None
+
+    def commit_of(self, txn: TransactionId, app: App) -> FoundCommit | None:
+        """The commit of ``txn`` if it is what the marker says; ``FoundCommit.unknown()`` if its entry is gone."""
+        if self.problem is not None:
+            return delta_spark.commit_of(self.where.name, app, txn, self.env)
+        if self.marker(app) != Marker.of(txn):
+            return None
+        found = find_commit(self.where.files, app, txn.epoch, self.table.version()) if self.table else None
+        return found or FoundCommit.unknown()
