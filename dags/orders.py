@@ -1,12 +1,13 @@
 """Orders from Kafka into two Delta tables, exactly once: the pipeline of ``make demo``.
 
 Environment variables: ``LAKE``, the folder or URL of the tables; ``ORDERS_MAX_RECORDS``, at most so many records
-in one epoch.
+in one epoch; ``ORDERS_MAX_WAIT``, the seconds that a run waits for new records.
 """
 
 from __future__ import annotations
 
 import os
+from datetime import datetime
 
 from airflow.sdk import DAG
 
@@ -14,11 +15,19 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
 LAKE = os.environ.get("LAKE", "/lake")
 MAX_RECORDS = int(os.environ.get("ORDERS_MAX_RECORDS", "5000000"))
+MAX_WAIT = float(os.environ.get("ORDERS_MAX_WAIT", "30"))
 
-with DAG("orders", schedule="@continuous", max_active_runs=1, catchup=False):
+# Without a start date Airflow gives the second run the first one's logical date, and never starts it.
+with DAG("orders", schedule="@continuous", start_date=datetime(2026, 1, 1), max_active_runs=1, catchup=False):
     EpochPipeline(
         "orders",
-        source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest", max_records=MAX_RECORDS),
+        source=KafkaSource(
+            topics=["orders"],
+            conn_id="kafka_default",
+            starting="earliest",
+            max_records=MAX_RECORDS,
+            max_wait=MAX_WAIT,
+        ),
         transform="spark_apps/orders.py:orders",
         sinks=[
             DeltaSink("orders", f"{LAKE}/silver/orders", partition_by=["day"]),

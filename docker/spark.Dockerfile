@@ -8,10 +8,9 @@ RUN pip install --no-cache-dir -c /stack/constraints.txt "pyspark[connect]" psut
 COPY docker/local /stack/local
 ENV EPOCHS_CACHE=/stack/cache PYTHONPATH=/stack/local
 RUN python -c "from pathlib import Path; from stack import jars, spark; \
-    spark.write_defaults(Path('/stack/conf'), spark.settings(jars.fetch('spark')))"
-ENV SPARK_NO_DAEMONIZE=1
+    spark.write_conf(Path('/stack/conf'), spark.settings(jars.fetch('spark')))"
+ENV SPARK_CONF_DIR=/stack/conf
 EXPOSE 15002
 CMD ["spark-submit", "--master", "local[2]", "--driver-memory", "2g", \
-     "--properties-file", "/stack/conf/spark-defaults.conf", \
      "--conf", "spark.connect.grpc.binding.address=0.0.0.0", \
      "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]

@@ -19,10 +19,11 @@ from orders_demo.feed import Feed
 from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.ledger import EpochView
 from airflow_epochs.model import OffsetRange
 from stack import control
 from stack.jars import fetch
@@ -34,9 +35,9 @@ AT_ONCE = 60_000
 PER_S = 12_000
 EPOCH_RECORDS_MAX = 60_000
 CONSUMED_S = 240.0
-STEPS = ("open", "stage", "vote", "commit.orders", "commit.rejected", "complete")
+STEPS = ("open", "stage", "vote", "commit", "complete")
 
-console = Console(width=max(140, Console().width), highlight=False)
+console = Console(width=max(130, Console().width), highlight=False)
 
 
 def main() -> int:
@@ -78,8 +79,10 @@ def run(state: State, folder: Path) -> Verdict:
     feed = Feed(state.bootstrap, total=ORDERS, at_once=AT_ONCE, per_s=PER_S)
     with timed(f"{ORDERS:,} orders produced and consumed, through two crashes"):
         feed.start()
-        console.print(f"  {kill_stage_task(watch)}")
-        console.print(f"  {kill_spark_server(watch, lambda: current(folder).pids['connect'])}")
+        first = kill_stage_task(watch)
+        console.print(f"  {first}")
+        second = kill_spark_server(watch, lambda: current(folder).pids["connect"], after_epoch=first.epoch)
+        console.print(f"  {second}")
         feed.finish()
         wait_consumed(watch)
     feed.write_places(folder / "produced.csv")
@@ -108,38 +111,40 @@ def wait_consumed(watch: Watch) -> None:
 
 
 def epochs_table(watch: Watch) -> Table:
-    table = Table(title="epochs", header_style="bold")
-    for column in ("epoch", "range per partition", "records", "attempt", "stage tries", "decision"):
+    table = Table(title="epochs", header_style="bold", box=SIMPLE)
+    for column in ("epoch", "offset ranges", "attempt", "stage tries", "decision", "sink@version", "rows"):
         table.add_column(column)
-    for column in ("Delta versions", "rows", *STEPS):
-        table.add_column(column, justify="right")
+    for step in STEPS:
+        table.add_column(f"{step} s", justify="right")
     for view in watch.epochs():
-        table.add_row(*epoch_row(watch.ledger, view))
+        table.add_row(*epoch_row(watch, view))
     return table
 
 
-def epoch_row(ledger: Ledger, view: EpochView) -> list[str]:
+def epoch_row(watch: Watch, view: EpochView) -> list[str]:
     record = view.complete or view.open
     assert record is not None
     ranges = [r for per_topic in record.ranges.values() for r in per_topic]
-    decision = ledger.decision_record(view.number, record.txn.attempt)
+    decision = watch.ledger.decision_record(view.number, record.txn.attempt)
     receipts = sorted((view.complete.receipts if view.complete else view.receipts).items())
-    seconds = view.complete.metrics.get("seconds", {}) if view.complete else {}
+    seconds = watch.seconds(view.complete) if view.complete else {}
     return [
         str(view.number),
-        " ".join(map(text_of, ranges)),
-        str(sum(r.end - r.start for r in ranges)),
+        "\n".join(map(text_of, ranges)),
         str(record.txn.attempt),
-        str(len(ledger.tries(view.number))),
+        str(len(watch.ledger.tries(view.number))),
         decision.decision.value if decision else "none yet",
-        " ".join(f"{sink}@{receipt.version}" for sink, receipt in receipts),
-        "+".join(str(receipt.rows) for _, receipt in receipts),
-        *(f"{seconds[step]:.2f}" if step in seconds else "" for step in STEPS),
+        "\n".join(f"{sink}@{receipt.version}" for sink, receipt in receipts),
+        "\n".join(str(receipt.rows) for _, receipt in receipts),
+        *(
+            "\n".join(f"{value:.2f}" for name, value in sorted(seconds.items()) if name.startswith(step))
+            for step in STEPS
+        ),
     ]
 
 
 def text_of(offsets: OffsetRange) -> str:
-    return f"{offsets.partition}:[{offsets.start},{offsets.end})"
+    return f"{offsets.partition}: {offsets.start}..{offsets.end}"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import psutil
 
@@ -43,15 +44,16 @@ def kill_stage_task(watch: Watch) -> Hit:
     return _kill(watch, "the stage task", lambda stage_pid: stage_pid)
 
 
-def kill_spark_server(watch: Watch, server_pid: Callable[[], int]) -> Hit:
-    """SIGKILL the Spark Connect server that a running stage task uses. Raises Missed."""
-    return _kill(watch, "the Spark Connect server", lambda _stage_pid: server_pid())
+def kill_spark_server(watch: Watch, server_pid: Callable[[], int], *, after_epoch: int) -> Hit:
+    """SIGKILL the Spark Connect server that a running stage task of a later epoch uses. Raises Missed."""
+    return _kill(watch, "the Spark Connect server", lambda _stage_pid: server_pid(), after_epoch)
 
 
-def _kill(watch: Watch, what: str, victim: Callable[[int], int]) -> Hit:
+def _kill(watch: Watch, what: str, victim: Callable[[int], int], after_epoch: int = 0) -> Hit:
     end = time.monotonic() + FIND_S
     while time.monotonic() < end:
-        if (found := watch.staging()) and (stage_pid := _running_stage(watch, *found)):
+        found = watch.staging()
+        if found and found[0].txn.epoch > after_epoch and (stage_pid := _running_stage(watch, *found)):
             time.sleep(SPARK_AT_WORK_S)
             pid = victim(stage_pid)
             if watch.staging() == found and _alive(stage_pid) and _alive(pid):
@@ -64,10 +66,16 @@ def _kill(watch: Watch, what: str, victim: Callable[[int], int]) -> Hit:
 
 
 def _running_stage(watch: Watch, opened: OpenRecord, attempted: TryRecord) -> int | None:
-    """The process id of the stage task that works on the attempt, if it runs."""
+    """The process id of the stage task, if it is this try that runs now."""
     task = watch.stage_task(opened.run_id)
-    pid = task.get("pid")
-    return int(pid) if task["state"] == "running" and pid and _alive(int(pid)) else None
+    pid, began = task["pid"], task["start_date"]
+    if task["state"] != "running" or not pid or not began or _time(attempted.started_at) < _time(began):
+        return None
+    return int(pid) if _alive(int(pid)) else None
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _decided(watch: Watch, opened: OpenRecord) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow_epochs.ledger import EpochView, Ledger
-from airflow_epochs.model import OpenRecord, TryRecord, ends_of
+from airflow_epochs.model import CompleteRecord, OpenRecord, TryRecord, ends_of
 from airflow_epochs.store import open_store
 from orders_demo.feed import TOPIC
 
@@ -19,7 +19,7 @@ DAG, PIPELINE = "orders", "orders"
 
 @dataclass
 class Watch:
-    """Looks at the pipeline ``orders``; changes nothing."""
+    """Looks at the pipeline ``orders``; only ``post`` changes anything."""
 
     airflow: str
     bootstrap: str
@@ -58,13 +58,25 @@ class Watch:
         found: dict[str, Any] = self.get(f"dags/{DAG}/dagRuns/{run_id}/taskInstances/{PIPELINE}.stage")
         return found
 
+    def seconds(self, record: CompleteRecord) -> dict[str, float]:
+        """Seconds of each step; of ``complete``, which cannot measure itself, as Airflow measured them."""
+        task = self.get(f"dags/{DAG}/dagRuns/{record.completed_by.run_id}/taskInstances/{PIPELINE}.complete")
+        return {**record.metrics.get("seconds", {}), "complete": task["duration"] or 0.0}
+
     def get(self, path: str) -> Any:
         """GET ``/api/v2/<path>``. Raises OSError."""
+        return self._call(path, None)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """POST JSON to ``/api/v2/<path>``. Raises OSError."""
+        return self._call(path, json.dumps(body).encode())
+
+    def _call(self, path: str, body: bytes | None) -> Any:
         if self._token is None:
             with urllib.request.urlopen(f"{self.airflow}/auth/token", timeout=10) as answer:
                 self._token = json.load(answer)["access_token"]
-        headers = {"Authorization": f"Bearer {self._token}"}
-        request = urllib.request.Request(f"{self.airflow}/api/v2/{quote(path)}", headers=headers)
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.airflow}/api/v2/{quote(path)}", body, headers)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 

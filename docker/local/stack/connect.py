@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 class ConnectServer(Server):
     """Spark Connect on ``url``. Ready when it has written and read a Delta table.
 
-    ``conf`` is added to, or replaces, settings.
+    Args:
+        folder: For its data and log.
+        jars: With ``spark``, and ``s3`` if ``s3`` is given.
+        master, memory: Spark's master, and the heap of the server, which is the driver.
+        s3: Where ``s3a://`` goes.
+        quick_start: Start in half the time, and be slower on large data: for tests, not for measurements.
+        conf: Added to, or replacing, settings.
     """
 
     def __init__(
@@ -28,6 +34,7 @@ class ConnectServer(Server):
         master: str = "local[2]",
         memory: str = "2g",
         s3: spark.S3Access | None = None,
+        quick_start: bool = True,
         conf: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(folder)
@@ -39,7 +46,7 @@ class ConnectServer(Server):
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+            "spark.driver.extraJavaOptions": spark.QUICK_START if quick_start else "",
             **(conf or {}),
         }
 
@@ -48,15 +55,18 @@ class ConnectServer(Server):
         return f"sc://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        defaults = spark.write_defaults(self.folder / "conf", self.settings)
+        conf = spark.write_conf(self.folder / "conf", self.settings)
         argv = [str(pyspark_home() / "bin" / "spark-submit"), "--name", "connect"]
-        argv += ["--properties-file", str(defaults / "spark-defaults.conf")]
         argv += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        self.spawn("connect", argv, env=spark.environment(self.folder))
+        self.spawn("connect", argv, env={**spark.environment(self.folder), "SPARK_CONF_DIR": str(conf)})
 
     def wait_ready(self) -> None:
-        self.processes[-1].wait_ready(lambda: answers(self.port))
+        self.wait_reachable()
         self.warm_up()
+
+    def wait_reachable(self) -> None:
+        """Wait until it accepts connections. Its first jobs will take a while."""
+        self.processes[-1].wait_ready(lambda: answers(self.port))
 
     def session(self) -> SparkSession:
         """A new session of its own; the caller stops it."""

@@ -38,7 +38,11 @@ class StandaloneCluster(Server):
 
     def _spawn(self, name: str, main: str, *args: str) -> None:
         argv = [str(pyspark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
-        env = {**spark.environment(self.folder), "SPARK_DAEMON_MEMORY": "256m"}
+        env = {
+            **spark.environment(self.folder),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": spark.QUICK_START,
+        }
         self.spawn(name, [*argv, "--host", "127.0.0.1", *args], env=env)
 
     def _alive(self) -> int:

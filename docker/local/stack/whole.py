@@ -105,7 +105,7 @@ class Stack(Server):
         if self.connect.processes[-1].running:
             return False
         self.connect.start()
-        self.connect.wait_ready()
+        self.connect.wait_reachable()  # no warm-up: somebody is waiting
         return True
 
     def _connections(self) -> dict[str, str]:
@@ -119,8 +119,12 @@ class Stack(Server):
 
     def _task_env(self) -> dict[str, str]:
         """For the tasks. A spark-submit of theirs finds the jars in ``SPARK_CONF_DIR``."""
-        defaults = {**spark.settings(self.jars), "spark.driver.memory": "1g"}
-        conf = spark.write_defaults(self.folder / "spark-conf", defaults)
+        defaults = {
+            **spark.settings(self.jars),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": spark.QUICK_START,
+        }
+        conf = spark.write_conf(self.folder / "spark-conf", defaults)
         return {
             **spark.environment(self.folder / "spark-submit"),
             "SPARK_CONF_DIR": str(conf),
