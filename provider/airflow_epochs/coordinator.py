@@ -188,6 +188,7 @@ class Coordinator:
         last = _opened(view)
         before = self.ledger.complete_record(view.number - 1)
         sinks = self._sink_plans(before)
+        self.pipeline.source.check(last.ranges, last.source_state, self.env)
         self.ledger.put_run(last.run, view.number)
         return self._put_open(
             OpenRecord(
