@@ -7,6 +7,7 @@ of ``complete``, the other from the start to the end of its one task. Task proce
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
@@ -64,6 +65,7 @@ def figures() -> list[Figure]:
             "epochs_default": connection("epochs", extra={"ledger_root": f"{root}/ledger"}),
         }
         env = stack_spark.environment(Path(root))
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left by the warm-up; spark-submit would obey it
         with AirflowStack(Path(root, "airflow"), dags, connections=connections, env=env) as airflow:
             return _compare(Api(airflow.url), broker.bootstrap)
 
@@ -104,8 +106,15 @@ class Api:
 
     def _state(self, dag: str, run: str) -> str:
         state: str = self._http.get(f"/dags/{dag}/dagRuns/{run}").json()["state"]
-        assert state != "failed", f"{dag} {run} failed"
+        assert state != "failed", f"{dag} {run} failed:\n{self._logs(dag, run)}"
         return state
+
+    def _logs(self, dag: str, run: str) -> str:
+        """The ends of the logs of the run's failed tasks."""
+        tasks = self._http.get(f"/dags/{dag}/dagRuns/{run}/taskInstances").json()["task_instances"]
+        failed = [task["task_id"] for task in tasks if task["state"] == "failed"]
+        urls = [f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/1" for task in failed]
+        return "\n".join(self._http.get(url, headers={"Accept": "application/x-ndjson"}).text[-4000:] for url in urls)
 
     @staticmethod
     def _wait(condition: Any, what: str) -> None:

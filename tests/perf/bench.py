@@ -13,9 +13,12 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from figures import Figure
-from rich.console import Console
-from rich.table import Table
+PROJECT = Path(__file__).parents[2]
+sys.path += [str(PROJECT / "docker" / "local"), str(PROJECT / "tests" / "support")]
+
+from figures import Figure  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
 
 BENCHMARKS = (
     "ledger_figures",
