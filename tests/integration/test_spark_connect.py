@@ -177,7 +177,7 @@ def test_a_wrong_transform_is_refused_with_its_reason_and_writes_nothing(
 
 
 def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
-    runner: ConnectRunner, topic: Topic, tmp_path: Path
+    runner: ConnectRunner, topic: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     body = """
         @F.udf("int")
@@ -192,6 +192,36 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
     assert "app.py" in failed.value.what
     assert "hunter2" not in str(failed.value)
     assert failed.value.__cause__ is None
+    assert "hunter2" not in "".join(capfd.readouterr())
+
+
+def test_an_error_with_credentials_is_not_written_to_standard_error(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = "def f(batch, epoch): return batch.select(F.lit('hunter2-secret').cast('int').alias('t'))"
+    secrets = {"kafka.ssl.keystore.password": "hunter2-secret"}
+    with pytest.raises(NotApplied, match=r"CAST_INVALID_INPUT(.|\n)*\*\*\*\*\*\*"):
+        runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
+    assert "hunter2" not in "".join(capfd.readouterr())
+
+
+def test_a_static_setting_is_refused_by_its_name(env: Env, topic: Topic, tmp_path: Path) -> None:
+    runner = SparkConnect("spark", session_conf={"spark.sql.warehouse.dir": "/x"}).runner(env)
+    with pytest.raises(Refused, match=r"spark\.sql\.warehouse\.dir=/x"):
+        runner.run(stage_job(topic, ORDERS, {"one": tmp_path / "t"}))
+
+
+def test_a_failing_sink_interrupts_the_others(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
+    body = """
+        broken = F.udf(lambda n: 1 // 0, "int")
+        def f(batch, epoch):
+            many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
+            return {"slow": batch.sparkSession.sql(many), "broken": batch.select(broken("offset").alias("b"))}
+    """
+    began = time.monotonic()
+    with pytest.raises(NotApplied, match="ZeroDivisionError"):
+        runner.run(stage_job(topic, app(tmp_path, body), {"slow": tmp_path / "s", "broken": tmp_path / "b"}))
+    assert time.monotonic() - began < 60  # alone, the slow one takes minutes
 
 
 def test_a_session_is_released_after_its_job(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:

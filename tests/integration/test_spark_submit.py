@@ -20,7 +20,7 @@ import spark_world
 from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from stack.broker import Broker
@@ -210,3 +210,28 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in time"
         time.sleep(0.1)
+
+
+def test_a_batch_that_the_optimizer_drops_does_not_hold_the_driver(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text("def f(batch, epoch): return batch.select('offset').limit(0)\n")
+    report = runner_on("local[1]", monkeypatch, settings).run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
+    assert report["metrics"] == {"rows_in": None, "rows_out": {"one": 0}, "max_timestamp": None}
+    assert report["sinks"]["one"]["rows"] == 0
+
+
+def test_cancel_ends_a_running_submit(
+    topic: Topic, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    flag, path = tmp_path / "started", tmp_path / "app.py"
+    path.write_text(dedent(SLOW.format(flag=str(flag))))
+    runner = runner_on("local[2]", monkeypatch, settings)
+    session = runner.new_session()
+    canceller = threading.Thread(target=lambda: (wait_until(flag.exists, 120), runner.cancel()))
+    canceller.start()
+    with pytest.raises(NotApplied):
+        runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}), session)
+    canceller.join()
+    assert list(with_token(session["session_id"])) == []

@@ -36,6 +36,7 @@ DEFAULT_PORT = 15002
 DEFAULT_USER = "airflow"
 TCP_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
+RELEASE_AFTER_FAILURE_S = 3.0
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -142,12 +143,14 @@ class ConnectRunner:
                 _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {_shown(url)}")
                 spark.release_session_on_close = True
                 yield spark
-            finally:
-                _release(spark)
+            except BaseException:
+                _release(spark, RELEASE_AFTER_FAILURE_S)
+                raise
+            _release(spark, RELEASE_TIMEOUT_S)
 
     def _prepare(self, spark: SparkSession, job: SparkJob) -> None:
         for key, value in self._conf.items():
-            spark.conf.set(key, value)
+            _set(spark, key, value)
         if job.secrets:
             kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
         if job.files:
@@ -158,11 +161,24 @@ def _client(url: str) -> SparkSession:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
+    failures.quiet_pyspark()
     spark = SparkSession.builder.remote(url).create()
     # By default a client retries a dead server for ten minutes. A session does not outlive its server, so
-    # only a short interruption of the network is worth waiting for.
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=10_000)])
+    # only a short interruption of the network is worth waiting for: here 8 s.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=4_000)])
     return spark
+
+
+def _set(spark: SparkSession, key: str, value: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.conf.set(key, value)
+    except AnalysisException as error:
+        raise Refused(
+            f"The Spark session does not take {key}={value}: {error}",
+            remedy="Take it out of session_conf; static settings are those of the server.",
+        ) from error
 
 
 def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
@@ -204,13 +220,13 @@ def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
     return outcome["value"]  # type: ignore[no-any-return]
 
 
-def _release(spark: SparkSession) -> None:
+def _release(spark: SparkSession, seconds: float) -> None:
     """End the session on the server. It is only tidiness, so it may not take long nor fail the job."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
     try:
-        _bounded(spark.stop, RELEASE_TIMEOUT_S, "releasing the session")
+        _bounded(spark.stop, seconds, "releasing the session")
     except Exception as error:
         log.warning("the Spark Connect session was not released: %s", error)
 

@@ -17,7 +17,16 @@ _CAUSE = re.compile(r"^Caused by: (.*?)(?=\n\s+at |\nCaused by: |\Z)", re.M | re
 _NO_SOURCE = re.compile(
     r"(?:DATA_SOURCE_NOT_FOUND|[Ff]ailed to find (?:the )?data source).{0,200}?\b(kafka|delta)\b", re.S
 )
+_GONE = re.compile(r"StatusCode\.UNAVAILABLE\s+details = \"(.*?)\"", re.S)
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
+
+
+def quiet_pyspark() -> None:
+    """Keep pyspark from writing every error it raises, unscrubbed and with the JVM's trace, to standard error."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def of_spark(error: BaseException, doing: str, secrets: Iterable[str] = ()) -> EpochError:
@@ -36,13 +45,19 @@ def of_spark(error: BaseException, doing: str, secrets: Iterable[str] = ()) -> E
             remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog.",
         )
+    if gone := _GONE.search(text):
+        return NotApplied(
+            f"{doing} failed: the Spark Connect server no longer answers ({gone.group(1)}).",
+            remedy="See that the server runs; the task may be retried or cleared.",
+        )
     if _is_analysis(error):
         return Refused(
-            f"{doing} failed: the plan is not valid. {text}", remedy="Correct the transform and clear the stage task."
+            f"{doing} failed: the plan is not valid. {text}",
+            remedy="Correct what the message names, then clear the task.",
         )
     return NotApplied(
         f"{doing} failed: {type(error).__name__}: {text}",
-        remedy="Nothing is visible of it. Look at the message; the task may be retried or cleared.",
+        remedy="Look at the message; the task may be retried or cleared.",
     )
 
 

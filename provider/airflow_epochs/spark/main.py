@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
     given = _parser().parse_args(argv)
     from pyspark.sql import SparkSession
 
+    failures.quiet_pyspark()
     spark = SparkSession.builder.getOrCreate()
     try:
         report = _report(spark, given)
