@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs import cli
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import Run
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
+    """Two complete epochs and one that is open, in a ledger on disk."""
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(tmp_path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    world = MemoryWorld()
+    coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    for number in (1, 2):
+        world.produce("orders", 0, ["row"] * number)
+        run_epoch(coordinator, Run("dag", f"r{number}"))
+    world.produce("orders", 0, ["row"])
+    coordinator.open(Run("dag", "r3"))
+    return world
+
+
+def _args(**values: object) -> Namespace:
+    return Namespace(
+        **{"pipeline": "orders", "ledger_conn_id": "epochs_default", "limit": 20, "output": "json", **values}
+    )
+
+
+def test_list_prints_the_newest_epochs_first_with_state_rows_and_versions(
+    world: MemoryWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.list_epochs(_args())
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["epoch"], row["state"], row["rows"], row["versions"]) for row in rows] == [
+        ("3", "open", "0", ""),
+        ("2", "complete", "2", "orders=1"),
+        ("1", "complete", "1", "orders=0"),
+    ]
+
+
+def test_list_prints_no_more_than_the_limit(world: MemoryWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.list_epochs(_args(limit=1))
+    assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_show_prints_all_records_of_an_epoch(world: MemoryWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.show_epoch(_args(epoch=2))
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["state"] == "complete"
+    assert shown["complete"]["ranges"] == {"orders": [[0, 1, 3]]}
+
+
+def test_show_of_an_epoch_that_is_not_there_says_where_to_look(world: MemoryWorld) -> None:
+    with pytest.raises(SystemExit, match="airflow epochs list orders"):
+        cli.show_epoch(_args(epoch=9))
+
+
+def test_takeover_lets_another_dag_run_the_pipeline_and_locks_the_old_one_out(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.take_over(_args(dag_id="new", why="moved"))
+    assert "now belongs to DAG new" in capsys.readouterr().out
+    ledger = Ledger(LocalStore(tmp_path), "orders")
+    ledger.claim("new", at="now", writer="w")
+    with pytest.raises(Refused, match="belongs to DAG 'new'"):
+        ledger.claim("dag", at="now", writer="w")
+
+
+def test_takeover_of_an_unknown_pipeline_is_refused_and_creates_nothing(world: MemoryWorld, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="nothing to take over"):
+        cli.take_over(_args(pipeline="orderz", dag_id="new", why="moved"))
+    assert not (tmp_path / "orderz").exists()
+
+
+def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    [group] = cli.get_cli_commands()
+    assert [command.name for command in group.subcommands] == ["list", "show", "takeover"]  # type: ignore[union-attr]
