@@ -107,6 +107,23 @@ def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_
     assert keys == 3
 
 
+def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT NOT NULL", "TBLPROPERTIES ('delta.feature.geospatial' = 'supported')")
+    sink = DeltaSink("bronze", table)
+    attempt = attempt_of(transaction(1))
+    misfit = stage_with_spark(sink, attempt, session.sql("SELECT 'x' note"), world)
+    assert "'id' is NOT NULL in the table and missing" in (misfit.problem or "")
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world))
+    receipt = sink.commit(attempt, staged, world)
+    assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+    sink.discard(attempt, staged.place, world, published=True)
+    assert sink.commit(attempt, staged, world) == receipt
+    assert ids(session, table) == [0, 1]
+    assert not Path(staged.place).exists()
+
+
 def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: World, table: str) -> None:
     create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
     sink = DeltaSink("bronze", table)
