@@ -55,7 +55,7 @@ def test_odd_partition_values_survive_both_vacuums_and_compaction_for_every_read
     session: Any, world: World, table: str
 ) -> None:
     sink = DeltaSink("bronze", table, partition_by=["p"], compact_every=1, checkpoint_every=1)
-    txns = [transaction(epoch) for epoch in range(1, 6)]
+    txns = [transaction(epoch) for epoch in range(1, 5)]
     for number, txn in enumerate(txns):
         spark_epoch(sink, txn, txns[number - 1] if number else None, odd_rows(session, 100 * number), world)
     expected = sorted(100 * n + i for n in range(len(txns)) for i in range(len(ODD)))
@@ -128,16 +128,61 @@ def test_column_names_match_whatever_their_case_and_order(session: Any, world: W
     assert seen_by_duckdb(table) == [1]
 
 
-def test_generated_columns_are_computed_and_mapped_columns_keep_their_names(
+def test_tables_with_mapped_and_generated_columns_deletion_vectors_and_change_feed_take_epochs(
     session: Any, world: World, table: str
 ) -> None:
+    name = f"delta.`file://{table}`"
     session.sql(
-        f"CREATE TABLE delta.`file://{table}` (id BIGINT, `odd name` STRING, day DATE) USING delta "
-        "PARTITIONED BY (day) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        f"CREATE TABLE {name} (id BIGINT, `odd name` STRING, at TIMESTAMP, day DATE GENERATED ALWAYS AS "
+        "(CAST(at AS DATE))) USING delta PARTITIONED BY (day) TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
+        "'delta.enableDeletionVectors' = 'true', 'delta.enableChangeDataFeed' = 'true')"
     ).collect()
     sink = DeltaSink("bronze", table)
-    frame = session.sql("SELECT 1L id, 'x' `odd name`, DATE'2024-02-29' day UNION ALL SELECT 2L, 'y', NULL")
-    spark_epoch(sink, transaction(1), None, frame, world)
-    assert seen_by_duckdb(table) == [1, 2]
-    read = session.read.format("delta").load(f"file://{table}").orderBy("id").collect()
-    assert [(row["odd name"], str(row.day)) for row in read] == [("x", "2024-02-29"), ("y", "None")]
+    first, second = transaction(1), transaction(2)
+    rows = "SELECT {0}L id, 'x' `odd name`, TIMESTAMP'2024-02-29 12:00:00' at UNION ALL SELECT {1}L, 'y', NULL"
+    spark_epoch(sink, first, None, session.sql(rows.format(1, 2)), world)
+    session.sql(f"DELETE FROM {name} WHERE id = 2").collect()
+    _, receipt = spark_epoch(sink, second, first, session.sql(rows.format(3, 4)), world)
+    assert receipt.detail["committer"] == "deltalake"
+    assert seen_by_duckdb(table) == seen_by_spark(session, table) == [1, 3, 4]
+    read = session.sql(f"SELECT `odd name` n, CAST(day AS STRING) day FROM {name} ORDER BY id").collect()
+    assert [(row.n, row.day) for row in read] == [("x", "2024-02-29"), ("x", "2024-02-29"), ("y", None)]
+    changes = session.sql(f"SELECT id, _change_type c FROM table_changes_by_path('file://{table}', 1)").collect()
+    assert sorted((row.id, row.c) for row in changes) == [
+        (1, "insert"),
+        (2, "delete"),
+        (2, "insert"),
+        (3, "insert"),
+        (4, "insert"),
+    ]
+
+
+def test_a_generated_column_with_a_wrong_value_is_a_vote_abort(session: Any, world: World, table: str) -> None:
+    session.sql(
+        f"CREATE TABLE delta.`file://{table}` (id BIGINT, twice BIGINT GENERATED ALWAYS AS (id * 2)) USING delta"
+    ).collect()
+    for number, commit in enumerate(("deltalake", "spark")):
+        sink = DeltaSink(f"s{number}", table, commit=commit)
+        attempt = attempt_of(transaction(1))
+        wrong = session.sql("SELECT 1L id, 3L twice")
+        vote = sink.vote(attempt, stage_with_spark(sink, attempt, wrong, world), world)
+        assert vote.vote is VoteKind.VOTE_ABORT
+        assert "twice" in (vote.reason or "") or "id * 2" in (vote.reason or "")
+
+
+def test_a_lake_that_already_has_the_rows_reads_the_same_after_spark_optimizes_and_checkpoints(
+    session: Any, world: World, table: str
+) -> None:
+    sink = DeltaSink("bronze", table)
+    previous = None
+    for epoch in range(1, 4):
+        txn = transaction(epoch)
+        spark_epoch(sink, txn, previous, session.range(epoch * 10, epoch * 10 + 2), world)
+        previous = txn
+    session.sql(f"OPTIMIZE delta.`file://{table}`").collect()
+    DeltaTable(table).create_checkpoint()
+    assert sink.last_committed("orders", world) == Marker.of(txn)
+    assert seen_by_duckdb(table) == seen_by_spark(session, table) == [10, 11, 20, 21, 30, 31]
+    history = session.sql(f"DESCRIBE HISTORY delta.`file://{table}`").where("operation = 'WRITE'").collect()
+    assert str(txn) in history[0].userMetadata
+    assert history[0].operationMetrics["numOutputRows"] == "2"

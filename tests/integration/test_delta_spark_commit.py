@@ -73,7 +73,7 @@ def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
     sink = DeltaSink("bronze", table, commit="spark", compact_every=2)
 
     def others() -> None:
-        for number in range(4):
+        for number in range(2):
             session.sql(f"INSERT INTO delta.`file://{table}` VALUES ({1000 + number})").collect()
             session.sql(f"OPTIMIZE delta.`file://{table}`").collect()
 
@@ -87,7 +87,7 @@ def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
         assert sink.last_committed("orders", world) == Marker.of(txn)
         previous = txn
     other.join()
-    expected = [10, 11, 12, 20, 21, 22, 1000, 1001, 1002, 1003]
+    expected = [10, 11, 12, 20, 21, 22, 1000, 1001]
     assert ids(session, table) == expected
     assert sink.maintain("orders", 2, world)["files_removed"] >= 0
     assert ids(session, table) == seen_by_duckdb(table) == expected
