@@ -76,9 +76,10 @@ def test_odd_partition_values_survive_both_vacuums_and_compaction_for_every_read
 def test_staged_rows_survive_until_published_when_the_target_is_read_meanwhile(
     session: Any, world: World, table: str
 ) -> None:
-    sink = DeltaSink("bronze", table)
+    sink = DeltaSink("bronze", table, properties={"delta.appendOnly": "true"})
     first = transaction(1)
     spark_epoch(sink, first, None, session.range(5), world)
+    assert DeltaTable(table).metadata().configuration == {"delta.appendOnly": "true"}
     attempt = attempt_of(transaction(2), previous=first)
     staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(5, 9), world), world))
     assert seen_by_spark(session, table) == list(range(5))

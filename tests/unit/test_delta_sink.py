@@ -199,6 +199,19 @@ def test_a_marker_that_is_behind_or_ahead_stops_the_commit(
         sink.commit(attempt, staged_of(sink, attempt, claim.place), world)
 
 
+def test_the_previous_epoch_of_another_transaction_stops_vote_and_commit(
+    sink: DeltaSink, table: Path, world: World
+) -> None:
+    existing(table)
+    run_epoch(sink, transaction(1), None, rows(1), world)
+    attempt = attempt_of(transaction(2), previous=transaction(1))
+    claim = stage(sink, attempt, rows(2), world)
+    assert "shows epoch 1" in (sink.vote(attempt, claim, world).reason or "")
+    with pytest.raises(Corrupt, match="shows epoch 1"):
+        sink.commit(attempt, staged_of(sink, attempt, claim.place), world)
+    assert ids_in(table) == [0, 1]
+
+
 def sign(table: Path, epoch: int) -> None:
     write_deltalake(
         str(table),
