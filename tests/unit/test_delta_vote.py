@@ -10,7 +10,7 @@ import pytest
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, stage_with_deltalake, transaction
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
@@ -325,15 +325,19 @@ def test_a_feature_added_after_the_vote_leaves_the_commit_to_spark(
     assert ids_in(table) == [0]
 
 
-def test_a_file_system_that_does_not_answer_is_no_vote(
+def test_a_file_system_that_does_not_answer_is_no_vote_and_leaves_a_commit_unknown(
     sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    staged = promised(sink.vote(attempt, claim, world))
+
     def fails(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("os.listdir", fails)
     with pytest.raises(NotApplied, match="Input/output error"):
         sink.vote(attempt, claim, world)
+    with pytest.raises(OutcomeUnknown, match="Input/output error"):
+        sink.commit(attempt, staged, world)
 
 
 def test_the_staging_table_carries_the_targets_rules_but_not_its_upkeep(
