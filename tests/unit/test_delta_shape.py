@@ -1,0 +1,149 @@
+"""What may change in a table between stage and commit, and what may not; which rows fit which table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.spark import delta_schema
+
+
+def field(name: str, kind: Any = "long", *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
+
+
+def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+STAGED = TableShape(
+    id="t",
+    schema=struct(field("id", nullable=False), field("name", "string")),
+    partition_by=("name",),
+    properties={"delta.constraints.a": "id > 0", "delta.columnMapping.maxColumnId": "2"},
+    min_reader=1,
+    min_writer=3,
+    reader_features=None,
+    writer_features=None,
+)
+
+
+def with_fields(*fields: dict[str, Any]) -> TableShape:
+    return replace(STAGED, schema=struct(*fields))
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        STAGED,
+        with_fields(*STAGED.schema["fields"], field("more")),
+        with_fields(field("first"), *STAGED.schema["fields"]),
+        replace(STAGED, properties={**STAGED.properties, "delta.appendOnly": "true", "mine": "x"}),
+        replace(STAGED, properties={**STAGED.properties, "delta.columnMapping.maxColumnId": "3"}),
+    ],
+)
+def test_nullable_columns_and_harmless_properties_may_be_added(now: TableShape) -> None:
+    assert now.difference_for(STAGED.for_staging()) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        (with_fields(*STAGED.schema["fields"], field("more", nullable=False)), "new column 'more' is NOT NULL"),
+        (with_fields(STAGED.schema["fields"][0]), "column 'name' is gone"),
+        (with_fields(field("id", "string", nullable=False), STAGED.schema["fields"][1]), "column 'id' was changed"),
+        (with_fields(field("id"), STAGED.schema["fields"][1]), "column 'id' was changed"),
+        (
+            with_fields(STAGED.schema["fields"][0], field("name", "string", **{"delta.columnMapping.id": 2})),
+            "column 'name' was changed",
+        ),
+        (replace(STAGED, partition_by=()), "partitioned by"),
+        (replace(STAGED, properties={}), "delta.constraints.a"),
+        (replace(STAGED, properties={**STAGED.properties, "delta.constraints.b": "id < 9"}), "delta.constraints.b"),
+        (replace(STAGED, properties={**STAGED.properties, "delta.columnMapping.mode": "name"}), "columnMapping.mode"),
+    ],
+)
+def test_whatever_else_changed_is_named(now: TableShape, what: str) -> None:
+    assert what in (now.difference_for(STAGED.for_staging()) or "")
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "features", "refused"),
+    [
+        (1, 2, None, []),
+        (2, 5, None, []),
+        (2, 6, None, ["writer version 6"]),
+        (1, 8, None, ["writer version 8"]),
+        (3, 7, ("deletionVectors", "timestampNtz", "columnMapping", "v2Checkpoint"), []),
+        (3, 7, ("deletionVectors", "rowTracking", "domainMetadata"), ["domainMetadata", "rowTracking"]),
+        (1, 7, ("neverHeardOf",), ["neverHeardOf"]),
+    ],
+)
+def test_features_that_deltalake_refuses_are_known_beforehand(
+    reader: int, writer: int, features: tuple[str, ...] | None, refused: list[str]
+) -> None:
+    shape = replace(STAGED, min_reader=reader, min_writer=writer, writer_features=features)
+    assert shape.refused_features == refused
+
+
+def test_a_shape_survives_the_way_through_a_log() -> None:
+    protocol, metadata = STAGED.actions("t", 1)
+    assert TableShape.of_actions(protocol["protocol"], metadata["metaData"]) == STAGED
+
+
+ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
+MAP = {"type": "map", "keyType": "string", "valueType": struct(field("a")), "valueContainsNull": True}
+TABLE = struct(
+    field("id", nullable=False),
+    field("Name", "string"),
+    field("tags", ARRAY),
+    field("props", MAP),
+    field("day", "date", nullable=False, **{delta_schema.GENERATED: "CAST(at AS DATE)"}),
+    field("kind", "string", nullable=False, **{delta_schema.DEFAULT: "'x'"}),
+    field("key", nullable=False, **{delta_schema.IDENTITY: 1}),
+    field("own", nullable=False, **{delta_schema.IDENTITY: 1, delta_schema.EXPLICIT_IDENTITY: True}),
+)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        struct(field("id")),
+        struct(field("NAME", "string"), field("ID", nullable=False)),
+        struct(field("id"), field("tags", {**ARRAY, "containsNull": False})),
+        struct(field("id"), field("props", {**MAP, "valueType": struct(field("A", nullable=False, x=1))})),
+        struct(field("id"), field("own")),
+    ],
+)
+def test_rows_fit_whatever_the_case_order_and_nullability_of_their_columns(rows: dict[str, Any]) -> None:
+    assert delta_schema.problems(TABLE, rows) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "problems"),
+    [
+        (struct(field("name", "string")), ["column 'id' is NOT NULL in the table and missing in the rows"]),
+        (struct(field("id", "integer")), ["column 'id' is integer in the rows and long in the table"]),
+        (struct(field("id"), field("more", "date")), ["column 'more' (date) is not in the table"]),
+        (
+            struct(field("id"), field("tags", {**ARRAY, "elementType": "string"}), field("x", MAP)),
+            [
+                "column 'tags' is array<string> in the rows and array<long> in the table",
+                "column 'x' (map<string, struct<a: long>>) is not in the table",
+            ],
+        ),
+        (
+            struct(field("id"), field("props", {**MAP, "valueType": struct(field("a"), field("b"))})),
+            [
+                "column 'props' is map<string, struct<a: long, b: long>> in the rows and "
+                "map<string, struct<a: long>> in the table"
+            ],
+        ),
+        (struct(field("id"), field("key")), ["column 'key' is an identity column: Delta generates it, leave it out"]),
+    ],
+)
+def test_every_misfit_is_named(rows: dict[str, Any], problems: list[str]) -> None:
+    assert delta_schema.problems(TABLE, rows) == problems
