@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TypedDict
 
-from airflow_epochs import protocol
+from airflow_epochs import markers, protocol
+from airflow_epochs.cleanup import discard_attempt, sweep
 from airflow_epochs.environment import Environment, SparkJob
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger import EpochView, Ledger
 from airflow_epochs.model import (
     Checkpoint,
@@ -25,7 +26,6 @@ from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,
     JsonDict,
-    Marker,
     OpenRecord,
     PipelineRecord,
     Receipt,
@@ -186,24 +186,20 @@ class Coordinator:
     def _reopen(self, view: EpochView, run: Run) -> OpenRecord:
         """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks."""
         last = _opened(view)
-        before = self.ledger.complete_record(view.number - 1)
-        sinks = self._sink_plans(before)
+        sinks = self._sink_plans(self.ledger.complete_record(view.number - 1))
         self.pipeline.source.check(last.ranges, last.source_state, self.env)
         self.ledger.put_run(last.run, view.number)
+        again = TransactionId(self.pipeline.name, view.number, last.txn.attempt + 1, self.draw_nonce())
         return self._put_open(
-            OpenRecord(
-                txn_id=str(TransactionId(self.pipeline.name, view.number, last.txn.attempt + 1, self.draw_nonce())),
-                ledger_id=last.ledger_id,
-                ranges=last.ranges,
+            replace(
+                last,
+                txn_id=str(again),
                 source=self.pipeline.source.spec(),
-                source_state=last.source_state,
                 transform=str(self.pipeline.transform),
                 code=self.pipeline.transform.digest,
                 sinks=sinks,
                 dag_id=run.dag_id,
                 run_id=run.run_id,
-                now=last.now,
-                seed=last.seed,
                 opened_at=self._now(),
                 writer=self.writer,
             ),
@@ -222,44 +218,13 @@ class Coordinator:
 
     def _sink_plans(self, before: CompleteRecord | None) -> dict[str, SinkPlan]:
         """Today's sinks, each with its previous transaction, which its own marker must confirm."""
-        markers = before.markers if before else {}
         plans = {}
         for sink in self.pipeline.sinks:
-            previous = markers.get(sink.name)
-            self._require_marker(sink, TransactionId.parse(previous) if previous else None)
+            previous = before.markers.get(sink.name) if before else None
+            expected = TransactionId.parse(previous) if previous else None
+            markers.require_marker(sink, expected, self.pipeline.name, self.env)
             plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
         return plans
-
-    def _require_marker(self, sink: Sink, expected: TransactionId | None) -> None:
-        found = sink.last_committed(self.pipeline.name, self.env)
-        if not _agree(found, expected):
-            raise self._disagreement(sink, found, _describe(expected))
-
-    def _not_showing(self, opened: OpenRecord) -> frozenset[str]:
-        """The sinks that show nothing of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
-
-        Raises:
-            Corrupt: A sink shows the epoch or a later one: the ledger is an old copy, and the attempt was decided.
-        """
-        asked = set()
-        for name, plan in opened.sinks.items():
-            with self._tolerated(f"asking sink {name} for its marker"):
-                sink = from_spec(plan.spec)
-                found = sink.last_committed(self.pipeline.name, self.env)
-                asked.add(name)
-            if name in asked and found and found.epoch >= opened.txn.epoch:
-                raise self._disagreement(sink, found, f"an epoch before {opened.txn.epoch}, which is not decided")
-        return frozenset(asked)
-
-    def _disagreement(self, sink: Sink, found: Marker | None, expected: str) -> Corrupt:
-        return Corrupt(
-            f"The sink shows {_describe(found)}, but the ledger expects {expected}.",
-            remedy="if the ledger or the table was restored from a backup, restore the other one to the same "
-            "epoch; if the ledger was lost, give the pipeline a new name and `starting` offsets. "
-            "Nothing was read or written.",
-            pipeline=self.pipeline.name,
-            sink=sink.name,
-        )
 
     # -- stage ------------------------------------------------------------------------------------------------
 
@@ -281,8 +246,8 @@ class Coordinator:
         report = self._stage_try(opened)
         view = self.ledger.view(opened.txn.epoch)
         if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
-            with self._tolerated(f"sweeping epoch {view.number}"):
-                self._sweep(view.number)
+            with tolerated(f"sweeping epoch {view.number}"):
+                sweep(self.ledger, view.number, self.env)
         return self.checkpoint(view, stage=report)
 
     def _stage_try(self, opened: OpenRecord) -> StageReport:
@@ -290,7 +255,7 @@ class Coordinator:
         self.pipeline.source.check(opened.ranges, opened.source_state, self.env)
         nonce, session = self.draw_nonce(), self.env.spark.new_session()
         plans = {
-            name: from_spec(plan.spec).plan_stage(_attempt(opened, name), nonce, self.env)
+            name: from_spec(plan.spec).plan_stage(SinkAttempt.of(opened, name), nonce, self.env)
             for name, plan in opened.sinks.items()
         }
         self.ledger.put_try(
@@ -336,7 +301,7 @@ class Coordinator:
 
     def _stop_earlier_tries(self, epoch: int) -> None:
         for earlier in self.ledger.tries(epoch):
-            with self._tolerated(f"stopping the earlier try {earlier.nonce}"):
+            with tolerated(f"stopping the earlier try {earlier.nonce}"):
                 self.env.spark.stop(earlier.session)
 
     # -- vote and decide --------------------------------------------------------------------------------------
@@ -375,7 +340,7 @@ class Coordinator:
                 remedy="clear the task `stage`.",
                 **_where(opened.txn),
             )
-        self._not_showing(opened)
+        markers.sinks_without(opened, self.env)
         votes = {sink: self._vote_of(opened, sink, report) for sink in opened.sinks}
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
@@ -388,7 +353,7 @@ class Coordinator:
         if claim is None or claim.problem:
             reason = claim.problem if claim else "Spark reported nothing for this sink"
             return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
-        return from_spec(opened.sinks[sink].spec).vote(_attempt(opened, sink), claim, self.env)
+        return from_spec(opened.sinks[sink].spec).vote(SinkAttempt.of(opened, sink), claim, self.env)
 
     def _put_decision(
         self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
@@ -440,7 +405,7 @@ class Coordinator:
         assert staged, "VOTE_COMMIT always has staged"
         self.env.reached(f"commit.{sink}")
         with self._unless_overtaken(view):
-            receipt = from_spec(opened.sinks[sink].spec).commit(_attempt(opened, sink), staged, self.env)
+            receipt = from_spec(opened.sinks[sink].spec).commit(SinkAttempt.of(opened, sink), staged, self.env)
         self.env.reached(f"committed.{sink}")
         log.info("epoch %s: sink %s shows %s", view.number, sink, opened.txn_id)
         return self.ledger.put_receipt(receipt)
@@ -493,7 +458,7 @@ class Coordinator:
         opened = _opened(view)
         with self._unless_overtaken(view):
             for sink in view.receipts:
-                self._require_marker(from_spec(opened.sinks[sink].spec), opened.txn)
+                markers.require_marker(from_spec(opened.sinks[sink].spec), opened.txn, self.pipeline.name, self.env)
         before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
         self.env.reached("complete.put")
         self.ledger.put_complete(
@@ -516,28 +481,17 @@ class Coordinator:
 
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete
-        with self._tolerated("committing the consumer group's offsets"):
+        with tolerated("committing the consumer group's offsets"):
             self.pipeline.source.acknowledge(self.pipeline.name, self.newest_complete().ranges, self.env)
         for epoch in (view.number - 1, view.number):
-            with self._tolerated(f"sweeping epoch {epoch}"):
-                self._sweep(epoch)
+            with tolerated(f"sweeping epoch {epoch}"):
+                sweep(self.ledger, epoch, self.env)
         for sink in self.pipeline.sinks:
             if maintain := getattr(sink, "maintain", None):
-                with self._tolerated(f"maintaining sink {sink.name}"):
+                with tolerated(f"maintaining sink {sink.name}"):
                     maintain(self.pipeline.name, view.number, self.env)
-        with self._tolerated("pruning"):
+        with tolerated("pruning"):
             self.ledger.prune(view.number - self.pipeline.keep_epochs)
-
-    def _sweep(self, epoch: int) -> None:
-        """Clear away a complete epoch's staging places. Of the ones its decision names, only what is not data."""
-        complete = self.ledger.complete_record(epoch) if epoch >= 1 else None
-        if not complete:
-            return
-        decision = self.ledger.decision_record(epoch, complete.txn.attempt)
-        for record in self.ledger.tries(epoch):
-            opened = self.ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
-            if decision and opened:
-                self._discard_try(opened, record, opened.sinks, keep=_published_places(decision))
 
     # -- abort ------------------------------------------------------------------------------------------------
 
@@ -554,7 +508,7 @@ class Coordinator:
             )
         if view.state is State.OPEN:
             with self._unless_overtaken(view):
-                self._not_showing(view.open)
+                markers.sinks_without(view.open, self.env)
             view = self._presume_abort(view, run, reason)
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
@@ -578,18 +532,8 @@ class Coordinator:
         """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
         opened = _opened(view)
         with self._unless_overtaken(view):
-            sinks = self._not_showing(opened)
-        for record in self.ledger.tries(view.number):
-            if record.txn_id == opened.txn_id:
-                self._discard_try(opened, record, sinks, keep=frozenset())
-
-    def _discard_try(self, opened: OpenRecord, record: TryRecord, sinks: Collection[str], keep: frozenset[str]) -> None:
-        for name, place in record.places.items():
-            if name not in sinks:
-                continue
-            with self._tolerated(f"clearing {place} away"):
-                sink = from_spec(opened.sinks[name].spec)
-                sink.discard(_attempt(opened, name), place, self.env, published=place in keep)
+            sinks = markers.sinks_without(opened, self.env)
+        discard_attempt(self.ledger, opened, sinks, self.env)
 
     # -- shared -----------------------------------------------------------------------------------------------
 
@@ -658,14 +602,6 @@ class Coordinator:
                 raise
             raise self._fenced(now.complete or _opened(now)) from error
 
-    @contextmanager
-    def _tolerated(self, what: str) -> Iterator[None]:
-        """For work that is never needed for correctness: a failure is logged, and the next epoch tries again."""
-        try:
-            yield
-        except Exception:
-            log.warning("%s failed; it will be tried again with a later epoch", what, exc_info=True)
-
     def _now(self) -> str:
         return self.clock().isoformat()
 
@@ -686,36 +622,7 @@ def _opened(view: EpochView) -> OpenRecord:
     return view.open
 
 
-def _attempt(opened: OpenRecord, sink: str) -> SinkAttempt:
-    previous = opened.sinks[sink].previous
-    return SinkAttempt(
-        txn=opened.txn,
-        ledger_id=opened.ledger_id,
-        previous=TransactionId.parse(previous) if previous else None,
-    )
-
-
-def _published_places(decision: DecisionRecord) -> frozenset[str]:
-    return frozenset(vote.staged.place for vote in decision.votes.values() if vote.staged)
-
-
 def _decision_of(view: EpochView) -> DecisionKind | None:
     if view.complete:
         return DecisionKind.GLOBAL_COMMIT
     return view.decision.decision if view.decision else None
-
-
-def _agree(found: Marker | None, expected: TransactionId | None) -> bool:
-    if found is None or expected is None:
-        return found is None and expected is None
-    return found.epoch == expected.epoch and found.token in (None, expected.token)
-
-
-def _describe(marker: Marker | TransactionId | None) -> str:
-    match marker:
-        case None:
-            return "no epoch of this pipeline"
-        case Marker(epoch, token):
-            return f"epoch {epoch} (transaction token {token})"
-        case TransactionId():
-            return f"epoch {marker.epoch} ({marker}, token {marker.token})"

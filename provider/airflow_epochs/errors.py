@@ -13,6 +13,12 @@ The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownEx
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
 
 class EpochError(Exception):
     """Root of all errors of this package.
@@ -74,3 +80,12 @@ class Fenced(EpochError):
 
 class Corrupt(EpochError):
     """Ledger and sink disagree, or promised data is gone. Nothing was written; a human must look."""
+
+
+@contextmanager
+def tolerated(what: str) -> Iterator[None]:
+    """For work that is never needed for correctness: a failure is logged, and a later epoch tries again."""
+    try:
+        yield
+    except Exception:
+        log.warning("%s failed; it will be tried again with a later epoch", what, exc_info=True)

@@ -28,7 +28,7 @@ def connection(conn_id: str) -> Connection:
         ) from missing
     return Connection(
         conn_id=conn_id,
-        conn_type=found.conn_type,
+        conn_type=found.conn_type or "",
         host=found.host,
         port=found.port,
         login=found.login,

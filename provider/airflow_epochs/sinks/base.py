@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
+from airflow_epochs.model import JsonDict, Marker, OpenRecord, Receipt, Staged, StagedClaim, TransactionId, Vote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,16 @@ class SinkAttempt:
     txn: TransactionId
     ledger_id: str
     previous: TransactionId | None
+
+    @classmethod
+    def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
+        """The part of ``sink`` in an attempt."""
+        previous = opened.sinks[sink].previous
+        return cls(
+            txn=opened.txn,
+            ledger_id=opened.ledger_id,
+            previous=TransactionId.parse(previous) if previous else None,
+        )
 
 
 class Sink(Protocol):

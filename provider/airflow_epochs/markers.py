@@ -1,0 +1,62 @@
+"""Do the sinks show what the ledger says? Asked before an attempt is opened, decided, aborted or completed."""
+
+from __future__ import annotations
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, tolerated
+from airflow_epochs.model import Marker, OpenRecord, TransactionId
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import Sink
+
+
+def agree(found: Marker | None, expected: TransactionId | None) -> bool:
+    """Whether a marker is that of a transaction. A sink that no longer knows whose epoch it shows gets the benefit."""
+    if found is None or expected is None:
+        return found is None and expected is None
+    return found.epoch == expected.epoch and found.token in (None, expected.token)
+
+
+def require_marker(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
+    """Raise Corrupt unless the sink shows exactly ``expected`` (None: no epoch of this pipeline)."""
+    found = sink.last_committed(pipeline, env)
+    if not agree(found, expected):
+        raise _disagreement(sink, found, _describe(expected), pipeline)
+
+
+def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
+    """The sinks that show nothing of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
+
+    Raises:
+        Corrupt: A sink shows the epoch or a later one: the ledger is an old copy, and the attempt was decided.
+    """
+    asked = set()
+    for name, plan in opened.sinks.items():
+        with tolerated(f"asking sink {name} for its marker"):
+            sink = from_spec(plan.spec)
+            found = sink.last_committed(opened.txn.pipeline, env)
+            asked.add(name)
+        if name in asked and found and found.epoch >= opened.txn.epoch:
+            expected = f"an epoch before {opened.txn.epoch}, which is not decided"
+            raise _disagreement(sink, found, expected, opened.txn.pipeline)
+    return frozenset(asked)
+
+
+def _disagreement(sink: Sink, found: Marker | None, expected: str, pipeline: str) -> Corrupt:
+    return Corrupt(
+        f"The sink shows {_describe(found)}, but the ledger expects {expected}.",
+        remedy="if the ledger or the table was restored from a backup, restore the other one to the same "
+        "epoch; if the ledger was lost, give the pipeline a new name and `starting` offsets. "
+        "Nothing was read or written.",
+        pipeline=pipeline,
+        sink=sink.name,
+    )
+
+
+def _describe(marker: Marker | TransactionId | None) -> str:
+    match marker:
+        case None:
+            return "no epoch of this pipeline"
+        case Marker(epoch, token):
+            return f"epoch {epoch} (transaction token {token})"
+        case TransactionId():
+            return f"epoch {marker.epoch} ({marker}, token {marker.token})"
