@@ -80,9 +80,14 @@ def test_upkeep_does_no_more_than_its_bound_and_takes_the_worst_partition_first(
         write_deltalake(str(table), rows(number, p=["few"]), partition_by=["p"], mode="append")
     for number in range(9):
         write_deltalake(str(table), rows(number, p=["many"]), partition_by=["p"], mode="append")
-    monkeypatch.setattr(delta_maintenance, "WORK_BYTES_MAX", 9 * 700)
-    done = delta_maintenance.compact(DeltaTable(str(table)))
+    for number in range(3):
+        write_deltalake(str(table), rows(number, p=["too few"]), partition_by=["p"], mode="append")
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_maintenance, "WORK_BYTES_MAX", 9 * 700)
+        done = delta_maintenance.compact(DeltaTable(str(table)))
     assert (done["files_removed"], done["files_added"]) == (9, 1)
+    done = delta_maintenance.compact(DeltaTable(str(table)))
+    assert (done["files_removed"], done["files_added"]) == (5, 1)
 
 
 @pytest.mark.parametrize("value", [None, "a/b", "100%", "ü", "x=y", "it's", "2024-02-29"])
