@@ -16,11 +16,13 @@ class Limit:
     amount: int
 
 
-@F.udf("int")
-def with_tax(amount):  # type: ignore[no-untyped-def]  # with type hints Spark would look for pandas types
+def taxed(amount: int) -> int:
     import rounding
 
     return rounding.whole(prices.with_tax(amount) * RATES["EUR"])
+
+
+with_tax = F.udf(taxed, "int")
 
 
 def orders(batch: DataFrame, epoch: Any) -> dict[str, DataFrame]:

@@ -21,6 +21,7 @@ from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.spark import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from stack.broker import Broker
@@ -49,6 +50,8 @@ def settings(jars: Jars) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "700m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
 
 
@@ -114,6 +117,7 @@ def test_an_epoch_is_staged_by_spark_submit_and_no_credential_shows(
     assert not [arguments for arguments in watcher.seen if PASSWORD in arguments]
     told = "".join(path.read_text(errors="replace") for path in events.rglob("*") if path.is_file())
     assert "SparkListenerSQLExecutionStart" in told
+    assert json.dumps({kafka_read.REDACTION_CONF: kafka_read.REDACTION})[1:-1].replace(": ", ":") in told
     assert PASSWORD not in told
     assert list((tmp_path / "work").iterdir()) == []
     assert list(with_token(session["session_id"])) == []
