@@ -254,19 +254,17 @@ class Coordinator:
         # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
         self.pipeline.source.check(opened.ranges, opened.source_state, self.env)
         nonce, session = self.draw_nonce(), self.env.spark.new_session()
-        plans = {
-            name: from_spec(plan.spec).plan_stage(SinkAttempt.of(opened, name), nonce, self.env)
-            for name, plan in opened.sinks.items()
-        }
-        self.ledger.put_try(
+        sinks = {name: (from_spec(plan.spec), SinkAttempt.of(opened, name)) for name, plan in opened.sinks.items()}
+        self.ledger.put_try(  # before anything is written there: what is on record is cleared away
             TryRecord(
                 txn_id=opened.txn_id,
                 nonce=nonce,
-                places={name: plan["place"] for name, plan in plans.items()},
+                places={name: sink.place(attempt, nonce, self.env) for name, (sink, attempt) in sinks.items()},
                 session=session,
                 started_at=self._now(),
             )
         )
+        plans = {name: sink.plan_stage(attempt, nonce, self.env) for name, (sink, attempt) in sinks.items()}
         self.env.reached("stage.start")
         report = self.env.spark.run(self._stage_job(opened, plans), session)
         self.env.reached("stage.done")

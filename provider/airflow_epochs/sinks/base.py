@@ -52,10 +52,14 @@ class Sink(Protocol):
         """The full specification, with ``kind``; connection ids, no secrets."""
         ...
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        """Choose a place that no other try has or will have and return it with what Spark needs to fill it.
+    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        """Where the try with this nonce stages: a place that no other try has or will have. Writes nothing."""
+        ...
 
-        The returned dict has ``place`` and is passed to ``spark.jobs`` as it is. Idempotent per nonce.
+    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """What Spark needs to fill ``place``, which is in it; passed to ``spark.jobs`` as it is.
+
+        May prepare the place, which is on record by then. Idempotent per nonce.
         """
         ...
 

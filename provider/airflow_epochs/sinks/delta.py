@@ -133,13 +133,17 @@ class DeltaSink:
 
     # -- stage and vote ------------------------------------------------------------------------------------------
 
+    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        """In a visible folder of the table: VACUUM ignores hidden ones, and the files in them would leak."""
+        return f"{self._where(env).url}/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
+
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        """Choose the place of this try; for tables of deltalake also write the staging table's version 0 there."""
+        """Describe the try to Spark; for tables of deltalake also write the staging table's version 0."""
         target = self._target(self._where(env), env)
         shape, where, app = target.opened_shape(), target.where, self._app(attempt)
         committer = self._committer(target, shape)
         self._require_partitioning(where, shape)
-        place = f"{where.url}/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
+        place = self.place(attempt, nonce, env)
         if committer == DELTALAKE and shape is not None:
             delta_checks.require_committable(shape, where.name)
             _write_version_0(where, place, shape)

@@ -39,10 +39,12 @@ class MemorySink:
     def _app(self, pipeline: str) -> str:
         return f"{pipeline}.{self.name}"
 
+    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        return f"{self._table}/{attempt.ledger_id}.{self.name}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
+
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        txn = attempt.txn
-        place = f"{self._table}/{attempt.ledger_id}.{self.name}/{txn.epoch}-{txn.attempt}-{nonce}"
-        return {"kind": "memory", "place": place, "world": self.world, "txn_id": str(txn)}
+        place = self.place(attempt, nonce, env)
+        return {"kind": "memory", "place": place, "world": self.world, "txn_id": str(attempt.txn)}
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         world = MemoryWorld.named(self.world)
