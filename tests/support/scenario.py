@@ -35,15 +35,16 @@ def run(number: int) -> Run:
 
 @dataclass
 class Scenario:
-    """A world with ten records in two partitions, and the pipeline as today's DAG has it."""
+    """A world with a few records in two partitions, and the pipeline as today's DAG has it."""
 
     sinks: tuple[str, ...] = ("orders",)
     keep_epochs: int = 1000
     world: MemoryWorld = field(default_factory=MemoryWorld)
+    records: int = 10
     produced: int = 0
 
     def __post_init__(self) -> None:
-        self.produce(10)
+        self.produce(self.records)
 
     def produce(self, count: int) -> None:
         for _ in range(count):
