@@ -111,11 +111,11 @@ def wait_consumed(watch: Watch) -> None:
 
 
 def epochs_table(watch: Watch) -> Table:
-    table = Table(title="epochs", header_style="bold", box=SIMPLE)
-    for column in ("epoch", "offset ranges", "attempt", "stage tries", "decision", "sink@version", "rows"):
-        table.add_column(column)
+    table = Table(title="epochs, and seconds per phase", header_style="bold", box=SIMPLE)
+    for column in ("epoch", "offset ranges", "attempt", "tries", "decision", "sink@version", "rows"):
+        table.add_column(column, no_wrap=True)
     for step in STEPS:
-        table.add_column(f"{step} s", justify="right")
+        table.add_column(step, justify="right", no_wrap=True)
     for view in watch.epochs():
         table.add_row(*epoch_row(watch, view))
     return table

@@ -21,13 +21,18 @@ ORIGIN = ("topic", "partition", "offset")
 def orders(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
     """Split a batch of Kafka records into ``orders`` and ``rejected``. Needs nothing of ``epoch``."""
     raw = F.col("value").cast("string")
-    parsed = batch.select(*ORIGIN, raw.alias("raw"), F.from_json(raw, ORDER).alias("order"))
+    parsed = batch.select(*ORIGIN, raw.alias("raw"), _once(F.from_json(raw, ORDER)).alias("order"))
     judged = parsed.withColumn("reason", _reason())
     good, bad = judged.where("reason is null"), judged.where("reason is not null")
     return {
         "orders": good.select("order.*", F.to_date("order.ts").alias("day"), *ORIGIN),
         "rejected": bad.select("raw", "reason", *ORIGIN),
     }
+
+
+def _once(column: Column) -> Column:
+    """The same column. Spark would otherwise parse a record anew for every field that is looked at."""
+    return F.explode(F.array(column))
 
 
 def _reason() -> Column:

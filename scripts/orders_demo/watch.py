@@ -61,7 +61,8 @@ class Watch:
     def seconds(self, record: CompleteRecord) -> dict[str, float]:
         """Seconds of each step; of ``complete``, which cannot measure itself, as Airflow measured them."""
         task = self.get(f"dags/{DAG}/dagRuns/{record.completed_by.run_id}/taskInstances/{PIPELINE}.complete")
-        return {**record.metrics.get("seconds", {}), "complete": task["duration"] or 0.0}
+        last = {"complete": task["duration"]} if task["duration"] else {}  # none while it is still running
+        return {**record.metrics.get("seconds", {}), **last}
 
     def get(self, path: str) -> Any:
         """GET ``/api/v2/<path>``. Raises OSError."""
