@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from airflow_epochs import durable
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 
@@ -264,23 +264,8 @@ class LocalFiles:
                     yield path, file.read(length)
 
     def write_new(self, path: str, value: bytes) -> bool:
-        target = self._root / path
-        temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
-        with _local_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("xb") as file:
-                    file.write(value)
-                    file.flush()
-                    os.fsync(file.fileno())
-                try:
-                    os.link(temporary, target)
-                except FileExistsError:
-                    return False
-            finally:
-                temporary.unlink(missing_ok=True)
-        self.sync([path])
-        return True
+        with _local_errors(self._root / path):
+            return durable.write_new(self._root / path, value)
 
     def delete(self, path: str) -> None:
         target = self._root / path
@@ -296,10 +281,10 @@ class LocalFiles:
         folders = {parent for file in files for parent in file.parents}
         with _local_errors(self._root):
             for file in files:
-                _fsync(file)
+                durable.fsync(file)
             for folder in folders:
                 try:
-                    _fsync(folder)
+                    durable.fsync(folder)
                 except PermissionError:
                     continue  # a folder we may not even read was there before us
 
@@ -409,11 +394,3 @@ class ObjectFiles:
             f"The object store says no at {self._url}: {str(error).splitlines()[0]}",
             remedy="Give the connection's credentials read, write, list and delete permission there.",
         )
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,11 +7,12 @@ Azure (``If-None-Match: *`` or the like), and obstore's memory store for tests.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
+
+from airflow_epochs import durable
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -62,7 +63,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
 
 
 class LocalStore:
-    """Files on a local disk: temporary file, fsync, ``link`` (fails if the name exists), fsync of the folder."""
+    """Files on a local disk, durable by the time a call returns."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
@@ -70,19 +71,7 @@ class LocalStore:
         self._root = root
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        path = self._root / key
-        self._make_folder(path.parent)
-        temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
-        try:
-            _write_durably(temporary, value)
-            os.link(temporary, path)
-            return True
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-            # Also after a lost race: the caller is about to act on the winner's record.
-            _fsync_folder(path.parent)
+        return durable.write_new(self._root / key, value)
 
     def get(self, key: str) -> bytes | None:
         path = self._root / key
@@ -91,7 +80,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         # The writer may have died between link and fsync: what we act on must survive a power cut.
-        _fsync_folder(path.parent)
+        durable.fsync(path.parent)
         return value
 
     def exists(self, key: str) -> bool:
@@ -108,30 +97,6 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         (self._root / key).unlink(missing_ok=True)
-
-    def _make_folder(self, folder: Path) -> None:
-        missing = []
-        while not folder.exists():
-            missing.append(folder)
-            folder = folder.parent
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            _fsync_folder(each.parent)
-
-
-def _write_durably(path: Path, value: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(value)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ObstoreStore:

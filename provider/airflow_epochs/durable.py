@@ -1,0 +1,49 @@
+"""Local files that survive a power cut. Neither obstore nor deltalake ever calls fsync, so this is our own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+
+def write_new(path: Path, value: bytes) -> bool:
+    """Put-if-absent: temporary file, fsync, ``link`` (which fails if the name exists), fsync of the folder.
+
+    Returns:
+        False if somebody else's file has the name; it is durable too by then, since the caller will act on it.
+    """
+    make_folder(path.parent)
+    temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
+    try:
+        with temporary.open("xb") as file:
+            file.write(value)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+        fsync(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, each with a durable name."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        fsync(each.parent)
+
+
+def fsync(path: Path) -> None:
+    """Flush a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
