@@ -1,0 +1,80 @@
+"""What is public, and what importing it costs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import airflow_epochs
+from airflow_epochs import testing
+
+PACKAGE = Path(airflow_epochs.__file__).parent
+
+HEAVY = ["pyspark", "deltalake", "obstore", "kafka", "pyarrow", "pandas", "confluent_kafka"]
+
+
+def loaded_by(statement: str, modules: list[str]) -> list[str]:
+    """Which of the modules a new interpreter has after the statement."""
+    code = f"{statement}\nimport json, sys\nprint(json.dumps([m for m in {modules} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return loaded
+
+
+def test_the_public_names_are_these() -> None:
+    assert airflow_epochs.__all__ == ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit"]
+
+
+@pytest.mark.parametrize("name", airflow_epochs.__all__)
+def test_every_public_name_can_be_had_and_is_listed(name: str) -> None:
+    assert getattr(airflow_epochs, name).__name__ == name
+    assert name in dir(airflow_epochs)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = airflow_epochs.Nothing
+
+
+def test_the_doubles_are_public_and_these() -> None:
+    for name in testing.__all__:
+        assert hasattr(testing, name)
+    assert {"MemorySource", "MemorySink", "MemoryEnvironment", "memory_ledger"} <= set(testing.__all__)
+
+
+def test_importing_the_coordinator_and_its_doubles_loads_neither_airflow_nor_anything_heavy() -> None:
+    statement = "import airflow_epochs.coordinator, airflow_epochs.testing"
+    assert loaded_by(statement, [*HEAVY, "airflow"]) == []
+
+
+def imports_of(module: str) -> set[str]:
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module if node.module.startswith("airflow_epochs") else node.module.split(".")[0])
+    return found - {"__future__"}
+
+
+PURE = {"collections", "dataclasses", "enum", "hashlib", "re", "typing"}
+
+
+@pytest.mark.parametrize(("module", "own"), [("protocol", {"airflow_epochs.model"}), ("model", set())])
+def test_the_heart_imports_nothing_that_does_io_reads_a_clock_or_draws_a_number(module: str, own: set[str]) -> None:
+    assert imports_of(module) <= PURE | own
+
+
+def test_spark_code_of_the_driver_never_imports_airflow() -> None:
+    for path in (PACKAGE / "spark").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name == "airflow" or name.startswith("airflow.") for name in names), path.name
