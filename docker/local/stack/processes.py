@@ -19,6 +19,7 @@ from typing_extensions import Self
 
 CHILD = Path(__file__).with_name("child.py")
 READY_S = 90.0
+GRACE_S = 5.0
 PORTS = range(10_000, 32_000)  # below those that Linux, macOS and Windows give to outgoing connections
 
 
@@ -54,6 +55,7 @@ class Process:
         self.name, self.argv, self.log = name, list(argv), log
         self.env = {**os.environ, **(env or {})}
         self._popen: subprocess.Popen[bytes] | None = None
+        self._family: list[psutil.Process] = []
 
     @property
     def pid(self) -> int:
@@ -98,16 +100,21 @@ class Process:
         if code:
             raise StackError(f"{self.name} failed with exit code {code}. {self._tail()}")
 
-    def stop(self, *, grace_s: float = 10.0) -> None:
+    def terminate(self) -> None:
+        """Ask the process to end, without waiting for it. Idempotent."""
+        if self.running:
+            self._family += _family(self.pid)
+            self._signal(signal.SIGTERM)
+
+    def stop(self, *, grace_s: float = GRACE_S) -> None:
         """End the process and all it started: SIGTERM, then SIGKILL. Idempotent."""
         if self._popen is None:
             return
-        family = _family(self._popen.pid)
-        self._signal(signal.SIGTERM)
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(grace_s)
         self._signal(signal.SIGKILL)
-        for process in family:  # those that left the process group
+        for process in self._family:  # those that left the process group
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._popen.wait()
@@ -144,8 +151,10 @@ class Server:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End all processes, the last started first. Idempotent."""
-        for process in reversed(self.processes):
+        """End all processes. Idempotent."""
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
             process.stop()
 
     def spawn(self, name: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
