@@ -1,4 +1,4 @@
-"""``airflow epochs …``: look at a pipeline's ledger, hand a pipeline to another DAG."""
+"""``airflow epochs …``: look at a pipeline's ledger, hand a pipeline to another DAG, give up on a sink."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from airflow.cli.simple_table import AirflowConsole
 
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger import EpochView, Ledger
-from airflow_epochs.model import records_upper_bound
+from airflow_epochs.model import WaivedRecord, records_upper_bound
+from airflow_epochs.protocol import State
 
 _PIPELINE = Arg(("pipeline",), help="The pipeline's name")
+_EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
+_WHY = Arg(("--why",), required=True, help="Recorded in the ledger")
 _CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Connection of type epochs")
 _OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
 
@@ -38,7 +41,7 @@ def get_cli_commands() -> list[CLICommand]:
                     name="show",
                     help="All that the ledger says about one epoch, as JSON",
                     func=show_epoch,
-                    args=(_PIPELINE, Arg(("epoch",), type=int, help="The epoch's number"), _CONN),
+                    args=(_PIPELINE, _EPOCH, _CONN),
                 ),
                 ActionCommand(
                     name="takeover",
@@ -47,9 +50,15 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(
                         _PIPELINE,
                         Arg(("--dag-id",), required=True, help="The DAG that runs it from now on"),
-                        Arg(("--why",), required=True, help="Recorded in the ledger"),
+                        _WHY,
                         _CONN,
                     ),
+                ),
+                ActionCommand(
+                    name="waive",
+                    help="Last resort: let an epoch in doubt be completed without one of its sinks",
+                    func=waive,
+                    args=(_PIPELINE, _EPOCH, Arg(("sink",), help="The sink that cannot keep its promise"), _WHY, _CONN),
                 ),
             ],
         )
@@ -79,10 +88,29 @@ def take_over(args: Namespace) -> None:
         args.dag_id,
         who=getpass.getuser(),
         why=args.why,
-        at=datetime.now(timezone.utc).isoformat(),
+        at=_now(),
         writer=uuid.uuid4().hex,
     )
     print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
+
+
+def waive(args: Namespace) -> None:
+    """Put a waiver in place of a receipt. The sink then lacks the epoch's rows, for good."""
+    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    view = ledger.view(args.epoch)
+    if view.state is not State.IN_DOUBT or view.open is None:
+        raise SystemExit(f"Epoch {args.epoch} is {view.state.value}: only an epoch in doubt has promises to waive.")
+    if args.sink not in view.epoch.unacknowledged:
+        waiting = ", ".join(sorted(view.epoch.unacknowledged))
+        raise SystemExit(f"Sink {args.sink!r} is not waited for; epoch {args.epoch} waits for: {waiting or 'none'}.")
+    ledger.put_waived(
+        WaivedRecord(txn_id=view.open.txn_id, sink=args.sink, who=getpass.getuser(), why=args.why, at=_now())
+    )
+    print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat()
 
 
 def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:

@@ -81,6 +81,28 @@ def test_takeover_of_an_unknown_pipeline_is_refused_and_creates_nothing(world: M
     assert not (tmp_path / "orderz").exists()
 
 
+def test_a_waived_sink_is_not_waited_for_any_more(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = memory_coordinator(world, memory_pipeline(world, ("orders", "gone")), store=LocalStore(tmp_path))
+    run = Run("dag", "r4")
+    coordinator.open(run)
+    coordinator.vote(run, coordinator.stage(run).stage)
+    coordinator.commit(run, "orders")
+    with pytest.raises(SystemExit, match="waits for: gone"):
+        cli.waive(_args(epoch=3, sink="orders", why="typo"))
+    cli.waive(_args(epoch=3, sink="gone", why="the table was dropped"))
+    assert "without sink gone" in capsys.readouterr().out
+    assert coordinator.complete(run).state == "complete"
+    assert set(coordinator.newest_complete().receipts) == {"orders"}
+
+
+def test_only_an_epoch_in_doubt_can_be_waived(world: MemoryWorld) -> None:
+    for epoch, state in ((1, "complete"), (3, "open"), (9, "new")):
+        with pytest.raises(SystemExit, match=f"is {state}"):
+            cli.waive(_args(epoch=epoch, sink="orders", why="typo"))
+
+
 def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
-    assert [command.name for command in group.subcommands] == ["list", "show", "takeover"]  # type: ignore[union-attr]
+    assert [command.name for command in group.subcommands] == ["list", "show", "takeover", "waive"]  # type: ignore[union-attr]
