@@ -8,7 +8,8 @@ import pytest
 from scenario import Scenario, run
 
 from airflow_epochs.errors import Corrupt, EpochError
-from airflow_epochs.model import Run, StageReport
+from airflow_epochs.markers import agree
+from airflow_epochs.model import Marker, Run, StageReport, TransactionId
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Row
 
@@ -121,6 +122,24 @@ def test_a_lost_ledger_is_not_silently_begun_anew() -> None:
     scenario.world.store.values.clear()
     with pytest.raises(Corrupt, match=r"sink orders.*shows epoch 1.*expects no epoch of this pipeline"):
         scenario.coordinator().open(run(2))
+
+
+def test_a_sink_that_shows_the_same_epoch_of_another_history_stops_the_pipeline() -> None:
+    scenario = Scenario(SINKS)
+    scenario.airflow_run(run(1))
+    commit = scenario.world.tables["audit"][0]
+    another = commit.txn_id[:-32] + "f" * 32
+    scenario.world.tables["audit"] = (commit._replace(txn_id=another),)
+    scenario.produce(4)
+    with pytest.raises(Corrupt, match=r"sink audit.*shows epoch 1 \(transaction token 9223372036854775807\)"):
+        scenario.coordinator().open(run(2))
+    assert scenario.ledger.view(2).open is None
+
+
+def test_a_sink_that_no_longer_knows_whose_epoch_it_shows_is_believed() -> None:
+    mine, other = TransactionId("p", 3, 1, "0" * 32), TransactionId("p", 4, 1, "0" * 32)
+    assert agree(Marker(3, None), mine) and not agree(Marker(3, None), other)
+    assert agree(None, None) and not agree(None, mine) and not agree(Marker(3, None), None)
 
 
 def test_a_sink_restored_from_an_older_copy_stops_the_pipeline_before_anything_is_opened() -> None:

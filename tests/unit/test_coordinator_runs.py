@@ -55,6 +55,19 @@ def test_a_commit_without_global_commit_is_refused_and_nothing_is_shown() -> Non
     assert scenario.world.tables == {}
 
 
+def test_a_commit_after_global_abort_is_refused_also_for_the_sink_that_voted_commit() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = scenario.coordinator()
+    report = staged(scenario, coordinator)
+    scenario.world.refusals["audit"] = "not yet"
+    with pytest.raises(Refused, match="GLOBAL_ABORT: audit: not yet"):
+        coordinator.vote(run(1), report)
+    for sink in BOTH:
+        with pytest.raises(Refused, match="no GLOBAL_COMMIT: the attempt is aborted"):
+            coordinator.commit(run(1), sink)
+    assert scenario.world.tables == {}
+
+
 def test_complete_without_every_receipt_is_refused_and_names_the_sink() -> None:
     scenario = Scenario(BOTH)
     coordinator = in_doubt(scenario)
