@@ -36,6 +36,34 @@ def env_of(server: ConnectServer) -> Env:
     return Env(Connection(conn_id="spark", conn_type="spark_connect", host=host, port=int(port)))
 
 
+LOG4J = """\
+rootLogger.level=INFO
+rootLogger.appenderRefs=console
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%p %c{1}: %m%n
+"""
+
+
+@pytest.fixture(scope="module")
+def connect(servers: Path, jars: Jars) -> Iterator[ConnectServer]:
+    """A server that tells all it does: what Spark ran, and what an event log shows, is what is tested here."""
+    folder = servers / "telling"
+    events, log4j = folder / "events", folder / "log4j2.properties"
+    events.mkdir(parents=True)
+    log4j.write_text(LOG4J)
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -Dderby.system.home={folder}",
+    }
+    with ConnectServer(folder, jars, memory="1g", conf=conf) as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
 def env(connect: ConnectServer) -> Env:
     return env_of(connect)
@@ -193,6 +221,27 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
     assert "hunter2" not in str(failed.value)
     assert failed.value.__cause__ is None
     assert "hunter2" not in "".join(capfd.readouterr())
+
+
+def test_no_credential_gets_into_the_servers_log_or_event_log(
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    secrets = {"kafka.ssl.keystore.password": "keystore-word", "kafka.sasl.jaas.config": 'x password="jaas-word";'}
+    transform = app(tmp_path, "def f(batch, epoch): return batch")
+    session = runner.new_session()
+    runner.run(stage_job(topic, transform, {"one": tmp_path / "t"}, secrets=secrets), session)
+    wait_until(lambda: closed(session) in events_of(connect), 20)
+    assert events_of(connect).count(session["session_id"]) > 3
+    assert "-word" not in events_of(connect) + connect.processes[0].log.read_text(errors="replace")
+
+
+def events_of(connect: ConnectServer) -> str:
+    return "".join(path.read_text(errors="replace") for path in (connect.folder / "events").rglob("events_*"))
+
+
+def closed(session: dict[str, str]) -> str:
+    event = "org.apache.spark.sql.connect.service.SparkListenerConnectSessionClosed"
+    return f'"Event":"{event}","sessionId":"{session["session_id"]}"'
 
 
 def test_an_error_with_credentials_is_not_written_to_standard_error(
