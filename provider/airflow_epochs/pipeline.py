@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
@@ -80,6 +81,7 @@ class EpochPipeline(TaskGroup):
             "spark": spark,
             "ledger_conn_id": ledger_conn_id,
             "keep_epochs": keep_epochs,
+            **_start_of_continuous(self.dag),
         }
         with self:
             self.assets = _build(shared, [sink.name for sink in sinks])
@@ -96,6 +98,17 @@ def _build(shared: dict[str, Any], sinks: Sequence[str]) -> dict[str, Asset]:
     complete = CompleteEpochOperator(task_id="complete", checkpoint=[commit.output for commit in commits], **shared)
     [staged, voted] >> aborted >> complete
     return complete.assets
+
+
+def _start_of_continuous(dag: DAG) -> dict[str, datetime]:
+    """A start date for the tasks of an ``@continuous`` DAG that has none.
+
+    Airflow 3.3 starts such a DAG once: its second run would get the first one's logical date, and "already exists".
+    The date itself means nothing.
+    """
+    has_one = dag.start_date or dag.default_args.get("start_date")
+    continuous = type(dag.timetable).__name__ == "ContinuousTimetable"
+    return {"start_date": datetime(2020, 1, 1, tzinfo=timezone.utc)} if continuous and not has_one else {}
 
 
 def _add_params(dag: DAG) -> None:

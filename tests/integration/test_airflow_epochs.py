@@ -256,6 +256,23 @@ def test_a_wiped_metadata_database_loses_nothing(lab: Lab) -> None:
     assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
+def test_a_continuous_dag_without_a_start_date_goes_on_after_its_first_run(lab: Lab) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with DAG("continuous", schedule="@continuous", max_active_runs=1, catchup=False) as dag:
+        EpochPipeline(
+            "orders",
+            source=MemorySource(world=lab.world.name, topics=("orders",)),
+            transform=lab.transform,
+            sinks=[MemorySink(name="orders", world=lab.world.name)],
+            spark=lab.spark,
+        )  # type: ignore[arg-type]
+    stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    first = stored.next_dagrun_info(last_automated_run_info=None)
+    second = stored.next_dagrun_info(last_automated_run_info=first)
+    assert first and second and first.logical_date != second.logical_date
+
+
 def test_the_param_max_records_limits_one_run(lab: Lab) -> None:
     lab.produce("a", "b", "c")
     lab.run("r1", {"max_records": 1})
