@@ -520,10 +520,8 @@ class Coordinator:
         return view.decision.reason
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
-        opened = _opened(view)
         self.env.reached("abort.put")
-        self._put_decision(opened, DecisionKind.GLOBAL_ABORT, reason, {}, run)
-        self.ledger.put_run(opened.run, view.number)
+        self._put_decision(_opened(view), DecisionKind.GLOBAL_ABORT, reason, {}, run)
         return self.ledger.view(view.number)
 
     def _discard_attempt(self, view: EpochView) -> None:

@@ -6,14 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from scenario import Scenario, run
+from scenario import Scenario, crashes, run
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, OutcomeUnknown, Refused
 from airflow_epochs.ledger import EpochView
 from airflow_epochs.model import StageReport, WaivedRecord
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import MemoryWorld
+from airflow_epochs.testing import MemoryWorld, Observed
 
 BOTH = ("orders", "audit")
 
@@ -127,6 +127,33 @@ def test_a_cleared_run_whose_epoch_another_run_completed_is_told_which() -> None
     with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
         scenario.coordinator().open(run(1))
     assert scenario.coordinator().commit(run(1), "orders").state == "complete"
+
+
+def killed_after_open_landed(scenario: Scenario) -> None:
+    """Run 1 has an open record, but died before it could note which epoch is its own."""
+    phases = Observed(at=1)
+    assert crashes(lambda: scenario.coordinator(observer=phases).open(run(1)))
+    assert phases.seen == ["open.put", "open.landed"] and scenario.ledger.epoch_of(run(1)) is None
+
+
+def test_a_run_that_died_right_after_open_is_told_who_completed_its_epoch() -> None:
+    scenario = Scenario()
+    killed_after_open_landed(scenario)
+    scenario.airflow_run(run(2))
+    scenario.produce(2)
+    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
+        scenario.coordinator().open(run(1))
+
+
+def test_a_run_whose_open_was_marked_successful_by_hand_is_told_who_completed_its_epoch() -> None:
+    scenario = Scenario()
+    killed_after_open_landed(scenario)
+    coordinator = scenario.coordinator()
+    coordinator.vote(run(1), coordinator.stage(run(1)).stage)
+    scenario.airflow_run(run(2))
+    scenario.produce(2)
+    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
+        scenario.coordinator().open(run(1))
 
 
 def test_a_cleared_run_that_finishes_its_epoch_for_the_run_in_charge_opens_no_other() -> None:
