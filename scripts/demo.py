@@ -15,16 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orders_demo.feed import Feed
-from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task
-from orders_demo.verify import Verdict, verify
-from orders_demo.watch import Watch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from airflow_epochs.ledger import EpochView
 from airflow_epochs.model import OffsetRange
+from orders_demo.feed import Feed
+from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task
+from orders_demo.verify import Verdict, verify
+from orders_demo.watch import Watch
 from stack import control
 from stack.jars import fetch
 from stack.processes import StackError

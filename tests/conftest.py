@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 import pytest
 
+import airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars, fetch

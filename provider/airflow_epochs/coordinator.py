@@ -220,11 +220,21 @@ class Coordinator:
         """Today's sinks, each with its previous transaction, which its own marker must confirm."""
         plans = {}
         for sink in self.pipeline.sinks:
-            previous = before.markers.get(sink.name) if before else None
+            previous = self._previous_of(sink, before)
             expected = TransactionId.parse(previous) if previous else None
             markers.require_marker(sink, expected, self.pipeline.name, self.env)
             plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
         return plans
+
+    def _previous_of(self, sink: Sink, before: CompleteRecord | None) -> str | None:
+        """The transaction that the sink should show; a waived one may have lost its table, or committed late."""
+        if before and sink.name in before.waived:
+            found = sink.last_committed(self.pipeline.name, self.env)
+            if found is None:
+                return None
+            if markers.agree(found, before.txn):
+                return before.txn_id
+        return before.markers.get(sink.name) if before else None
 
     # -- stage ------------------------------------------------------------------------------------------------
 
@@ -471,6 +481,7 @@ class Coordinator:
                 metrics=metrics,
                 completed_at=self._now(),
                 writer=self.writer,
+                waived=tuple(sorted({*(before.waived if before else ()), *view.waived} - set(view.receipts))),
             )
         )
         self.env.reached("complete.landed")

@@ -31,10 +31,9 @@ def write_new(path: Path, value: bytes) -> bool:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents, each with a durable name."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
+    missing = [folder]  # its name is flushed even if it exists: whoever made it may not have come to that yet
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         fsync(each.parent)

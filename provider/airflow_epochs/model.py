@@ -288,6 +288,7 @@ class CompleteRecord:
     """``complete.json``: never deleted. Holds all that the next epoch needs, since other records may be pruned.
 
     ``markers``: for every sink that ever took part, the transaction id of its last complete epoch.
+    ``waived``: sinks without a receipt, because an operator said so; until they take part again.
     """
 
     txn_id: str
@@ -300,6 +301,7 @@ class CompleteRecord:
     metrics: JsonDict
     completed_at: str
     writer: str
+    waived: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property

@@ -151,7 +151,9 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
     config: Any = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
     try:
         return from_url(url, config=config, client_options=client)
-    except (BaseError, ValueError) as error:
+    except BaseException as error:
+        if not isinstance(error, (BaseError, ValueError)) and type(error).__name__ != "PanicException":
+            raise  # obstore panics, outside Exception, at some options that it does not know
         raise Refused(
             f"The object store at {url} cannot be set up: {str(error).splitlines()[0]}",
             remedy="Correct the URL, or the storage options of its connection.",

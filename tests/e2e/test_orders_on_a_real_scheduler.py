@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
 from orders_demo.feed import Feed
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import DAG, PIPELINE, Watch
-
 from stack.jars import Jars
 from stack.whole import Stack
 

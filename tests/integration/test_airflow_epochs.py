@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
-from airflow_harness import Harness, Outcome
 
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import NotApplied
@@ -20,6 +19,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
+from airflow_harness import Harness, Outcome
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
 from deltalake import DeltaTable
 
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
+from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
 
 pytestmark = pytest.mark.jvm
 

@@ -11,6 +11,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.storage import open_files, storage_options
 from delta_world import (
     SparkOn,
     World,
@@ -21,13 +28,6 @@ from delta_world import (
     stage_with_deltalake,
     transaction,
 )
-from deltalake import DeltaTable, write_deltalake
-
-from airflow_epochs.environment import Connection
-from airflow_epochs.errors import NotApplied, OutcomeUnknown
-from airflow_epochs.model import Marker, VoteKind
-from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.storage import open_files, storage_options
 
 
 def connection(s3: Any, endpoint: str | None = None) -> Connection:

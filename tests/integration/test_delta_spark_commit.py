@@ -11,6 +11,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks.delta import DeltaSink
 from delta_world import (
     SparkOn,
     World,
@@ -22,11 +27,6 @@ from delta_world import (
     stage_with_spark,
     transaction,
 )
-from deltalake import DeltaTable
-
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
-from airflow_epochs.model import Marker, VoteKind
-from airflow_epochs.sinks.delta import DeltaSink
 
 pytestmark = pytest.mark.jvm
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
-from kafka_world import KafkaEnv, Topic, wait_until
 
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.sources.kafka import KafkaSource
+from kafka_world import KafkaEnv, Topic, wait_until
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
 

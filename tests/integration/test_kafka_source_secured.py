@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
-from kafka_certificates import Authority
-from kafka_world import KafkaEnv, Topic
 
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.sources.kafka import KafkaSource
+from kafka_certificates import Authority
+from kafka_world import KafkaEnv, Topic
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient
-from kafka_world import KafkaEnv, Topic, wait_until
 from pyspark.sql import SparkSession
 
 from airflow_epochs.model import Ranges
 from airflow_epochs.sources.base import Limits, Position
 from airflow_epochs.sources.kafka import KafkaSource
+from kafka_world import KafkaEnv, Topic, wait_until
 from stack.broker import Broker
 from stack.connect import ConnectServer
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-import spark_world
-from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 
+import spark_world
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.runners import SparkConnect
+from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars

@@ -16,14 +16,14 @@ from textwrap import dedent
 
 import psutil
 import pytest
-import spark_world
-from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 
+import spark_world
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
+from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.standalone import StandaloneCluster

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from duck import duck
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.coordinator import Coordinator, Pipeline
@@ -24,6 +23,7 @@ from airflow_epochs.model import Run
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.transform_files import find_transform
+from duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 import psutil
+
 from figures import RUNS, Figure, figure
 from spark_figures import create_topic, produce
-
 from stack import spark as stack_spark
 from stack.airflow import AirflowStack, connection
 from stack.broker import Broker

@@ -16,9 +16,10 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 sys.path += [str(PROJECT / "docker" / "local"), str(PROJECT / "tests" / "support")]
 
-from figures import Figure  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
+
+from figures import Figure  # noqa: E402
 
 BENCHMARKS = (
     "ledger_figures",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from figures import Figure, figure, stopwatch
-
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.model import Run
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
+from figures import Figure, figure, stopwatch
 
 EPOCHS = 25
 

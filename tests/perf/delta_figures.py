@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import tempfile
 
-from delta_world import World, attempt_of, promised, rows, stage, transaction
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
-from figures import Figure, figure, stopwatch
 
 from airflow_epochs import DeltaSink
 from airflow_epochs.model import TransactionId
+from delta_world import World, attempt_of, promised, rows, stage, transaction
+from figures import Figure, figure, stopwatch
 
 VERSIONS = (10, 1_000, 10_000)
 COMMITS = 11

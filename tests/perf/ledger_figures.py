@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from figures import Figure, figure, timed
-
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.store import LocalStore
+from figures import Figure, figure, timed
 
 
 def figures() -> list[Figure]:

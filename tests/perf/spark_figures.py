@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from figures import RUNS, Figure, figure, ratios, timed
-
 from airflow_epochs import DeltaSink, KafkaSource
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection, SparkJob
@@ -23,6 +21,7 @@ from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import run_epoch
+from figures import RUNS, Figure, figure, ratios, timed
 from stack import spark as stack_spark
 from stack.broker import Broker
 from stack.jars import Jars, fetch

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from scenario import Scenario, crashes, moments, observed_run, run
 
 from airflow_epochs.testing import Observed
+from scenario import Scenario, crashes, moments, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 

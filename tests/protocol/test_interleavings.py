@@ -8,14 +8,14 @@ from itertools import count
 from typing import NamedTuple
 
 import msgspec
-from scenario import Scenario, run
-from scheduled_world import ScheduledWorld
-from schedules import Actor, Exploration, Task
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.model import DecisionKind, StageReport
 from airflow_epochs.testing import MemoryEnvironment
+from scenario import Scenario, run
+from scheduled_world import ScheduledWorld
+from schedules import Actor, Exploration, Task
 
 Step = Callable[[Coordinator, StageReport | None], StageReport | None]
 """A task: takes the report that is in XCom, returns a new one, or None."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from scenario import Scenario, run
 
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.markers import agree
 from airflow_epochs.model import Marker, Run, StageReport, TransactionId
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Row
+from scenario import Scenario, run
 
 SINKS = ("orders", "audit")
 

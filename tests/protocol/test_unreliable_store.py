@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from scenario import Scenario, run
 
 from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown
 from airflow_epochs.testing import Fault, FaultyStore, MemoryWorld
+from scenario import Scenario, run
 
 SINKS = ("orders", "audit")
 

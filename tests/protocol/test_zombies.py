@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from scenario import Scenario, moments, observed_run, run
 
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Observed
+from scenario import Scenario, moments, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from orders_demo.verify import TABLES, Verdict, verify
 
 GOOD = [(0, 0), (0, 1)]

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from scenario import Scenario, crashes, run
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, OutcomeUnknown, Refused
@@ -14,6 +13,7 @@ from airflow_epochs.ledger import EpochView
 from airflow_epochs.model import StageReport, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemoryWorld, Observed
+from scenario import Scenario, crashes, run
 
 BOTH = ("orders", "audit")
 

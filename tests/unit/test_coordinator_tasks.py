@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from scenario import Scenario, run
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
@@ -17,6 +16,7 @@ from airflow_epochs.model import DecisionKind, OffsetRange, StageReport, VoteKin
 from airflow_epochs.protocol import State
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import MemorySpark, Row
+from scenario import Scenario, run
 
 BOTH = ("orders", "audit")
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.model import Marker, TransactionId
@@ -18,6 +17,7 @@ from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_look import Anchor, Look, anchor_at, look, look_on
 from airflow_epochs.sinks.delta_table import App, Where
 from airflow_epochs.storage import LocalFiles
+from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
 OURS, OTHERS = App.of("orders", "bronze"), App.of("returns", "bronze")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from delta_world import World, ids_in, rows, run_epoch, transaction
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks import delta_maintenance
 from airflow_epochs.sinks.delta import DeltaSink
+from delta_world import World, ids_in, rows, run_epoch, transaction
 
 
 @pytest.fixture

@@ -8,6 +8,14 @@ import signal
 from pathlib import Path
 
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_epochs.environment import SparkJob
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict, Marker, Staged
+from airflow_epochs.sinks import delta_publish
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
 from delta_world import (
     NoSpark,
     World,
@@ -23,14 +31,6 @@ from delta_world import (
     stage,
     transaction,
 )
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-from airflow_epochs.environment import SparkJob
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
-from airflow_epochs.model import JsonDict, Marker, Staged
-from airflow_epochs.sinks import delta_publish
-from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
 
 
 class PanicException(BaseException):

@@ -7,6 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.delta import DeltaSink
 from delta_world import (
     World,
     attempt_of,
@@ -19,12 +25,6 @@ from delta_world import (
     stage_with_deltalake,
     transaction,
 )
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import Marker, VoteKind
-from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.delta import DeltaSink
 
 APP = "airflow_epochs/orders/bronze"
 

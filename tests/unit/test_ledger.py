@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from records import RUN, complete, decision, open_record, receipt, txn, whole_epoch
 
 from airflow_epochs.codec import encode
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
@@ -18,6 +17,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore, OverwritingStore
+from records import RUN, complete, decision, open_record, receipt, txn, whole_epoch
 
 
 def with_epochs(count: int) -> FaultyStore:

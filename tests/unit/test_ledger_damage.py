@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from records import decision, open_record, receipt, whole_epoch
 
 from airflow_epochs.codec import encode
 from airflow_epochs.errors import Corrupt, EpochError, Refused
@@ -14,6 +13,7 @@ from airflow_epochs.model import (
     OpenRecord,
 )
 from airflow_epochs.testing import DictStore
+from records import decision, open_record, receipt, whole_epoch
 
 
 def damaged(key: str, value: bytes) -> Ledger:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_world import Env
 
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import connect, kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
+from spark_world import Env
 
 JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
 SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})

@@ -43,8 +43,9 @@ def test_a_put_syncs_the_file_before_it_is_visible_and_the_folder_before_it_answ
     store = LocalStore(tmp_path)
     (tmp_path / "a").mkdir()
     assert store.put_if_absent("a/b", b"x")
-    assert [call for call, _ in calls] == ["fsync file", "link", "fsync folder"]
-    assert calls[1][1] == str(tmp_path / "a" / "b") and calls[2][1] == str(tmp_path / "a")
+    assert [call for call, _ in calls] == ["fsync folder", "fsync file", "link", "fsync folder"]
+    assert calls[0][1] == str(tmp_path), "whoever made the folder may have died before it was durable"
+    assert calls[2][1] == str(tmp_path / "a" / "b") and calls[3][1] == str(tmp_path / "a")
 
 
 def test_new_folders_are_synced_into_their_parents_before_a_record_lies_in_them(

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import Run, WaivedRecord
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+
+
+class Lab:
+    """Two sinks; epoch 1 is complete, epoch 2 was completed with `audit` waived."""
+
+    def __init__(self) -> None:
+        self.world = MemoryWorld()
+        self.world.produce("orders", 0, ["one"])
+        run_epoch(self.task(), Run("dag", "r1"))
+        self.world.produce("orders", 0, ["two"])
+        run = Run("dag", "r2")
+        opened = self.task().open(run)
+        self.task().vote(run, self.task().stage(run).stage)
+        self.view = self.task().ledger.view(2)
+        self.task().commit(run, "orders")
+        waived = WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now")
+        self.task().ledger.put_waived(waived)
+        self.task().complete(run)
+
+    def task(self) -> Coordinator:
+        return memory_coordinator(self.world, memory_pipeline(self.world, ("orders", "audit")))
+
+    def next_epoch(self) -> list[list[object]]:
+        self.world.produce("orders", 0, ["three"])
+        run_epoch(self.task(), Run("dag", "r3"))
+        return [self.world.table(sink).values() for sink in ("orders", "audit")]
+
+
+def test_a_waived_sink_whose_table_is_as_it_was_lacks_only_the_waived_epoch() -> None:
+    assert Lab().next_epoch() == [["one", "two", "three"], ["one", "three"]]
+
+
+def test_a_waived_sink_whose_table_is_gone_starts_anew() -> None:
+    lab = Lab()
+    del lab.world.tables["audit"]
+    assert lab.next_epoch() == [["one", "two", "three"], ["three"]]
+    assert lab.task().newest_complete().waived == ()
+
+
+def test_a_waived_sink_that_committed_late_after_all_goes_on_from_there() -> None:
+    lab = Lab()
+    lab.task()._commit_sink(lab.view, "audit")
+    assert lab.next_epoch() == [["one", "two", "three"], ["one", "two", "three"]]
+
+
+def test_a_sink_that_nobody_waived_may_not_lose_its_table() -> None:
+    lab = Lab()
+    del lab.world.tables["orders"]
+    with pytest.raises(Corrupt, match="no epoch of this pipeline"):
+        lab.next_epoch()
