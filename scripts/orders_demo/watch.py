@@ -7,7 +7,10 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import quote
+
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from airflow_epochs.ledger import EpochView, Ledger
 from airflow_epochs.model import CompleteRecord, OpenRecord, TryRecord, ends_of
@@ -15,6 +18,10 @@ from airflow_epochs.store import open_store
 from orders_demo.feed import TOPIC
 
 DAG, PIPELINE = "orders", "orders"
+
+
+def _is_server_error(error: BaseException) -> bool:
+    return isinstance(error, HTTPError) and error.code >= 500
 
 
 @dataclass
@@ -72,6 +79,8 @@ class Watch:
         """POST JSON to ``/api/v2/<path>``. Raises OSError."""
         return self._call(path, json.dumps(body).encode())
 
+    # SQLite answers "database is locked" now and then; every call made here may be repeated.
+    @retry(retry=retry_if_exception(_is_server_error), stop=stop_after_delay(30), wait=wait_fixed(0.5), reraise=True)
     def _call(self, path: str, body: bytes | None) -> Any:
         if self._token is None:
             with urllib.request.urlopen(f"{self.airflow}/auth/token", timeout=10) as answer:

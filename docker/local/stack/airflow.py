@@ -79,7 +79,7 @@ class AirflowStack(Server):
             },
             "api": {"base_url": self.url, "secret_key": secrets.token_hex(16)},
             "api_auth": {"jwt_secret": secrets.token_hex(32)},
-            "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db"},
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db?timeout=60"},
             # the gap between two tasks is this long; the default of 1 s would be most of a small epoch
             "scheduler": {"scheduler_idle_sleep_time": "0.1"},
             "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "30"},
