@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
-import duckdb_extension_delta
+from orders_demo.duck import duck
 
 TABLES = {"orders": "silver/orders", "rejected": "silver/orders_rejected"}
 
@@ -55,9 +54,7 @@ class Verdict:
 
 def verify(lake: Path, places: Path) -> Verdict:
     """Compare the CSV file of produced (partition, offset) pairs with the rows of both tables."""
-    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
-    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as database:
-        database.execute(f"LOAD '{extension}'")
+    with duck() as database:
         row = database.execute(CHECK.format(places=places, shown=SHOWN.format(lake=lake))).fetchone()
     assert row is not None
     return Verdict(*row)

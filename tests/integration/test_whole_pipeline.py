@@ -23,7 +23,7 @@ from airflow_epochs.model import Run
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.transform_files import find_transform
-from duck import duck
+from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
-sys.path += [str(PROJECT / "docker" / "local"), str(PROJECT / "tests" / "support")]
+sys.path += [str(PROJECT / "docker" / "local"), str(PROJECT / "scripts"), str(PROJECT / "tests" / "support")]
 
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402

@@ -13,8 +13,6 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import duckdb_extension_delta
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
@@ -23,6 +21,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
+from orders_demo.duck import duck
 
 LEDGER = "0f1e2d3c"
 
@@ -111,11 +110,8 @@ def ids_in(table: str | Path) -> list[int]:
 
 def seen_by_duckdb(table: str) -> list[int]:
     """Every id, read by DuckDB through delta-kernel: a reader that shares no code with deltalake or Spark."""
-    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as duck:
-        folder = Path(duckdb_extension_delta.__file__).parent
-        [extension] = folder.rglob("delta.duckdb_extension")
-        duck.execute(f"LOAD '{extension}'")
-        return sorted(row[0] for row in duck.execute("SELECT id FROM delta_scan(?)", [table]).fetchall())
+    with duck() as database:
+        return sorted(row[0] for row in database.execute("SELECT id FROM delta_scan(?)", [table]).fetchall())
 
 
 def log_of(table: str | Path) -> list[list[JsonDict]]:
