@@ -36,11 +36,11 @@ lint: venv
 	$(BIN)/mypy
 
 test: venv check-java lint
-	$(BIN)/python -m pytest -n 2 -m "not jvm and not e2e"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python -m pytest -m "jvm or e2e"
 
 test-fast: venv
-	$(BIN)/python -m pytest -n 2 -m "not jvm and not e2e"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
 
 demo: venv check-java
 	PYTHONPATH=docker/local $(BIN)/python scripts/demo.py
