@@ -50,7 +50,7 @@ def figures() -> list[Figure]:
     with (
         tempfile.TemporaryDirectory() as root,
         Broker(Path(root, "broker"), jars) as broker,
-        ConnectServer(Path(root, "connect"), jars) as connect,
+        ConnectServer(Path(root, "connect"), jars, quick_start=False) as connect,
     ):
         create_topic(broker.bootstrap)
         dags, lake = Path(root, "dags"), Path(root, "lake")
