@@ -114,3 +114,28 @@ def test_clearing_a_whole_finished_run_changes_no_row_and_new_orders_are_still_t
     wait_for(running.watch.consumed)
     verdict = running.verdict()
     assert verdict.exactly_once and verdict.produced == ORDERS + 500, str(verdict)
+
+
+def test_a_dag_scheduled_on_the_table_runs_with_epoch_rows_and_version(running: Running) -> None:
+    def reported() -> list[dict[str, Any]]:
+        runs = running.watch.get("dags/orders_report/dagRuns")["dag_runs"]
+        done = [run["dag_run_id"] for run in runs if run["state"] == "success"]
+        path = "dags/orders_report/dagRuns/{}/taskInstances/report/xcomEntries/return_value"
+        return [event for run in done for event in running.watch.get(path.format(run))["value"]]
+
+    wait_for(lambda: bool(reported()))
+    for event in reported():
+        record = running.watch.ledger.complete_record(event["epoch"])
+        assert record and event["rows"] == record.receipts["orders"].rows
+        assert event["version"] == record.receipts["orders"].version
+
+
+def test_the_same_orders_go_through_spark_submit_exactly_once(running: Running) -> None:
+    dag, run_id = "orders_submit", "by hand"
+    running.watch.post(f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
+    wait_for(lambda: running.watch.get(f"dags/{dag}/dagRuns/{run_id}")["state"] in ("success", "failed"))
+    tasks = running.watch.get(f"dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
+    states = {task["task_id"].removeprefix(f"{dag}."): task["state"] for task in tasks}
+    assert states == {step: "skipped" if step == "abort" else "success" for step in STEPS}
+    verdict = verify(running.stack.lake / "submit", running.stack.folder / "produced.csv")
+    assert verdict.exactly_once, str(verdict)

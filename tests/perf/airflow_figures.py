@@ -8,6 +8,7 @@ of ``complete``, the other from the start to the end of its one task. Task proce
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 import time
@@ -29,6 +30,7 @@ from stack.jars import fetch
 RECORDS = 50_000
 APPS = Path(__file__).parent / "apps"
 RUN_S = 240
+TASK_PROCESS = re.compile(r"airflow worker -- [0-9a-f-]{36}")
 DAGS = """
 import os
 from airflow.sdk import DAG
@@ -73,17 +75,19 @@ def figures() -> list[Figure]:
 def _compare(api: Api, bootstrap: str) -> list[Figure]:
     epochs: list[float] = []
     submits: list[float] = []
-    with PeakMemory("epoch") as memory:
-        for number in range(RUNS + 1):  # the first of each is a warm-up
-            produce(bootstrap, RECORDS)  # both take what is new
+    peaks: list[float] = []
+    for number in range(RUNS + 1):  # the first of each is a warm-up
+        produce(bootstrap, RECORDS)  # both take what is new
+        with PeakMemory() as memory:
             epochs.append(api.seconds("epoch", f"r{number}", "bench.open", "bench.complete"))
-            submits.append(api.seconds("submit", f"r{number}", "submit", "submit"))
+        peaks.append(memory.peak)
+        submits.append(api.seconds("submit", f"r{number}", "submit", "submit"))
     ratio = [epoch / submit for epoch, submit in zip(epochs[1:], submits[1:], strict=True)]
     return [
         figure("epoch in Airflow ÷ SparkSubmitOperator availableNow", "ratio", ratio, most=0.5, note="50,000 records"),
         figure("epoch in Airflow, open to complete", "s", epochs[1:], note="Connect"),
         figure("SparkSubmitOperator task, availableNow", "s", submits[1:], note="local[2]"),
-        figure("peak memory of an epoch's task process", "MB", memory.peaks(), most=350, note="VmHWM, per task"),
+        figure("peak memory of an epoch's task process", "MB", peaks, most=350, note="VmHWM, highest task of a run"),
     ]
 
 
@@ -125,11 +129,10 @@ class Api:
 
 
 class PeakMemory:
-    """Watches the task processes of one DAG, and keeps the high-water mark of each process's resident memory."""
+    """Watches all task processes within the block, and keeps the highest of their high-water marks, in MB."""
 
-    def __init__(self, dag: str) -> None:
-        self._dag = dag
-        self._peaks: dict[int, float] = {}
+    def __init__(self) -> None:
+        self.peak = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -140,23 +143,18 @@ class PeakMemory:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-
-    def peaks(self) -> list[float]:
-        assert self._peaks, "no task process was seen"
-        return list(self._peaks.values())
+        assert self.peak, "no task process was seen"
 
     def _watch(self) -> None:
         while not self._stop.wait(0.05):
             for process in psutil.process_iter(["cmdline"]):
-                title = " ".join(process.info["cmdline"] or [])
-                if title.startswith("airflow task runner") and f" {self._dag}." in title:
-                    self._note(process.pid)
+                if TASK_PROCESS.fullmatch(" ".join(process.info["cmdline"] or []).strip()):
+                    self.peak = max(self.peak, _high_water_mark(process.pid))
 
-    def _note(self, pid: int) -> None:
-        try:
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        except OSError:
-            return  # it ended meanwhile
-        for line in lines:
-            if line.startswith("VmHWM:"):
-                self._peaks[pid] = max(self._peaks.get(pid, 0.0), int(line.split()[1]) / 1024)
+
+def _high_water_mark(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0  # it ended meanwhile
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), 0.0)

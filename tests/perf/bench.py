@@ -34,12 +34,19 @@ BENCHMARKS = (
 def main() -> int:
     options = _options()
     figures: list[Figure] = []
+    failed: list[str] = []
     for name in options.only or BENCHMARKS:
         Console(stderr=True).print(f"[dim]{name} …[/dim]")
-        figures += import_module(name).figures()
+        try:
+            figures += import_module(name).figures()
+        except Exception:
+            Console(stderr=True).print_exception()
+            failed.append(name)
     Console(width=max(120, Console().width)).print(_table(figures))
     Path(options.json).write_text(json.dumps(_report(figures), indent=2) + "\n")
-    return 0 if all(each.met for each in figures) else 1
+    if failed:
+        Console().print(f"[red]not measured: {', '.join(failed)}[/red]")
+    return 0 if not failed and all(each.met for each in figures) else 1
 
 
 def _options() -> argparse.Namespace:
