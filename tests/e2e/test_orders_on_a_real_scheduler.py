@@ -131,7 +131,7 @@ def test_a_dag_scheduled_on_the_table_runs_with_epoch_rows_and_version(running: 
 
 
 def test_the_same_orders_go_through_spark_submit_exactly_once(running: Running) -> None:
-    dag, run_id = "orders_submit", "by hand"
+    dag, run_id = "orders_submit", "by_hand"
     running.watch.post(f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
     wait_for(lambda: running.watch.get(f"dags/{dag}/dagRuns/{run_id}")["state"] in ("success", "failed"))
     tasks = running.watch.get(f"dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
