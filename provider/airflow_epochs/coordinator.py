@@ -37,6 +37,7 @@ from airflow_epochs.model import (
     TryRecord,
     Vote,
     VoteKind,
+    agree,
     seed_of,
     validated_name,
 )
@@ -232,7 +233,7 @@ class Coordinator:
             found = sink.last_committed(self.pipeline.name, self.env)
             if found is None:
                 return None
-            if markers.agree(found, before.txn):
+            if agree(found, before.txn):
                 return before.txn_id
         return before.markers.get(sink.name) if before else None
 

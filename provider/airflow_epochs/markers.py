@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, tolerated
-from airflow_epochs.model import Marker, OpenRecord, TransactionId
+from airflow_epochs.model import Marker, OpenRecord, TransactionId, agree
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink
-
-
-def agree(found: Marker | None, expected: TransactionId | None) -> bool:
-    """Whether a marker is that of a transaction. A sink that no longer knows whose epoch it shows gets the benefit."""
-    if found is None or expected is None:
-        return found is None and expected is None
-    return found.epoch == expected.epoch and found.token in (None, expected.token)
 
 
 def require_marker(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:

@@ -97,6 +97,13 @@ class Marker:
         return cls(txn.epoch, txn.token)
 
 
+def agree(found: Marker | None, expected: TransactionId | None) -> bool:
+    """Whether a marker is that of a transaction. A sink that no longer knows whose epoch it shows gets the benefit."""
+    if found is None or expected is None:
+        return found is None and expected is None
+    return found.epoch == expected.epoch and found.token in (None, expected.token)
+
+
 @dataclass(frozen=True)
 class Run:
     """An Airflow run. Identifies who opened an attempt."""

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError
-from airflow_epochs.markers import agree
-from airflow_epochs.model import Marker, Run, StageReport, TransactionId
+from airflow_epochs.model import Marker, Run, StageReport, TransactionId, agree
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Row
 from scenario import Scenario, run

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from airflow_epochs.coordinator import Coordinator, Pipeline
 from airflow_epochs.errors import EpochError, NoNewData
-from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import DecisionKind, OffsetRange, Run, TransactionId
+from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.model import DecisionKind, OffsetRange, Run, StageReport, TransactionId
 from airflow_epochs.store import Store
 from airflow_epochs.testing import (
     Crash,
@@ -178,3 +178,23 @@ def crashes(action: Callable[[], object]) -> bool:
     except Crash:
         return True
     return False
+
+
+BOTH = ("orders", "audit")
+
+
+def staged(scenario: Scenario, coordinator: Coordinator, number: int = 1) -> StageReport:
+    coordinator.open(run(number))
+    report = coordinator.stage(run(number)).stage
+    assert report
+    return report
+
+
+def in_doubt(scenario: Scenario, number: int = 1) -> Coordinator:
+    coordinator = scenario.coordinator()
+    coordinator.vote(run(number), staged(scenario, coordinator, number))
+    return coordinator
+
+
+def newest(scenario: Scenario) -> EpochView:
+    return scenario.ledger.view(scenario.ledger.newest_complete() + 1)

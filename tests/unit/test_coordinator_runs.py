@@ -7,33 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, OutcomeUnknown, Refused
-from airflow_epochs.ledger import EpochView
-from airflow_epochs.model import StageReport, WaivedRecord
+from airflow_epochs.model import WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemoryWorld, Observed
-from scenario import Scenario, crashes, run
-
-BOTH = ("orders", "audit")
-
-
-def staged(scenario: Scenario, coordinator: Coordinator, number: int = 1) -> StageReport:
-    coordinator.open(run(number))
-    report = coordinator.stage(run(number)).stage
-    assert report
-    return report
-
-
-def in_doubt(scenario: Scenario, number: int = 1) -> Coordinator:
-    coordinator = scenario.coordinator()
-    coordinator.vote(run(number), staged(scenario, coordinator, number))
-    return coordinator
-
-
-def newest(scenario: Scenario) -> EpochView:
-    return scenario.ledger.view(scenario.ledger.newest_complete() + 1)
-
+from scenario import BOTH, Scenario, crashes, in_doubt, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
 

@@ -11,32 +11,11 @@ import pytest
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
-from airflow_epochs.ledger import EpochView
-from airflow_epochs.model import DecisionKind, OffsetRange, StageReport, VoteKind
+from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import MemorySpark, Row
-from scenario import Scenario, run
-
-BOTH = ("orders", "audit")
-
-
-def staged(scenario: Scenario, coordinator: Coordinator, number: int = 1) -> StageReport:
-    coordinator.open(run(number))
-    report = coordinator.stage(run(number)).stage
-    assert report
-    return report
-
-
-def in_doubt(scenario: Scenario, number: int = 1) -> Coordinator:
-    coordinator = scenario.coordinator()
-    coordinator.vote(run(number), staged(scenario, coordinator, number))
-    return coordinator
-
-
-def newest(scenario: Scenario) -> EpochView:
-    return scenario.ledger.view(scenario.ledger.newest_complete() + 1)
-
+from scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 # -- the way it should go ---------------------------------------------------------------------------------------
 

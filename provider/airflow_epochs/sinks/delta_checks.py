@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.model import Marker, TransactionId, agree
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging, checked_stats
 from airflow_epochs.sinks.delta_shape import TableShape
@@ -115,17 +115,11 @@ def require_lasting_marker(shape: TableShape, name: str) -> None:
 
 def require_marker(found: Marker | None, previous: TransactionId | None, name: str) -> None:
     """The table shows the sink's previous epoch, no other."""
-    if not is_previous(found, previous):
+    if not agree(found, previous):
         raise Refused(
             f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
             remedy="Find out who else writes under these names, or whether the ledger or the table was restored.",
         )
-
-
-def is_previous(found: Marker | None, previous: TransactionId | None) -> bool:
-    if found is None or previous is None:
-        return found is None and previous is None
-    return found.epoch == previous.epoch and found.token in (None, previous.token)
 
 
 def describe(marker: Marker | None) -> str:

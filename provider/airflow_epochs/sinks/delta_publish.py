@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
-from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId
-from airflow_epochs.sinks.delta_checks import describe, describe_txn, is_previous, require_sizes
+from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
+from airflow_epochs.sinks.delta_checks import describe, describe_txn, require_sizes
 from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, log_entry, rows_of
 from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
 from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
@@ -119,7 +119,7 @@ def publish(this: Publication, env: Environment) -> FoundCommit:
 
 def _look(this: Publication, anchor: Anchor | None) -> Look:
     if anchor is not None and (seen := look_on(anchor, this.app, this.where.files)):
-        if seen.marker == Marker.of(this.txn) or is_previous(seen.marker, this.previous):
+        if seen.marker == Marker.of(this.txn) or agree(seen.marker, this.previous):
             return seen
     return look(this.where, this.app)
 
@@ -185,7 +185,7 @@ def _landed(this: Publication, version: int, entry: bytes, files: Files) -> Foun
 
 
 def _require_previous(this: Publication, marker: Marker | None) -> None:
-    if is_previous(marker, this.previous):
+    if agree(marker, this.previous):
         return
     raise Corrupt(
         f"{this.where.name} shows {describe(marker)}; the ledger expects {describe_txn(this.previous)} "
