@@ -13,6 +13,7 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, Thread
@@ -225,6 +226,9 @@ def _release(spark: SparkSession, seconds: float) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
+    # PySpark lets go of finished operations in the background. A server that closes a session with operations
+    # left logs them whole, at its default level: with the Kafka options, and so with the credentials.
+    wait(spark.client._release_futures, seconds)
     try:
         _bounded(spark.stop, seconds, "releasing the session")
     except Exception as error:
