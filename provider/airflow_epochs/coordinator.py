@@ -8,18 +8,14 @@ repeats safely, does nothing, or fails with a sentence that says what to do.
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
-from typing import TypedDict
+from dataclasses import dataclass
 
 from airflow_epochs import markers, protocol
+from airflow_epochs.actor import Actor, where
 from airflow_epochs.cleanup import discard_attempt, sweep
-from airflow_epochs.environment import Environment, SparkJob
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
-from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.definition import Pipeline, Transform
+from airflow_epochs.errors import EpochError, Fenced, NoNewData, Refused, tolerated
+from airflow_epochs.ledger import EpochView
 from airflow_epochs.model import (
     Checkpoint,
     CompleteRecord,
@@ -30,21 +26,18 @@ from airflow_epochs.model import (
     PipelineRecord,
     Receipt,
     Run,
-    SinkPlan,
-    StagedClaim,
     StageReport,
-    TransactionId,
-    TryRecord,
     Vote,
     VoteKind,
-    agree,
-    seed_of,
-    validated_name,
 )
+from airflow_epochs.opening import open_first, reopen, sink_plans
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink, SinkAttempt
-from airflow_epochs.sources.base import Limits, Position, Source
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sources.base import Limits
+from airflow_epochs.staging import stage_try, stop_earlier_tries
+
+__all__ = ["Coordinator", "Pipeline", "Transform"]
 
 log = logging.getLogger(__name__)
 
@@ -52,50 +45,9 @@ OPEN_STEPS_MAX = 8
 """How many recovery steps one ``open`` takes before it gives up: each leaves the epoch in a later state."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transform:
-    """The user's function. ``digest``, of the file and its siblings, goes into the ledger."""
-
-    path: str
-    function: str
-    digest: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.function}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pipeline:
-    """What the DAG says today. The ledger says what was promised yesterday, and wins."""
-
-    name: str
-    dag_id: str
-    source: Source
-    sinks: tuple[Sink, ...]
-    transform: Transform
-    keep_epochs: int = 1000
-
-    def __post_init__(self) -> None:
-        validated_name("pipeline", self.name)
-        names = [validated_name("sink", sink.name) for sink in self.sinks]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"a pipeline needs sinks with distinct names, not {names}")
-
-
-def _utc_now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 @dataclass(kw_only=True)
-class Coordinator:
+class Coordinator(Actor):
     """Runs the protocol for one pipeline on behalf of one Airflow task try."""
-
-    pipeline: Pipeline
-    ledger: Ledger
-    env: Environment
-    clock: Callable[[], datetime] = _utc_now
-    draw_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
-    writer: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     # -- open -------------------------------------------------------------------------------------------------
 
@@ -109,10 +61,10 @@ class Coordinator:
             Fenced: Another run opened the epoch at the same moment.
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
-        identity = self.ledger.claim(self.pipeline.dag_id, at=self._now(), writer=self.writer)
+        identity = self.ledger.claim(self.pipeline.dag_id, at=self.now(), writer=self.writer)
         for _ in range(OPEN_STEPS_MAX):
             view = self.ledger.view(self.ledger.newest_complete() + 1)
-            with self._unless_overtaken(view):
+            with self.unless_overtaken(view):
                 if opened := self._opened_before(run) or self._open_step(view, identity, run, limits or Limits()):
                     return opened
         raise Fenced(
@@ -125,11 +77,11 @@ class Coordinator:
         """One step towards an attempt of this run; None if the ledger must be read again before the next one."""
         match protocol.RECOVERY[view.state]:
             case Step.PLAN:
-                return self._open_first(view.number, identity, run, limits)
+                return open_first(self, view.number, identity, run, limits)
             case Step.REOPEN:
-                return self._reopen(view, run)
+                return reopen(self, view, run)
             case Step.PRESUME_ABORT:
-                self._sink_plans(self.ledger.complete_record(view.number - 1))
+                sink_plans(self, self.ledger.complete_record(view.number - 1))
                 self._presume_abort(view, run, f"found undecided by {run}")
             case Step.ROLL_FORWARD:
                 self._roll_forward(view, run)
@@ -154,89 +106,6 @@ class Coordinator:
             return view.open
         return None
 
-    def _open_first(self, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
-        before = self.ledger.complete_record(epoch - 1)
-        sinks = self._sink_plans(before)
-        position = Position(ranges=before.ranges, state=before.source_state) if before else None
-        planned = self.pipeline.source.plan(position, limits, self.env)
-        if planned is None:
-            raise NoNewData(
-                "There is no new data.", remedy="nothing; the next run looks again.", pipeline=self.pipeline.name
-            )
-        now = self._now()
-        return self._put_open(
-            OpenRecord(
-                txn_id=str(TransactionId(self.pipeline.name, epoch, 1, self.draw_nonce())),
-                ledger_id=identity.ledger_id,
-                ranges=planned.ranges,
-                source=self.pipeline.source.spec(),
-                source_state=planned.state,
-                transform=str(self.pipeline.transform),
-                code=self.pipeline.transform.digest,
-                sinks=sinks,
-                dag_id=run.dag_id,
-                run_id=run.run_id,
-                now=now,
-                seed=seed_of(self.pipeline.name, epoch, identity.ledger_id),
-                opened_at=now,
-                writer=self.writer,
-            ),
-            run,
-        )
-
-    def _reopen(self, view: EpochView, run: Run) -> OpenRecord:
-        """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks."""
-        last = _opened(view)
-        sinks = self._sink_plans(self.ledger.complete_record(view.number - 1))
-        self.pipeline.source.check(last.ranges, last.source_state, self.env)
-        self.ledger.put_run(last.run, view.number)
-        again = TransactionId(self.pipeline.name, view.number, last.txn.attempt + 1, self.draw_nonce())
-        return self._put_open(
-            replace(
-                last,
-                txn_id=str(again),
-                source=self.pipeline.source.spec(),
-                transform=str(self.pipeline.transform),
-                code=self.pipeline.transform.digest,
-                sinks=sinks,
-                dag_id=run.dag_id,
-                run_id=run.run_id,
-                opened_at=self._now(),
-                writer=self.writer,
-            ),
-            run,
-        )
-
-    def _put_open(self, record: OpenRecord, run: Run) -> OpenRecord:
-        self.env.reached("open.put")
-        standing = self.ledger.put_open(record)
-        if standing.writer != record.writer:
-            raise self._fenced(standing)
-        self.env.reached("open.landed")
-        self.ledger.put_run(run, record.txn.epoch)
-        log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)
-        return standing
-
-    def _sink_plans(self, before: CompleteRecord | None) -> dict[str, SinkPlan]:
-        """Today's sinks, each with its previous transaction, which its own marker must confirm."""
-        plans = {}
-        for sink in self.pipeline.sinks:
-            previous = self._previous_of(sink, before)
-            expected = TransactionId.parse(previous) if previous else None
-            markers.require_marker(sink, expected, self.pipeline.name, self.env)
-            plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
-        return plans
-
-    def _previous_of(self, sink: Sink, before: CompleteRecord | None) -> str | None:
-        """The transaction that the sink should show; a waived one may have lost its table, or committed late."""
-        if before and sink.name in before.waived:
-            found = sink.last_committed(self.pipeline.name, self.env)
-            if found is None:
-                return None
-            if agree(found, before.txn):
-                return before.txn_id
-        return before.markers.get(sink.name) if before else None
-
     # -- stage ------------------------------------------------------------------------------------------------
 
     def stage(self, run: Run) -> Checkpoint:
@@ -248,70 +117,18 @@ class Coordinator:
             Fenced: Another run has the epoch. Nothing was staged.
             NotApplied: Spark failed. What was written is invisible and will be swept.
         """
-        view = self._mine(run)
+        view = self.mine(run)
         if view.state in (State.IN_DOUBT, State.COMPLETE):
             return self.checkpoint(view)
-        with self._unless_overtaken(view):
-            opened = self._reopen(view, run) if view.state is State.ABORTED else _opened(view)
-        self._stop_earlier_tries(opened.txn.epoch)
-        report = self._stage_try(opened)
+        with self.unless_overtaken(view):
+            opened = reopen(self, view, run) if view.state is State.ABORTED else view.opened
+        stop_earlier_tries(self, opened.txn.epoch)
+        report = stage_try(self, opened)
         view = self.ledger.view(opened.txn.epoch)
         if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
             with tolerated(f"sweeping epoch {view.number}"):
                 sweep(self.ledger, view.number, self.env)
         return self.checkpoint(view, stage=report)
-
-    def _stage_try(self, opened: OpenRecord) -> StageReport:
-        # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
-        self.pipeline.source.check(opened.ranges, opened.source_state, self.env)
-        nonce, session = self.draw_nonce(), self.env.spark.new_session()
-        sinks = {name: (from_spec(plan.spec), SinkAttempt.of(opened, name)) for name, plan in opened.sinks.items()}
-        self.ledger.put_try(  # before anything is written there: what is on record is cleared away
-            TryRecord(
-                txn_id=opened.txn_id,
-                nonce=nonce,
-                places={name: sink.place(attempt, nonce, self.env) for name, (sink, attempt) in sinks.items()},
-                session=session,
-                started_at=self._now(),
-            )
-        )
-        plans = {name: sink.plan_stage(attempt, nonce, self.env) for name, (sink, attempt) in sinks.items()}
-        self.env.reached("stage.start")
-        report = self.env.spark.run(self._stage_job(opened, plans), session)
-        self.env.reached("stage.done")
-        return StageReport(
-            txn_id=opened.txn_id,
-            nonce=nonce,
-            claims={name: StagedClaim(**claim) for name, claim in report["sinks"].items()},
-            metrics=report.get("metrics", {}),
-            warnings=tuple(report.get("warnings", ())),
-        )
-
-    def _stage_job(self, opened: OpenRecord, plans: dict[str, JsonDict]) -> SparkJob:
-        read = self.pipeline.source.spark_read(opened.ranges, self.env)
-        transform = self.pipeline.transform
-        return SparkJob(
-            kind="stage",
-            args={
-                "txn_id": opened.txn_id,
-                "pipeline": self.pipeline.name,
-                "epoch": opened.txn.epoch,
-                "attempt": opened.txn.attempt,
-                "now": opened.now,
-                "seed": opened.seed,
-                "read": read.options,
-                "transform": {"path": transform.path, "function": transform.function},
-                "sinks": plans,
-            },
-            secrets=read.secrets,
-            files=(transform.path,),
-            description=f"stage {opened.txn_id}",
-        )
-
-    def _stop_earlier_tries(self, epoch: int) -> None:
-        for earlier in self.ledger.tries(epoch):
-            with tolerated(f"stopping the earlier try {earlier.nonce}"):
-                self.env.spark.stop(earlier.session)
 
     # -- vote and decide --------------------------------------------------------------------------------------
 
@@ -325,16 +142,16 @@ class Coordinator:
             Refused: The decision is GLOBAL_ABORT; the message has every VOTE_ABORT's reason.
             Fenced: Another run has the epoch, or aborted this attempt.
         """
-        view = self._mine(run)
+        view = self.mine(run)
         if view.state is State.ABORTED:
             report = self.stage(run).stage
-            view = self._mine(run)
+            view = self.mine(run)
         if view.state is State.OPEN:
-            with self._unless_overtaken(view):
-                self._decide(_opened(view), run, report)
-            view = self._mine(run)
+            with self.unless_overtaken(view):
+                self._decide(view.opened, run, report)
+            view = self.mine(run)
         if view.state is State.OPEN:
-            raise self._fenced(_opened(view))  # a newer attempt of this same run
+            raise self.fenced(view.opened)  # a newer attempt of this same run
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
             raise self._aborted(view)
@@ -347,7 +164,7 @@ class Coordinator:
                 if report is None
                 else f"What is staged is {report.txn_id}.",
                 remedy="clear the task `stage`.",
-                **_where(opened.txn),
+                **where(opened.txn),
             )
         markers.sinks_without(opened, self.env)
         votes = {sink: self._vote_of(opened, sink, report) for sink in opened.sinks}
@@ -375,7 +192,7 @@ class Coordinator:
                 votes=votes,
                 dag_id=run.dag_id,
                 run_id=run.run_id,
-                decided_at=self._now(),
+                decided_at=self.now(),
                 writer=self.writer,
             )
         )
@@ -392,14 +209,14 @@ class Coordinator:
             OutcomeUnknown, NotApplied: Try again; after GLOBAL_COMMIT the only way is forward.
             Corrupt: The sink cannot keep its promise.
         """
-        view = self._mine(run)
+        view = self.mine(run)
         if view.state is State.COMPLETE:
             return self.checkpoint(view)
         if view.state is not State.IN_DOUBT:
             raise Refused(
                 f"There is no GLOBAL_COMMIT: the attempt is {view.state.value}.",
                 remedy="clear the task `stage` with its downstream tasks.",
-                **_where(_opened(view).txn),
+                **where(view.opened.txn),
             )
         if sink not in view.epoch.unacknowledged:
             # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
@@ -408,19 +225,19 @@ class Coordinator:
         return self.checkpoint(self.ledger.view(view.number))
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
-        opened, decision = _opened(view), view.decision
+        opened, decision = view.opened, view.decision
         assert decision and decision.decision is DecisionKind.GLOBAL_COMMIT
         staged = decision.votes[sink].staged
         assert staged, "VOTE_COMMIT always has staged"
         self.env.reached(f"commit.{sink}")
-        with self._unless_overtaken(view):
+        with self.unless_overtaken(view):
             receipt = from_spec(opened.sinks[sink].spec).commit(SinkAttempt.of(opened, sink), staged, self.env)
         self.env.reached(f"committed.{sink}")
         log.info("epoch %s: sink %s shows %s", view.number, sink, opened.txn_id)
         return self.ledger.put_receipt(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:
-        opened = _opened(view)
+        opened = view.opened
         self.ledger.put_run(opened.run, view.number)
         for sink in sorted(view.epoch.unacknowledged):
             try:
@@ -438,7 +255,7 @@ class Coordinator:
         Raises:
             Refused: A sink has no receipt yet.
         """
-        view = self._mine(run)
+        view = self.mine(run)
         if view.state is not State.COMPLETE:
             view = self._put_complete(view, run, metrics or {})
         self._after_complete(view)
@@ -464,8 +281,8 @@ class Coordinator:
                 pipeline=self.pipeline.name,
                 epoch=view.number,
             )
-        opened = _opened(view)
-        with self._unless_overtaken(view):
+        opened = view.opened
+        with self.unless_overtaken(view):
             for sink in view.receipts:
                 markers.require_marker(from_spec(opened.sinks[sink].spec), opened.txn, self.pipeline.name, self.env)
         before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
@@ -480,7 +297,7 @@ class Coordinator:
                 opened_by=opened.run,
                 completed_by=run,
                 metrics=metrics,
-                completed_at=self._now(),
+                completed_at=self.now(),
                 writer=self.writer,
                 waived=tuple(sorted({*(before.waived if before else ()), *view.waived} - set(view.receipts))),
             )
@@ -511,13 +328,13 @@ class Coordinator:
         Raises:
             NoNewData: Nothing to abort: nothing opened, decided GLOBAL_COMMIT, complete, or another run's.
         """
-        view = self._view_of(run)
+        view = self.view_of(run)
         if view.open is None or view.open.run != run:
             raise NoNewData(
                 "This run has no attempt to abort.", remedy="nothing.", pipeline=self.pipeline.name, epoch=view.number
             )
         if view.state is State.OPEN:
-            with self._unless_overtaken(view):
+            with self.unless_overtaken(view):
                 markers.sinks_without(view.open, self.env)
             view = self._presume_abort(view, run, reason)
         if view.state is not State.ABORTED or not view.decision:
@@ -527,19 +344,19 @@ class Coordinator:
                 pipeline=self.pipeline.name,
                 epoch=view.number,
             )
-        self._stop_earlier_tries(view.number)
+        stop_earlier_tries(self, view.number)
         self._discard_attempt(view)
         return view.decision.reason
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
         self.env.reached("abort.put")
-        self._put_decision(_opened(view), DecisionKind.GLOBAL_ABORT, reason, {}, run)
+        self._put_decision(view.opened, DecisionKind.GLOBAL_ABORT, reason, {}, run)
         return self.ledger.view(view.number)
 
     def _discard_attempt(self, view: EpochView) -> None:
         """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
-        opened = _opened(view)
-        with self._unless_overtaken(view):
+        opened = view.opened
+        with self.unless_overtaken(view):
             sinks = markers.sinks_without(opened, self.env)
         discard_attempt(self.ledger, opened, sinks, self.env)
 
@@ -547,7 +364,7 @@ class Coordinator:
 
     def checkpoint(self, view: EpochView, stage: StageReport | None = None) -> Checkpoint:
         """The record that travels through XCom."""
-        record = view.complete or _opened(view)
+        record = view.complete or view.opened
         return Checkpoint(
             pipeline=self.pipeline.name,
             epoch=view.number,
@@ -563,71 +380,13 @@ class Coordinator:
             metrics=view.complete.metrics if view.complete else {},
         )
 
-    def _view_of(self, run: Run) -> EpochView:
-        return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
-
-    def _mine(self, run: Run) -> EpochView:
-        """The epoch whose newest attempt this run opened. Raises Fenced naming the run in charge if there is none."""
-        view = self._view_of(run)
-        if view.complete:
-            if view.complete.opened_by == run:
-                return view
-            raise self._fenced(view.complete)
-        if view.open is None:
-            raise Refused(
-                "This run has opened no epoch.",
-                remedy="clear the task `open` with its downstream tasks.",
-                pipeline=self.pipeline.name,
-            )
-        if view.open.run != run:
-            raise self._fenced(view.open)
-        return view
-
-    def _fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
-        owner = by.opened_by if isinstance(by, CompleteRecord) else by.run
-        return Fenced(
-            f"The epoch is in the hands of {owner}.",
-            remedy="look at that run; this one has nothing left to do for the epoch.",
-            **_where(by.txn),
-        )
-
     def _aborted(self, view: EpochView) -> Refused:
         assert view.decision
         return Refused(
             f"GLOBAL_ABORT: {view.decision.reason}.",
             remedy="mend the cause, then clear this run's failed tasks (same offsets again) or let the next run do it.",
-            **_where(_opened(view).txn),
+            **where(view.opened.txn),
         )
-
-    @contextmanager
-    def _unless_overtaken(self, view: EpochView) -> Iterator[None]:
-        """What looks Corrupt may be another run's progress since ``view`` was read: then this try is merely late."""
-        try:
-            yield
-        except Corrupt as error:
-            now = self.ledger.view(view.number)
-            if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
-                raise
-            raise self._fenced(now.complete or _opened(now)) from error
-
-    def _now(self) -> str:
-        return self.clock().isoformat()
-
-
-class _Where(TypedDict):
-    pipeline: str
-    epoch: int
-    attempt: int
-
-
-def _where(txn: TransactionId) -> _Where:
-    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}
-
-
-def _opened(view: EpochView) -> OpenRecord:
-    if view.open is None:
-        raise AssertionError(f"epoch {view.number} has no open record")
-    return view.open
 
 
 def _decision_of(view: EpochView) -> DecisionKind | None:

@@ -85,6 +85,13 @@ class EpochView:
     def state(self) -> State:
         return self.epoch.state
 
+    @property
+    def opened(self) -> OpenRecord:
+        """The open record of an epoch that is known to have one."""
+        if self.open is None:
+            raise AssertionError(f"epoch {self.number} has no open record")
+        return self.open
+
     def _messages(self, opened: OpenRecord) -> list[protocol.Message]:
         txn = opened.txn
         messages: list[protocol.Message] = [protocol.VoteRequest(txn, frozenset(opened.sinks))]

@@ -1,0 +1,86 @@
+"""An actor of the protocol: one try of one Airflow task, what it works with, and whose epoch it finds."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TypedDict
+
+from airflow_epochs.definition import Pipeline
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, Fenced, Refused
+from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass(kw_only=True)
+class Actor:
+    """Knows its pipeline, the ledger and the world around it. ``writer`` tells its records from everybody else's."""
+
+    pipeline: Pipeline
+    ledger: Ledger
+    env: Environment
+    clock: Callable[[], datetime] = _utc_now
+    draw_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
+    writer: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def now(self) -> str:
+        """For the records' ``*_at`` fields alone: no clock decides anything."""
+        return self.clock().isoformat()
+
+    def view_of(self, run: Run) -> EpochView:
+        """The epoch that the run opened; the one after the newest complete one if it opened none."""
+        return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
+
+    def mine(self, run: Run) -> EpochView:
+        """The epoch whose newest attempt this run opened. Raises Fenced naming the run in charge if there is none."""
+        view = self.view_of(run)
+        if view.complete:
+            if view.complete.opened_by == run:
+                return view
+            raise self.fenced(view.complete)
+        if view.open is None:
+            raise Refused(
+                "This run has opened no epoch.",
+                remedy="clear the task `open` with its downstream tasks.",
+                pipeline=self.pipeline.name,
+            )
+        if view.open.run != run:
+            raise self.fenced(view.open)
+        return view
+
+    def fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
+        owner = by.opened_by if isinstance(by, CompleteRecord) else by.run
+        return Fenced(
+            f"The epoch is in the hands of {owner}.",
+            remedy="look at that run; this one has nothing left to do for the epoch.",
+            **where(by.txn),
+        )
+
+    @contextmanager
+    def unless_overtaken(self, view: EpochView) -> Iterator[None]:
+        """What looks Corrupt may be another run's progress since ``view`` was read: then this try is merely late."""
+        try:
+            yield
+        except Corrupt as error:
+            now = self.ledger.view(view.number)
+            if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
+                raise
+            raise self.fenced(now.complete or now.opened) from error
+
+
+class Where(TypedDict):
+    pipeline: str
+    epoch: int
+    attempt: int
+
+
+def where(txn: TransactionId) -> Where:
+    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}

@@ -1,0 +1,116 @@
+"""Opening an attempt: new ranges for a new epoch, or the same ranges again after an abort."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from airflow_epochs import markers
+from airflow_epochs.actor import Actor
+from airflow_epochs.errors import NoNewData
+from airflow_epochs.ledger import EpochView
+from airflow_epochs.model import (
+    CompleteRecord,
+    OpenRecord,
+    PipelineRecord,
+    Run,
+    SinkPlan,
+    TransactionId,
+    agree,
+    seed_of,
+)
+from airflow_epochs.sinks.base import Sink
+from airflow_epochs.sources.base import Limits, Position
+
+log = logging.getLogger(__name__)
+
+
+def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
+    """Attempt 1 of a new epoch, with new ranges. Raises NoNewData if the source has none."""
+    before = actor.ledger.complete_record(epoch - 1)
+    sinks = sink_plans(actor, before)
+    position = Position(ranges=before.ranges, state=before.source_state) if before else None
+    planned = actor.pipeline.source.plan(position, limits, actor.env)
+    if planned is None:
+        raise NoNewData(
+            "There is no new data.", remedy="nothing; the next run looks again.", pipeline=actor.pipeline.name
+        )
+    now = actor.now()
+    return _put_open(
+        actor,
+        OpenRecord(
+            txn_id=str(TransactionId(actor.pipeline.name, epoch, 1, actor.draw_nonce())),
+            ledger_id=identity.ledger_id,
+            ranges=planned.ranges,
+            source=actor.pipeline.source.spec(),
+            source_state=planned.state,
+            transform=str(actor.pipeline.transform),
+            code=actor.pipeline.transform.digest,
+            sinks=sinks,
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            now=now,
+            seed=seed_of(actor.pipeline.name, epoch, identity.ledger_id),
+            opened_at=now,
+            writer=actor.writer,
+        ),
+        run,
+    )
+
+
+def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
+    """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks."""
+    last = view.opened
+    sinks = sink_plans(actor, actor.ledger.complete_record(view.number - 1))
+    actor.pipeline.source.check(last.ranges, last.source_state, actor.env)
+    actor.ledger.put_run(last.run, view.number)
+    again = TransactionId(actor.pipeline.name, view.number, last.txn.attempt + 1, actor.draw_nonce())
+    return _put_open(
+        actor,
+        replace(
+            last,
+            txn_id=str(again),
+            source=actor.pipeline.source.spec(),
+            transform=str(actor.pipeline.transform),
+            code=actor.pipeline.transform.digest,
+            sinks=sinks,
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            opened_at=actor.now(),
+            writer=actor.writer,
+        ),
+        run,
+    )
+
+
+def _put_open(actor: Actor, record: OpenRecord, run: Run) -> OpenRecord:
+    actor.env.reached("open.put")
+    standing = actor.ledger.put_open(record)
+    if standing.writer != record.writer:
+        raise actor.fenced(standing)
+    actor.env.reached("open.landed")
+    actor.ledger.put_run(run, record.txn.epoch)
+    log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)
+    return standing
+
+
+def sink_plans(actor: Actor, before: CompleteRecord | None) -> dict[str, SinkPlan]:
+    """Today's sinks, each with its previous transaction, which its own marker must confirm."""
+    plans = {}
+    for sink in actor.pipeline.sinks:
+        previous = _previous_of(actor, sink, before)
+        expected = TransactionId.parse(previous) if previous else None
+        markers.require_marker(sink, expected, actor.pipeline.name, actor.env)
+        plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
+    return plans
+
+
+def _previous_of(actor: Actor, sink: Sink, before: CompleteRecord | None) -> str | None:
+    """The transaction that the sink should show; a waived one may have lost its table, or committed late."""
+    if before and sink.name in before.waived:
+        found = sink.last_committed(actor.pipeline.name, actor.env)
+        if found is None:
+            return None
+        if agree(found, before.txn):
+            return before.txn_id
+    return before.markers.get(sink.name) if before else None
