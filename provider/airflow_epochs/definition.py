@@ -6,10 +6,13 @@ Where they differ, the ledger wins for every epoch that is open; the next epoch 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_epochs.model import validated_name
-from airflow_epochs.sinks.base import Sink
-from airflow_epochs.sources.base import Source
+from airflow_epochs.names import validated_name
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.base import Sink
+    from airflow_epochs.sources.base import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,14 @@ class Transform:
     path: str
     function: str
     digest: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Transform:
+        """From ``path/to/file.py:function``. Raises ValueError with the expected form."""
+        path, separator, function = text.rpartition(":")
+        if not separator or not path.endswith(".py") or not function.isidentifier():
+            raise ValueError(f"transform must be 'path/to/file.py:function', not {text!r}")
+        return cls(path=path, function=function)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.function}"

@@ -27,8 +27,8 @@ from airflow_epochs.model import (
     TransactionId,
     TryRecord,
     WaivedRecord,
-    validated_name,
 )
+from airflow_epochs.names import validated_name
 
 PIPELINE_KEY = "pipeline.json"
 

@@ -44,8 +44,8 @@ from airflow_epochs.model import (
     TryRecord,
     VoteKind,
     WaivedRecord,
-    validated_name,
 )
+from airflow_epochs.names import validated_name
 from airflow_epochs.protocol import Epoch, State
 from airflow_epochs.store import Store
 

@@ -13,24 +13,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from airflow_epochs.names import validated_name
+
 FORMAT = 1
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
 JsonDict = dict[str, Any]
-
-
-def validated_name(kind: str, name: str) -> str:
-    """Return ``name`` if it can be part of a ledger key, a table folder and an Airflow task id alike.
-
-    Raises:
-        ValueError: It cannot.
-    """
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{kind} name {name!r} is not usable: 1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
-        )
-    return name
 
 
 class OffsetRange(NamedTuple):

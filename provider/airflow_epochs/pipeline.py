@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
-from airflow_epochs.model import validated_name
+from airflow_epochs.names import validated_name
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
     CommitSinkOperator,

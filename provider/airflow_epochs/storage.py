@@ -14,11 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from airflow_epochs import durable
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.names import normalised
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -122,16 +123,6 @@ def _azure_options(connection: Connection) -> dict[str, str]:
         "azure_storage_account_name": connection.extra.get("account_name") or (None if tenant else connection.login),
     }
     return {option: str(value) for option, value in options.items() if value}
-
-
-def normalised(url: str) -> str:
-    """One spelling per place: local places as plain paths, ``s3a`` as ``s3``, no slash at the end."""
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        url = unquote(parts.path)
-    elif parts.scheme in ("s3a", "s3n"):
-        url = "s3" + url[len(parts.scheme) :]
-    return url.rstrip("/") or url[:1]
 
 
 def is_local(url: str) -> bool:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from airflow_epochs.coordinator import Transform
+from airflow_epochs.definition import Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.user_files import siblings_of
-
-
-def parse_transform(text: str) -> tuple[str, str]:
-    """``path/to/file.py:function`` as (path, function). Raises ValueError with the expected form."""
-    path, separator, function = text.rpartition(":")
-    if not separator or not path.endswith(".py") or not function.isidentifier():
-        raise ValueError(f"transform must be 'path/to/file.py:function', not {text!r}")
-    return path, function
 
 
 def find_transform(text: str, folders: Iterable[Path]) -> Transform:
@@ -29,7 +22,8 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     Raises:
         Refused: There is no such file, or it is not Python.
     """
-    relative, function = parse_transform(text)
+    transform = Transform.parse(text)
+    relative = transform.path
     looked = [Path(relative)] if Path(relative).is_absolute() else [folder / relative for folder in folders]
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
@@ -39,7 +33,7 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
         )
     path = found.resolve()
     siblings = siblings_of(str(path)).values()
-    return Transform(path=str(path), function=function, digest=_digest([path, *sorted(siblings)]))
+    return replace(transform, path=str(path), digest=_digest([path, *sorted(siblings)]))
 
 
 def _digest(paths: Iterable[Path]) -> str:

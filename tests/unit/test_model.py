@@ -27,8 +27,8 @@ from airflow_epochs.model import (
     ends_of,
     records_upper_bound,
     seed_of,
-    validated_name,
 )
+from airflow_epochs.names import validated_name
 
 NONCE = "0123456789abcdef" * 2
 

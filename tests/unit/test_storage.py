@@ -11,7 +11,8 @@ import pytest
 
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.storage import LocalFiles, normalised, object_store, open_files, storage_options
+from airflow_epochs.names import normalised
+from airflow_epochs.storage import LocalFiles, object_store, open_files, storage_options
 
 
 def connection(conn_type: str, **values: Any) -> Connection:

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs.definition import Transform
 from airflow_epochs.errors import Refused
-from airflow_epochs.transform_files import find_transform, parse_transform
+from airflow_epochs.transform_files import find_transform
 
 
 @pytest.mark.parametrize("text", ["orders.py", "orders:orders", "orders.py:", "orders.py:not a name", ":orders", ""])
 def test_a_transform_that_is_not_file_colon_function_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"path/to/file\.py:function"):
-        parse_transform(text)
+        Transform.parse(text)
 
 
 def test_a_relative_transform_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None:

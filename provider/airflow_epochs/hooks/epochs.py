@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger import Ledger
-from airflow_epochs.store import Store, open_store
 
 if TYPE_CHECKING:
+    from airflow_epochs.environment import Connection, SparkRunner
+    from airflow_epochs.ledger import Ledger
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
+    from airflow_epochs.store import Store
 
 
 def connection(conn_id: str) -> Connection:
     """An Airflow connection as plain values. Raises Refused if there is none of that id."""
+    from airflow_epochs.environment import Connection
+
     try:
         found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as missing:
@@ -57,6 +59,8 @@ class EpochsHook(BaseHook):
 
     def get_conn(self) -> Store:
         """The byte store at the ledger's root. Raises Refused if the connection does not say where that is."""
+        from airflow_epochs.store import open_store
+
         extra = connection(self.ledger_conn_id).extra
         root = extra.get("ledger_root")
         if not root:
@@ -67,12 +71,14 @@ class EpochsHook(BaseHook):
         return open_store(root, self._storage_options(extra))
 
     def ledger(self, pipeline: str) -> Ledger:
+        from airflow_epochs.ledger import Ledger
+
         return Ledger(self.get_conn(), pipeline)
 
     def test_connection(self) -> tuple[bool, str]:
         """Put, read back and delete a probe: what the first `open` of a pipeline does too."""
         try:
-            Ledger(self.get_conn(), "connection-test").probe()
+            self.ledger("connection-test").probe()
         except Exception as error:
             return False, str(error)
         return True, "The ledger's store is reachable and honours put-if-absent."

@@ -1,6 +1,7 @@
 """One operator per step of an epoch. Thin: each asks the coordinator and turns its answer into Airflow's terms.
 
-Every operator returns the checkpoint record (its XCom), and reads the ledger before it has an effect.
+Every operator returns the checkpoint record (its XCom), and reads the ledger before it has an effect. The heart is
+imported where it is used: every task parses its DAG file, and needs only one step.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
-from airflow_epochs.model import Checkpoint, JsonDict, OpenRecord, Run
-from airflow_epochs.sources.base import Limits, Source
-from airflow_epochs.transform_files import find_transform, parse_transform
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_epochs.coordinator import Coordinator
+    from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.sinks.base import Sink
+    from airflow_epochs.sources.base import Source
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
 
@@ -70,7 +71,7 @@ class EpochOperator(BaseOperator):
         for key, value in self.retry_defaults.items():
             kwargs.setdefault(key, value)
         super().__init__(**kwargs)
-        parse_transform(transform)
+        Transform.parse(transform)
         self.pipeline = pipeline
         self.source = source
         self.transform = transform
@@ -103,6 +104,8 @@ class EpochOperator(BaseOperator):
         return AirflowEnvironment(self.spark)
 
     def _coordinator(self, context: Context) -> Coordinator:
+        from airflow_epochs.coordinator import Coordinator
+
         dag = context["dag"]
         return Coordinator(
             pipeline=Pipeline(
@@ -119,10 +122,11 @@ class EpochOperator(BaseOperator):
 
     def _transform(self, beside_dag: Path) -> Transform:
         """The transform's name; the steps that run or record the file look for it, and only they need it."""
-        path, function = parse_transform(self.transform)
-        return Transform(path=path, function=function)
+        return Transform.parse(self.transform)
 
     def _checkpoints(self) -> list[Checkpoint]:
+        from airflow_epochs.model import Checkpoint
+
         values = self.checkpoint if isinstance(self.checkpoint, (list, tuple)) else [self.checkpoint]
         return [msgspec.convert(value, Checkpoint, strict=False) for value in values if value]
 
@@ -147,6 +151,8 @@ class EpochOperator(BaseOperator):
 
 class _NeedsTransform(EpochOperator):
     def _transform(self, beside_dag: Path) -> Transform:
+        from airflow_epochs.transform_files import find_transform
+
         dags = Path(conf.get("core", "dags_folder"))
         return find_transform(self.transform, [beside_dag, beside_dag.parent, dags, dags.parent])
 
@@ -160,9 +166,11 @@ class OpenEpochOperator(_NeedsTransform):
     step = "open"
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        from airflow_epochs.sources.base import Limits
+
         params = context["params"]
         limits = Limits(max_records=params.get("max_records"), starting=params.get("starting"))
-        opened: OpenRecord = coordinator.open(run, limits)
+        opened = coordinator.open(run, limits)
         return coordinator.checkpoint(coordinator.ledger.view(opened.txn.epoch))
 
 
@@ -269,4 +277,6 @@ def to_xcom(checkpoint: Checkpoint) -> JsonDict:
 
 
 def _run_of(context: Context) -> Run:
+    from airflow_epochs.model import Run
+
     return Run(dag_id=context["dag"].dag_id, run_id=str(context["run_id"]))

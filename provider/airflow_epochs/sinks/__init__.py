@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from airflow_epochs.model import JsonDict
+    from airflow_epochs.sinks.base import Sink
 
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta:DeltaSink",

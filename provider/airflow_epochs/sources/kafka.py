@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict, Ranges, records_upper_bound
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
-from airflow_epochs.sources.kafka_brokers import Brokers
 from airflow_epochs.sources.kafka_config import DEFAULTS, KafkaConfig, is_template, read_config
-from airflow_epochs.sources.kafka_connection import read_connection
-from airflow_epochs.sources.kafka_logs import ClusterLog
-from airflow_epochs.sources.kafka_loss import require_readable
-from airflow_epochs.sources.kafka_plan import TimeIndex, available, limited, pinned, state_of
-from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting, starting_json
+from airflow_epochs.sources.kafka_starting import starting_json
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from airflow_epochs.environment import Environment
+    from airflow_epochs.model import JsonDict, Ranges
+    from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
+    from airflow_epochs.sources.kafka_reader import KafkaReader
 
 KIND = "kafka"
-POLL_S = 0.5
-MAX_POLL_RECORDS = "20000"
-"""Records that Spark's consumer takes per poll. Kafka's own 500 costs a fifth of the speed."""
 
 
 @dataclass
@@ -88,52 +78,22 @@ class KafkaSource:
         return cls(**{field.name: spec[field.name] for field in fields(cls) if field.name in spec})
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        """Ranges for a new epoch, or None after ``max_wait`` seconds without data.
-
-        A topic that starts at ``"latest"`` is an exception to the latter: its first epoch may be empty, and pins
-        where it begins. Otherwise the next run would begin at its own latest, and skip what came between.
-        """
-        config = self._config(limits)
-        known = position.ranges if position else {}
-        _say_what_is_left_out(known, config)
-        with Brokers(read_connection(env.connection(config.conn_id))) as brokers:
-            ranges, state = _wait_for_data(brokers, config, position)
-        pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
-        if not records_upper_bound(ranges) and not pins:
-            return None
-        return PlannedEpoch(ranges=limited(ranges, config.max_records), state=state)
+        return self._reader(env, limits).plan(position)
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
-        with Brokers(read_connection(env.connection(self._config().conn_id))) as brokers:
-            require_readable(ranges, state, brokers.look(_topics_to_read(ranges)))
+        self._reader(env).check(ranges, state)
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
-        """Options of Spark's ``kafka`` format for exactly these ranges."""
-        config = self._config()
-        access = read_connection(env.connection(config.conn_id))
-        full = {topic: [r for r in ranges[topic] if r.end > r.start] for topic in _topics_to_read(ranges)}
-        full = full or {
-            topic: list(ranges[topic]) for topic in ranges
-        }  # all empty: Spark wants partitions all the same
-        options = {
-            **_with_default("kafka.max.poll.records", MAX_POLL_RECORDS, config.options),
-            **access.spark_options(),
-            "assign": _json({topic: [r.partition for r in full[topic]] for topic in full}),
-            "startingOffsets": _json({topic: {str(r.partition): r.start for r in full[topic]} for topic in full}),
-            "endingOffsets": _json({topic: {str(r.partition): r.end for r in full[topic]} for topic in full}),
-            "kafka.isolation.level": "read_committed",
-            "failOnDataLoss": "true",
-        }
-        return SparkRead(options=options, secrets=access.spark_secrets())
+        return self._reader(env).spark_read(ranges)
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
-        """Commit the ends of the ranges for the consumer group, for the topics that are still configured."""
-        config = self._config()
-        ends = {topic: {r.partition: r.end for r in ranges[topic]} for topic in config.topics if topic in ranges}
-        if not any(ends.values()):
-            return
-        with Brokers(read_connection(env.connection(config.conn_id))) as brokers:
-            brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends)
+        self._reader(env).acknowledge(pipeline, ranges)
+
+    def _reader(self, env: Environment, limits: Limits | None = None) -> KafkaReader:
+        # Imported here: a DAG file, parsed in every task, needs only the source's description.
+        from airflow_epochs.sources.kafka_reader import KafkaReader
+
+        return KafkaReader(self._config(limits), env)
 
     def _raw(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -152,46 +112,3 @@ class KafkaSource:
                 f"The Kafka source is not configured right: {error}.",
                 remedy="Correct the KafkaSource of the DAG, or the parameters of the run.",
             ) from error
-
-
-def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
-    left_out = sorted(known.keys() - set(config.topics))
-    if left_out:
-        log.warning("not read, as topics no longer names it, but its position is kept: %s", ", ".join(left_out))
-
-
-def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, JsonDict]:
-    """Look until ``min_records`` are there or the time is up. Looks at least once."""
-    deadline = time.monotonic() + config.max_wait_s
-    topics = list(config.topics)
-    starting = config.starting
-    while True:
-        cluster = brokers.look(topics)
-        ranges = available(position, topics, cluster, starting, _time_index(brokers, cluster, starting, position))
-        left = deadline - time.monotonic()
-        if records_upper_bound(ranges) >= config.min_records or left <= 0:
-            return ranges, state_of(position, cluster)
-        starting = pinned(starting, cluster)
-        time.sleep(min(POLL_S, left))
-
-
-def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, position: Position | None) -> TimeIndex:
-    """Where ``starting`` is a time: its offsets in the topics that have no position yet."""
-    if not isinstance(starting, AtTime):
-        return {}
-    known = position.ranges if position else {}
-    new = [(topic, p) for topic, at in cluster.topics.items() if topic not in known for p in at.partitions]
-    return brokers.offsets_at(starting.ms, new) if new else {}
-
-
-def _topics_to_read(ranges: Ranges) -> list[str]:
-    return [topic for topic in ranges if any(r.end > r.start for r in ranges[topic])]
-
-
-def _with_default(name: str, value: str, options: Mapping[str, str]) -> dict[str, str]:
-    given = {option.lower() for option in options}
-    return dict(options) if name in given else {name: value, **options}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,31 @@
+"""Names and places in their one spelling. Needed where a DAG file is parsed, so it imports next to nothing."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def validated_name(kind: str, name: str) -> str:
+    """Return ``name`` if it can be part of a ledger key, a table folder and an Airflow task id alike.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{kind} name {name!r} is not usable: 1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
+        )
+    return name
+
+
+def normalised(url: str) -> str:
+    """One spelling per place: local places as plain paths, ``s3a`` as ``s3``, no slash at the end."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        url = unquote(parts.path)
+    elif parts.scheme in ("s3a", "s3n"):
+        url = "s3" + url[len(parts.scheme) :]
+    return url.rstrip("/") or url[:1]

@@ -1,0 +1,311 @@
+"""What a Delta sink does in an epoch: the participant of the two-phase commit that ``DeltaSink`` describes."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.names import normalised
+from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging, rows_of
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_table import STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
+from airflow_epochs.sinks.delta_target import Target
+from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.storage import storage_options
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.delta import DeltaSink
+
+log = logging.getLogger(__name__)
+
+DELTALAKE, SPARK = "deltalake", "spark"
+_TRY = re.compile(r"[0-9]+-[0-9]+-[0-9a-zA-Z]+")
+
+
+@dataclass(frozen=True)
+class DeltaParticipant:
+    """The operations of ``sinks.base.Sink`` for one Delta sink, in one task's environment."""
+
+    sink: DeltaSink
+    env: Environment
+
+    # -- stage and vote ------------------------------------------------------------------------------------------
+
+    def place(self, attempt: SinkAttempt, nonce: str) -> str:
+        """In a visible folder of the table: VACUUM ignores hidden ones, and the files in them would leak."""
+        return f"{self._where().url}/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
+
+    def plan_stage(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
+        """Describe the try to Spark; for tables of deltalake also write the staging table's version 0."""
+        target = self._target(self._where())
+        shape, where, app = target.opened_shape(), target.where, self._app(attempt)
+        committer = self._committer(target, shape)
+        self._require_partitioning(where, shape)
+        place = self.place(attempt, nonce)
+        if committer == DELTALAKE and shape is not None:
+            delta_checks.require_committable(shape, where.name)
+            _write_version_0(where, place, shape)
+        note: JsonDict = {
+            "app": app.epoch,
+            "txn": str(attempt.txn),
+            "committer": committer,
+            "table_id": shape.id if shape else None,
+            "anchor": target.anchor(app),
+        }
+        return {
+            "kind": "delta",
+            "committer": committer,
+            "place": place,
+            "target": self.sink.target,
+            "app": app.epoch,
+            "epoch": attempt.txn.epoch,
+            "has_version_0": committer == DELTALAKE and shape is not None,
+            "schema": shape.schema if shape else None,
+            "partition_by": list(shape.partition_by) if shape else list(self.sink.partition_by),
+            "properties": dict(self.sink.properties),
+            "user_metadata": compact_json({NOTE: note}),
+        }
+
+    def _committer(self, target: Target, shape: TableShape | None) -> str:
+        if self.sink.commit_by is not None:
+            return self.sink.commit_by
+        if self.sink.in_catalog:
+            return SPARK
+        reason = target.problem or ", ".join(shape.refused_features if shape else [])
+        if reason:
+            log.warning(
+                "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. "
+                'Give the sink commit="spark" to say that you know.',
+                target.where.name,
+                reason,
+            )
+        return SPARK if reason else DELTALAKE
+
+    def _require_partitioning(self, where: Where, shape: TableShape | None) -> None:
+        wanted = list(self.sink.partition_by)
+        if shape and wanted and list(shape.partition_by) != wanted:
+            raise Refused(
+                f"{where.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
+                remedy="Correct partition_by, or leave it out for a table that exists.",
+                sink=self.sink.name,
+            )
+
+    def vote(self, attempt: SinkAttempt, claim: StagedClaim) -> Vote:
+        """Look at the staged rows and at the target; a check that fails is a VOTE_ABORT with its reason."""
+        if claim.problem:
+            return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
+        try:
+            staged = self._checked(attempt, claim.place)
+        except Refused as refused:
+            return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what} What to do: {refused.remedy}")
+        return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+
+    def _checked(self, attempt: SinkAttempt, place: str) -> Staged:
+        where = self._where_of(place, attempt)
+        files, relative = where.files, where.relative(place)
+        staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
+        delta_checks.require_sound_actions(staging)
+        delta_checks.require_files(files, staging)
+        self._require_promisable(self._target(where), attempt, staging)
+        delta_checks.require_store(files, self._folder(attempt))
+        files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
+        return _staged(place, staging)
+
+    def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
+        """The checks of commit on the target, made early."""
+        name, shape = target.where.name, target.shape()
+        delta_checks.require_same_table(shape, staging, name)
+        if staging.note["committer"] == SPARK:
+            delta_checks.require_insertable(shape, staging, name)
+        else:
+            delta_checks.require_addable(shape, staging, name)
+        if shape is not None:
+            delta_checks.require_lasting_marker(shape, name)
+        delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)
+
+    # -- commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
+        """Show the epoch: by metadata only if staged for it and the table still allows it, else through Spark."""
+        try:
+            return self._committed(attempt, staged)
+        except Refused:
+            raise
+        except NotApplied as error:
+            raise OutcomeUnknown(
+                f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=self.sink.name
+            ) from error
+
+    def _committed(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
+        where = self._where_of(staged.place, attempt)
+        staging = _staging_left(where, staged)
+        if staging is None or staging.note["committer"] == SPARK:
+            return self._through_spark(where, attempt, staged, staging)
+        this = delta_publish.Publication(
+            where=where,
+            app=self._app(attempt),
+            txn=attempt.txn,
+            previous=attempt.previous,
+            staging=staging,
+            staged=staged,
+            properties=self.sink.properties,
+        )
+        try:
+            found = delta_publish.publish(this, self.env)
+        except (delta_publish.Altered, CannotOpen) as altered:
+            log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
+            return self._through_spark(where, attempt, staged, staging)
+        return _receipt(attempt, self.sink, staged, found)
+
+    def _through_spark(self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Receipt:
+        """Look first: after a commit, nothing of the staging table need be left."""
+        app = self._app(attempt)
+        found = self._target(where).commit_of(attempt.txn, app)
+        if found is None:
+            this = delta_spark.Insertion(
+                target=self.sink.target,
+                place=staged.place,
+                app=app,
+                txn=attempt.txn,
+                previous=attempt.previous,
+                staging=delta_publish.require_promised(where, staging, staged),
+                properties=self.sink.properties,
+            )
+            report = delta_spark.insert(this, self.env)
+            # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
+            found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
+        return _receipt(attempt, self.sink, staged, delta_publish.made_durable(found, where.files))
+
+    # -- clean-up and upkeep -------------------------------------------------------------------------------------
+
+    def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
+        """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes."""
+        where = self._where_of(place, attempt)
+        relative = where.relative(place)
+        if published and not self._copied(where, attempt, relative):
+            where.files.delete(f"{relative}/_delta_log")
+        else:
+            where.files.delete(relative)
+
+    def _copied(self, where: Where, attempt: SinkAttempt, relative: str) -> bool:
+        """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
+        staging = read_staging(where.files, relative)
+        if staging is None:
+            return False
+        if not staging.files or staging.note["committer"] == SPARK:
+            return True
+        found = self._target(where).commit_of(attempt.txn, self._app(attempt))
+        return bool(found and found.note and found.note.get("committer") == SPARK)
+
+    def last_committed(self, pipeline: str) -> Marker | None:
+        """The marker in the table now."""
+        app = App.of(pipeline, self.sink.name)
+        if self.sink.in_catalog:
+            return delta_spark.marker(self.sink.target, app, self.env)
+        return self._target(self._where()).marker(app)
+
+    def maintain(self, pipeline: str, epoch: int) -> JsonDict:
+        """Compact small files and checkpoint the log where it is due."""
+        compact = self.sink.compact_every > 0 and epoch % self.sink.compact_every == 0
+        if self.sink.in_catalog or self.sink.commit_by == SPARK:
+            return delta_spark.optimize(self.sink.target, self.env) if compact else {}
+        where = self._where()
+        target = self._target(where)
+        shape = target.opened_shape()
+        if target.problem or (shape and shape.refused_features):
+            return delta_spark.optimize(self.sink.target, self.env) if compact else {}
+        if target.table is None:
+            return {}
+        done = delta_maintenance.compact(target.table) if compact else {}
+        if self.sink.checkpoint_every:
+            done |= delta_maintenance.checkpoint_if_due(target.table, where, self.sink.checkpoint_every)
+        return done
+
+    # -- where ---------------------------------------------------------------------------------------------------
+
+    def _app(self, attempt: SinkAttempt) -> App:
+        return App.of(attempt.txn.pipeline, self.sink.name)
+
+    def _folder(self, attempt: SinkAttempt) -> str:
+        return f"{STAGING_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
+
+    def _target(self, where: Where) -> Target:
+        return Target.seen(where, self.env, deltalake_only=self.sink.commit_by == DELTALAKE)
+
+    def _options(self) -> dict[str, str]:
+        return storage_options(self.env.connection(self.sink.storage_conn_id) if self.sink.storage_conn_id else None)
+
+    def _where(self) -> Where:
+        url = self.sink.target
+        if self.sink.in_catalog:
+            about = delta_spark.describe(self.sink.target, self.env)
+            delta_spark.require_table(about, self.sink.target)
+            url = normalised(about["location"])
+        return Where(self.sink.target, url, self._options())
+
+    def _where_of(self, place: str, attempt: SinkAttempt) -> Where:
+        """The table's place, from one of its staging places.
+
+        Raises:
+            Refused: ``place`` is not in this sink's own folder of this table.
+        """
+        root, _, rest = place.partition(f"/{self._folder(attempt)}/")
+        if not _TRY.fullmatch(rest) or not (self.sink.in_catalog or root == self.sink.target):
+            raise Refused(
+                f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
+                remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
+                sink=self.sink.name,
+            )
+        return Where(self.sink.target, root, self._options())
+
+
+def _write_version_0(where: Where, place: str, shape: TableShape) -> None:
+    now = delta_publish.now_ms()
+    info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
+    # False: this try was planned before, and Spark may have appended already.
+    where.files.write_new(log_entry(0, where.relative(place)), "\n".join(map(compact_json, actions)).encode())
+
+
+def _staging_left(where: Where, staged: Staged) -> Staging | None:
+    """The staging table; None if there is no usable one left, as after clean-up."""
+    try:
+        return read_staging(where.files, where.relative(staged.place))
+    except Refused as refused:
+        log.warning("%s", refused.what)
+        return None
+
+
+def _staged(place: str, staging: Staging) -> Staged:
+    return Staged(
+        place=place,
+        version=staging.version,
+        files=len(staging.files),
+        rows=sum(rows_of(file) for file in staging.files),
+        bytes=sum(file.size for file in staging.files),
+        digest=staging.digest,
+    )
+
+
+def _receipt(attempt: SinkAttempt, sink: DeltaSink, staged: Staged, found: FoundCommit) -> Receipt:
+    """Only from what the log and the decision say, so that a repeat returns the same."""
+    at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
+    return Receipt(
+        txn_id=str(attempt.txn),
+        sink=sink.name,
+        rows=staged.rows,
+        files=staged.files,
+        bytes=staged.bytes,
+        version=found.version,
+        committed_at=at.isoformat() if at else "unknown",
+        detail={"table": sink.target, "committer": (found.note or {}).get("committer", DELTALAKE)},
+    )

@@ -1,0 +1,129 @@
+"""What a Kafka source does in an epoch: plan its ranges, check that they can be read, say how Spark reads them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.model import JsonDict, Ranges, records_upper_bound
+from airflow_epochs.sources.base import PlannedEpoch, Position, SparkRead
+from airflow_epochs.sources.kafka_brokers import Brokers
+from airflow_epochs.sources.kafka_config import KafkaConfig
+from airflow_epochs.sources.kafka_connection import KafkaAccess, read_connection
+from airflow_epochs.sources.kafka_logs import ClusterLog
+from airflow_epochs.sources.kafka_loss import require_readable
+from airflow_epochs.sources.kafka_plan import TimeIndex, available, limited, pinned, state_of
+from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+MAX_POLL_RECORDS = "20000"
+"""Records that Spark's consumer takes per poll. Kafka's own 500 costs a fifth of the speed."""
+
+
+@dataclass(frozen=True)
+class KafkaReader:
+    """The operations of ``sources.base.Source`` for one Kafka source's options, in one task's environment."""
+
+    config: KafkaConfig
+    env: Environment
+
+    @cached_property
+    def access(self) -> KafkaAccess:
+        return read_connection(self.env.connection(self.config.conn_id))
+
+    def plan(self, position: Position | None) -> PlannedEpoch | None:
+        """Ranges for a new epoch, or None after ``max_wait`` seconds without data.
+
+        A topic that starts at ``"latest"`` is an exception to the latter: its first epoch may be empty, and pins
+        where it begins. Otherwise the next run would begin at its own latest, and skip what came between.
+        """
+        config = self.config
+        known = position.ranges if position else {}
+        _say_what_is_left_out(known, config)
+        with Brokers(self.access) as brokers:
+            ranges, state = _wait_for_data(brokers, config, position)
+        pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
+        if not records_upper_bound(ranges) and not pins:
+            return None
+        return PlannedEpoch(ranges=limited(ranges, config.max_records), state=state)
+
+    def check(self, ranges: Ranges, state: JsonDict) -> None:
+        with Brokers(self.access) as brokers:
+            require_readable(ranges, state, brokers.look(_topics_to_read(ranges)))
+
+    def spark_read(self, ranges: Ranges) -> SparkRead:
+        """Options of Spark's ``kafka`` format for exactly these ranges."""
+        config = self.config
+        full = {topic: [r for r in ranges[topic] if r.end > r.start] for topic in _topics_to_read(ranges)}
+        full = full or {
+            topic: list(ranges[topic]) for topic in ranges
+        }  # all empty: Spark wants partitions all the same
+        options = {
+            **_with_default("kafka.max.poll.records", MAX_POLL_RECORDS, config.options),
+            **self.access.spark_options(),
+            "assign": _json({topic: [r.partition for r in full[topic]] for topic in full}),
+            "startingOffsets": _json({topic: {str(r.partition): r.start for r in full[topic]} for topic in full}),
+            "endingOffsets": _json({topic: {str(r.partition): r.end for r in full[topic]} for topic in full}),
+            "kafka.isolation.level": "read_committed",
+            "failOnDataLoss": "true",
+        }
+        return SparkRead(options=options, secrets=self.access.spark_secrets())
+
+    def acknowledge(self, pipeline: str, ranges: Ranges) -> None:
+        """Commit the ends of the ranges for the consumer group, for the topics that are still configured."""
+        config = self.config
+        ends = {topic: {r.partition: r.end for r in ranges[topic]} for topic in config.topics if topic in ranges}
+        if not any(ends.values()):
+            return
+        with Brokers(self.access) as brokers:
+            brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends)
+
+
+def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
+    left_out = sorted(known.keys() - set(config.topics))
+    if left_out:
+        log.warning("not read, as topics no longer names it, but its position is kept: %s", ", ".join(left_out))
+
+
+def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, JsonDict]:
+    """Look until ``min_records`` are there or the time is up. Looks at least once."""
+    deadline = time.monotonic() + config.max_wait_s
+    topics = list(config.topics)
+    starting = config.starting
+    while True:
+        cluster = brokers.look(topics)
+        ranges = available(position, topics, cluster, starting, _time_index(brokers, cluster, starting, position))
+        left = deadline - time.monotonic()
+        if records_upper_bound(ranges) >= config.min_records or left <= 0:
+            return ranges, state_of(position, cluster)
+        starting = pinned(starting, cluster)
+        time.sleep(min(POLL_S, left))
+
+
+def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, position: Position | None) -> TimeIndex:
+    """Where ``starting`` is a time: its offsets in the topics that have no position yet."""
+    if not isinstance(starting, AtTime):
+        return {}
+    known = position.ranges if position else {}
+    new = [(topic, p) for topic, at in cluster.topics.items() if topic not in known for p in at.partitions]
+    return brokers.offsets_at(starting.ms, new) if new else {}
+
+
+def _topics_to_read(ranges: Ranges) -> list[str]:
+    return [topic for topic in ranges if any(r.end > r.start for r in ranges[topic])]
+
+
+def _with_default(name: str, value: str, options: Mapping[str, str]) -> dict[str, str]:
+    given = {option.lower() for option in options}
+    return dict(options) if name in given else {name: value, **options}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
