@@ -1,0 +1,73 @@
+"""SIGKILL at every named step (F1): the same run, cleared, or the next run finishes the epoch, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cells import fired
+from faults_process import TaskProcess, fail, kill
+from faults_steps import STEPS
+from faults_world import DiskWorld
+
+CLEARED, NEXT = 2, 3
+AGAIN = ("delta.commit.after#1", "committed.audit", "complete.put", "complete.landed")
+
+
+def test_the_steps_named_here_are_all_that_a_run_comes_by(world: DiskWorld) -> None:
+    coordinator = world.coordinator()
+    assert world.run(2, coordinator) is None
+    phases = coordinator.env.phases  # type: ignore[attr-defined]
+    assert {name.partition("#")[0] for name in STEPS} | {"staging.orders", "staged.orders"} == set(phases)
+
+
+@pytest.mark.parametrize("successor", [CLEARED, NEXT], ids=["cleared", "next"])
+@pytest.mark.parametrize("phase", STEPS)
+def test_an_epoch_whose_run_is_killed_at_any_step_is_finished_once_by_the_cleared_or_by_the_next_run(
+    world: DiskWorld, phase: str, successor: int
+) -> None:
+    with TaskProcess(world, 2, {phase: kill}) as task:
+        task.wait_killed()
+    left = world.in_flight()
+    assert world.run(successor) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F1", STEPS[phase], world.fate_of(left))
+
+
+@pytest.mark.parametrize("phase", ["stage.done", "decision.landed", "delta.commit.after#1", "committed.audit"])
+def test_the_epoch_that_creates_the_tables_survives_a_kill_too(tmp_path: Path, phase: str) -> None:
+    world = DiskWorld(tmp_path)
+    world.produce(5)
+    with TaskProcess(world, 1, {phase: kill}) as task:
+        task.wait_killed()
+    left = world.in_flight()
+    assert world.run(2) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F1", STEPS[phase], world.fate_of(left))
+
+
+@pytest.mark.parametrize("phase", AGAIN)
+def test_a_recovery_that_is_killed_too_is_recovered(world: DiskWorld, phase: str) -> None:
+    with TaskProcess(world, 2, {"decision.landed": kill}) as task:
+        task.wait_killed()
+    left = world.in_flight()
+    with TaskProcess(world, 3, {phase: kill}) as recovery:
+        recovery.wait_killed()
+    assert world.run(4) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F1", 15, world.fate_of(left))
+
+
+@pytest.mark.parametrize("successor", [CLEARED, NEXT], ids=["cleared", "next"])
+def test_an_abort_killed_before_its_record_is_written_again(world: DiskWorld, successor: int) -> None:
+    with TaskProcess(world, 2, {"stage.done": fail, "abort.put": kill}) as task:
+        task.wait_killed()
+    left = world.in_flight()
+    assert world.run(successor) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F1", 14, world.fate_of(left))

@@ -1,0 +1,54 @@
+"""SIGSTOP at every named step (F4): woken after others have gone on, the old process changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from cells import fired
+from faults_process import TaskProcess, fail, stop
+from faults_steps import STEPS
+from faults_world import DiskWorld, changed
+
+CLEARED, NEXT = 2, 3
+HARMLESS = {None, "Fenced"}
+"""How a process that was overtaken may end: told so, or content that its work is done."""
+
+
+@pytest.mark.parametrize("phase", STEPS)
+def test_a_process_woken_after_its_successors_changes_nothing(world: DiskWorld, phase: str) -> None:
+    with TaskProcess(world, 2, {phase: stop}) as zombie:
+        zombie.wait_stopped()
+        assert world.run(NEXT) is None
+        world.one_more_epoch()
+        before = world.snapshot()
+        ended = zombie.wake()
+    assert ended.error in HARMLESS, ended
+    assert changed(before, world.snapshot()) == set()
+    world.check()
+    fired("F4", STEPS[phase], "=" if ended.error is None else "X")
+
+
+@pytest.mark.parametrize("phase", ["open.put", "stage.start", "stage.done", "decision.put", "delta.commit.before#1"])
+def test_a_process_woken_after_its_own_run_was_cleared_changes_nothing(world: DiskWorld, phase: str) -> None:
+    with TaskProcess(world, 2, {phase: stop}) as zombie:
+        zombie.wait_stopped()
+        assert world.run(CLEARED) is None
+        world.one_more_epoch()
+        before = world.snapshot()
+        ended = zombie.wake()
+    assert ended.error in HARMLESS, ended
+    assert changed(before, world.snapshot()) == set()
+    world.check()
+    fired("F4", STEPS[phase], "=" if ended.error is None else "X")
+
+
+def test_a_process_woken_before_it_writes_global_abort_obeys_the_decision_of_its_successor(world: DiskWorld) -> None:
+    with TaskProcess(world, 2, {"stage.done": fail, "abort.put": stop}) as zombie:
+        zombie.wait_stopped()
+        assert world.run(NEXT) is None
+        world.one_more_epoch()
+        before = world.snapshot()
+        assert zombie.wake().error == "OSError"
+    assert changed(before, world.snapshot()) == set()
+    world.check()
+    fired("F4", 14, "=")

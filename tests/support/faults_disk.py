@@ -1,0 +1,125 @@
+"""What is real on disk in the tests of faults: input that outlives a process, and a Spark that only stages.
+
+``FileSource`` and ``DiskSpark`` stand for Kafka and Spark; tables, ledger and coordinator are the real ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.errors import Corrupt, NotApplied
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges
+from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
+from delta_world import stage_with_deltalake
+
+TOPIC = "orders"
+PARTITIONS = (0, 1)
+
+Row = tuple[int, int, str]
+"""Partition, offset and payload, which is a function of the two."""
+
+
+def payload(partition: int, offset: int) -> str:
+    """What the record at this offset says; a row in the wrong place or of the wrong epoch cannot pass for it."""
+    return hashlib.sha256(f"{TOPIC}/{partition}/{offset}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource:
+    """A topic of two partitions, each a file with one record per line. Takes what is there; never waits."""
+
+    folder: str
+
+    def spec(self) -> JsonDict:
+        return {"kind": "file", "folder": self.folder}
+
+    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        before = {r.partition: r.end for r in position.ranges[TOPIC]} if position else {}
+        ranges = tuple(OffsetRange(p, before.get(p, 0), len(self._records(p))) for p in PARTITIONS)
+        if all(r.start == r.end for r in ranges):
+            return None
+        return PlannedEpoch(ranges={TOPIC: ranges}, state={"topic": TOPIC})
+
+    def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        for r in ranges[TOPIC]:
+            if r.end > len(self._records(r.partition)):
+                raise Corrupt(f"{TOPIC}-{r.partition}: [{r.start}, {r.end}) is gone.", remedy="restore the input.")
+
+    def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
+        return SparkRead(options={"folder": self.folder, "ranges": json.dumps(ranges)})
+
+    def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
+        """Nobody watches the lag of a file."""
+
+    def produce(self, records: int) -> None:
+        """Append records, in turn to each partition."""
+        Path(self.folder).mkdir(exist_ok=True)
+        for _ in range(records):
+            lengths = {p: len(self._records(p)) for p in PARTITIONS}
+            partition = min(PARTITIONS, key=lambda p: lengths[p])
+            with self._path(partition).open("a") as file:
+                file.write(payload(partition, lengths[partition]) + "\n")
+
+    def all_rows(self) -> list[Row]:
+        """Everything ever produced, as sinks have to show it."""
+        return [(p, offset, text) for p in PARTITIONS for offset, text in enumerate(self._records(p))]
+
+    def _path(self, partition: int) -> Path:
+        return Path(self.folder, f"{TOPIC}-{partition}")
+
+    def _records(self, partition: int) -> list[str]:
+        path = self._path(partition)
+        return path.read_text().splitlines() if path.exists() else []
+
+
+class DiskSpark:
+    """Stages as the plan says, into real Delta tables, sink after sink. ``reached`` sees each of its steps.
+
+    Every other job is one that it does not know: the answer does not arrive.
+    """
+
+    def __init__(self, reached: Callable[[str], None] = lambda phase: None) -> None:
+        self.reached = reached
+        self.staged: list[JsonDict] = []
+
+    def new_session(self) -> JsonDict:
+        return {"kind": "disk"}
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if job.kind != "stage":
+            raise NotApplied(f"There is no Spark here for {job.kind}.", remedy="start one.")
+        self.staged.append(job.args)
+        data = _read(job.args["read"])
+        claims = {}
+        for name, plan in job.args["sinks"].items():
+            self.reached(f"staging.{name}")
+            claims[name] = {"place": stage_with_deltalake(plan, data).place, "rows": len(data)}
+            self.reached(f"staged.{name}")
+        return {"sinks": claims, "metrics": {"rows_in": len(data)}}
+
+    def cancel(self) -> None:
+        """Nothing runs while anybody could cancel it."""
+
+    def stop(self, session: JsonDict) -> None:
+        """A session of this Spark ends with its process."""
+
+
+def _read(options: dict[str, str]) -> pa.Table:
+    source = FileSource(folder=options["folder"])
+    ranges = {r[0]: OffsetRange(*r) for r in json.loads(options["ranges"])[TOPIC]}
+    rows = [row for row in source.all_rows() if ranges[row[0]].start <= row[1] < ranges[row[0]].end]
+    partitions, offsets, payloads = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "partition": pa.array(partitions, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "payload": pa.array(payloads, pa.string()),
+        }
+    )

@@ -1,0 +1,232 @@
+"""A pipeline on real storage, and what must hold of its ledger and its tables whatever happened to it.
+
+One ``DiskWorld`` is all that outlives a process. Its coordinators are thrown away like task processes; those that
+are to be killed or stopped run in a process of their own (``faults_process``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import EpochError, NoNewData, Refused
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import DecisionKind, Run, TransactionId
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.store import LocalStore, Store
+from airflow_epochs.testing import run_epoch
+from cells import Outcome
+from delta_world import log_of
+from faults_disk import DiskSpark, FileSource, Row
+
+SINKS = ("orders", "audit")
+Action = Callable[[], None]
+
+
+class DiskEnvironment:
+    """No connections; Spark that only stages; ``at`` says what happens at a phase, or at its n-th time: ``phase#n``."""
+
+    def __init__(self, at: Mapping[str, Action] | None = None) -> None:
+        self.at = dict(at or {})
+        self.phases: list[str] = []
+        self.spark = DiskSpark(self.reached)
+
+    def connection(self, conn_id: str) -> Connection:
+        raise Refused(f"There is no connection {conn_id!r}.", remedy="use none.")
+
+    def reached(self, phase: str) -> None:
+        self.phases.append(phase)
+        numbered = f"{phase}#{self.phases.count(phase)}"
+        if action := self.at.get(phase) or self.at.get(numbered):
+            action()
+
+
+@dataclass(frozen=True)
+class DiskWorld:
+    """One pipeline's input, tables and ledger below ``folder``; picklable, so that another process can act in it."""
+
+    folder: Path
+    name: str = "orders"
+    dag_id: str = "dag"
+    ledger_folder: Path | None = None
+    sinks: tuple[str, ...] = SINKS
+    sink_options: Mapping[str, object] = field(default_factory=dict)
+    clock_skew_s: float = 0.0
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> FileSource:
+        return FileSource(folder=str(self.folder / "input"))
+
+    def produce(self, records: int) -> None:
+        self.source.produce(records)
+
+    @property
+    def ledger_root(self) -> Path:
+        return self.ledger_folder or self.folder / "ledger"
+
+    @property
+    def records(self) -> Path:
+        """Where the pipeline's ledger records lie."""
+        return self.ledger_root / self.name
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(LocalStore(self.ledger_root), self.name)
+
+    def table(self, sink: str) -> Path:
+        return self.folder / sink
+
+    def coordinator(self, at: Mapping[str, Action] | None = None, store: Store | None = None) -> Coordinator:
+        """What one task process makes."""
+        return Coordinator(
+            pipeline=Pipeline(
+                name=self.name,
+                dag_id=self.dag_id,
+                source=self.source,
+                sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),  # type: ignore[arg-type]
+                transform=Transform(path="disk.py", function="keep_all"),
+            ),
+            ledger=Ledger(store or LocalStore(self.ledger_root), self.name),
+            env=DiskEnvironment(at),
+            clock=self._clock,
+        )
+
+    def _clock(self) -> datetime:
+        return datetime.fromtimestamp(datetime.now(timezone.utc).timestamp() + self.clock_skew_s, timezone.utc)
+
+    def run(self, number: int, coordinator: Coordinator | None = None) -> EpochError | None:
+        """An Airflow run, or one that was cleared as a whole; the error that made it red, if any."""
+        return airflow_run(coordinator or self.coordinator(), self.run_of(number))
+
+    def run_of(self, number: int) -> Run:
+        return Run(self.dag_id, f"run {number}")
+
+    def one_more_epoch(self, number: int = 90) -> None:
+        """New input, and a run that must take it: whatever was left behind is swept with it."""
+        self.produce(2)
+        error = self.run(number)
+        assert error is None, error
+
+    # -- what must hold at rest -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Everything produced is complete; every sink shows it once; nothing else is left."""
+        self.check_ledger()
+        for sink in self.sinks:
+            assert self.rows(sink) == self.source.all_rows(), f"sink {sink} does not show exactly the input"
+            self._check_markers(sink)
+            assert self.litter(sink) == set()
+
+    def check_ledger(self) -> None:
+        """Epochs are contiguous up to the end of the input; each was decided GLOBAL_COMMIT once."""
+        ledger, position = self.ledger, dict.fromkeys((0, 1), 0)
+        for epoch in range(1, ledger.newest_complete() + 1):
+            record = ledger.complete_record(epoch)
+            assert record
+            assert {r.partition: r.start for r in record.ranges["orders"]} == position, "ranges are not contiguous"
+            position = {r.partition: r.end for r in record.ranges["orders"]}
+            self._check_decisions(epoch, record.txn_id)
+        rows = self.source.all_rows()
+        assert position == {p: sum(row[0] == p for row in rows) for p in (0, 1)}, "something was left behind"
+
+    def _check_decisions(self, epoch: int, committed: str) -> None:
+        for attempt in range(1, 100):
+            opened, decision = self.ledger.open_record(epoch, attempt), self.ledger.decision_record(epoch, attempt)
+            if opened is None:
+                return
+            assert decision and decision.txn_id == opened.txn_id
+            assert (decision.decision is DecisionKind.GLOBAL_COMMIT) == (opened.txn_id == committed)
+
+    def _check_markers(self, sink: str) -> None:
+        app = f"airflow_epochs/{self.name}/{sink}"
+        signed = [
+            action["txn"]["version"]
+            for entry in log_of(self.table(sink))
+            for action in entry
+            if action.get("txn", {}).get("appId") == app
+        ]
+        assert signed == list(range(1, self.ledger.newest_complete() + 1)), "an epoch was committed twice, or never"
+
+    def rows(self, sink: str) -> list[Row]:
+        """What a reader of the table sees."""
+        if not (self.table(sink) / "_delta_log").exists():
+            return []
+        return rows_in(self.table(sink))
+
+    def litter(self, sink: str) -> set[str]:
+        """Staging logs, and data files that the table's log has never named."""
+        table = self.table(sink)
+        named = {unquote(action["add"]["path"]) for entry in log_of(table) for action in entry if action.get("add")}
+        staging = {str(p.relative_to(table)) for p in table.glob("epochs/*/*/_delta_log")}
+        return staging | {str(p.relative_to(table)) for p in table.rglob("*.parquet")} - named - _checkpoints(table)
+
+    def in_flight(self) -> str | None:
+        """The transaction that a process which ended now leaves behind."""
+        view = self.ledger.view(self.ledger.newest_complete() + 1)
+        return view.open.txn_id if view.open else None
+
+    def fate_of(self, txn: str | None) -> Outcome:
+        """What came of what was ``in_flight``, now that everything is complete."""
+        if txn is None:
+            return "="
+        record = self.ledger.complete_record(TransactionId.parse(txn).epoch)
+        return "C" if record and record.txn_id == txn else "A"
+
+    # -- comparing ------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, str]:
+        """Every file of ledger and tables, by the digest of its bytes."""
+        roots = [self.records, *(self.table(sink) for sink in self.sinks)]
+        return {str(path): _digest(path) for root in roots for path in root.rglob("*") if path.is_file()}
+
+
+def airflow_run(coordinator: Coordinator, run: Run) -> EpochError | None:
+    """All tasks in order; ``abort`` after a failure. NoNewData is a skip: the run is green."""
+    try:
+        run_epoch(coordinator, run)
+    except NoNewData:
+        return None
+    except EpochError as error:
+        abort(coordinator, run)
+        return error
+    return None
+
+
+def abort(coordinator: Coordinator, run: Run) -> None:
+    """The task ``abort``: skipped or red, and nothing follows it."""
+    try:
+        coordinator.abort(run, "a task failed")
+    except EpochError:
+        return
+
+
+def rows_in(table: Path) -> list[Row]:
+    columns = DeltaTable(str(table)).to_pyarrow_table().to_pydict()
+    return sorted(zip(columns["partition"], columns["offset"], columns["payload"], strict=True))
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
+    """The files that came, went, or have other bytes."""
+    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+
+
+def versions(tables: Iterable[Path]) -> list[int]:
+    return [DeltaTable(str(table)).version() for table in tables]
+
+
+def _checkpoints(table: Path) -> set[str]:
+    return {str(p.relative_to(table)) for p in table.glob("_delta_log/*.parquet")}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
