@@ -14,11 +14,27 @@ places. Everything else is a view of it, made and thrown away like a task proces
 Faults: ``world.observer`` sees every effect before and after it happens, and ``MemoryEnvironment.observer``
 every named phase; either may raise ``Crash`` or do something else meanwhile. ``FaultyStore`` loses
 acknowledgements, refuses, or is unreachable; ``OverwritingStore`` ignores "if absent".
+
+Proof: ``check(History(...))`` says of any run, also of one on real servers, whether exactly once held; see
+``checkers`` for the invariants and ``history`` for what to fill in.
 """
 
 from __future__ import annotations
 
+from airflow_epochs.testing.checkers import Report, Result, Verdict, Violation, check
 from airflow_epochs.testing.environment import Crash, MemoryEnvironment, MemorySpark, Observed
+from airflow_epochs.testing.history import (
+    Act,
+    Event,
+    History,
+    Observation,
+    Origin,
+    Repeat,
+    Rest,
+    SinkState,
+    VisibleRow,
+    copy_of_ledger,
+)
 from airflow_epochs.testing.pipelines import memory_coordinator, memory_ledger, memory_pipeline, run_epoch
 from airflow_epochs.testing.sinks import MemorySink
 from airflow_epochs.testing.sources import MemorySource
@@ -26,20 +42,35 @@ from airflow_epochs.testing.stores import DictStore, Fault, FaultyStore, Overwri
 from airflow_epochs.testing.world import MemoryWorld, Place, Row, Table
 
 __all__ = [
+    "Act",
     "Crash",
     "DictStore",
+    "Event",
     "Fault",
     "FaultyStore",
+    "History",
     "MemoryEnvironment",
     "MemorySink",
     "MemorySource",
     "MemorySpark",
     "MemoryWorld",
+    "Observation",
     "Observed",
+    "Origin",
     "OverwritingStore",
     "Place",
+    "Repeat",
+    "Report",
+    "Rest",
+    "Result",
     "Row",
+    "SinkState",
     "Table",
+    "Verdict",
+    "Violation",
+    "VisibleRow",
+    "check",
+    "copy_of_ledger",
     "memory_coordinator",
     "memory_ledger",
     "memory_pipeline",

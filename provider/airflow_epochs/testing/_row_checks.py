@@ -1,0 +1,244 @@
+"""Checks of what the sinks show, row by row: I1, I2, I3, I7 and I12. The public names are in ``checkers``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+
+from airflow_epochs.model import CompleteRecord
+from airflow_epochs.testing._violations import Violation, some
+from airflow_epochs.testing.history import History, Observation, Origin, SinkState, VisibleRow
+
+PerEpoch = Mapping[int | None, set[Origin]]
+
+
+def _finals(history: History) -> Mapping[str, SinkState]:
+    return history.sinks or {}
+
+
+def _of_epoch(history: History) -> dict[str, PerEpoch]:
+    """Per sink, the records it shows at the end, by epoch."""
+    return {sink: history.epochs.split(state.origins) for sink, state in _finals(history).items()}
+
+
+def _union(parts: Mapping[str, PerEpoch], sinks: Iterable[str], epoch: int) -> set[Origin]:
+    return set().union(*(parts.get(sink, {}).get(epoch, set()) for sink in sinks))
+
+
+def _before_the_start(history: History, origin: Origin) -> bool:
+    return origin.offset < history.starts.get((origin.topic, origin.partition), 0)
+
+
+# -- I1 ---------------------------------------------------------------------------------------------------------
+
+
+def lost(history: History) -> Iterator[Violation]:
+    """I1."""
+    wanted = history.epochs.split({*(history.produced or {})} - {*history.filtered})
+    left = {origin for origin in wanted.pop(None, set()) if not _before_the_start(history, origin)}
+    if left and history.rest is not None:
+        yield Violation(f"{len(left)} acknowledged records are in no complete epoch.", some(left))
+    parts = _of_epoch(history)
+    for epoch, origins in wanted.items():
+        assert epoch is not None
+        for group in history.groups_of(epoch):
+            missing = origins - _union(parts, group, epoch)
+            if missing:
+                yield Violation(
+                    f"{len(missing)} records of epoch {epoch} are not in {_named(group)}.",
+                    some(missing),
+                )
+
+
+def _named(group: Iterable[str]) -> str:
+    return " or ".join(f"sink {sink}" for sink in sorted(group))
+
+
+# -- I2 ---------------------------------------------------------------------------------------------------------
+
+
+def duplicated(history: History) -> Iterator[Violation]:
+    """I2."""
+    for sink, state in _finals(history).items():
+        yield from _twice(f"Sink {sink} shows", state.rows or ())
+        epochs = Counter(_epoch_of_commit(shown) for shown in state.commits or ())
+        for epoch, times in epochs.items():
+            if times > 1:
+                yield Violation(f"Sink {sink} committed epoch {epoch} {times} times.", list(state.commits or ()))
+    for number, seen in enumerate(history.observations):
+        for sink, state in seen.sinks.items():
+            yield from _twice(f"Reader {number} saw in sink {sink}", state.rows or ())
+    for group in history.groups:
+        yield from _in_two_sinks(history, sorted(group))
+
+
+def _twice(who: str, rows: Iterable[VisibleRow]) -> Iterator[Violation]:
+    again = {origin for origin, times in Counter(row.origin for row in rows).items() if times > 1}
+    if again:
+        yield Violation(f"{who} {len(again)} records more than once.", some(again))
+
+
+def _in_two_sinks(history: History, group: list[str]) -> Iterator[Violation]:
+    finals = _finals(history)
+    for index, one in enumerate(group):
+        for other in group[index + 1 :]:
+            both = finals[one].origins & finals[other].origins if {one, other} <= set(finals) else frozenset[Origin]()
+            if both:
+                yield Violation(f"{len(both)} records are in sink {one} and in sink {other}.", some(both))
+
+
+def _epoch_of_commit(shown: object) -> int:
+    return int(shown.split("/")[1]) if isinstance(shown, str) else int(getattr(shown, "epoch", 0))
+
+
+# -- I3 ---------------------------------------------------------------------------------------------------------
+
+
+def torn(history: History) -> Iterator[Violation]:
+    """I3."""
+    parts = _of_epoch(history)
+    for epoch in sorted(history.facts.complete):
+        yield from _differ(f"Epoch {epoch} is complete, but", history, parts, epoch)
+        yield from _without_marker(history, epoch)
+    if history.rest is not None:
+        yield from _half_epochs(history, parts)
+    for number, seen in enumerate(history.observations):
+        yield from _torn_reading(number, seen, history, parts)
+
+
+def _differ(when: str, history: History, parts: Mapping[str, PerEpoch], epoch: int) -> Iterator[Violation]:
+    """Groups that show different records of an epoch."""
+    shown = [(group, _union(parts, group, epoch)) for group in history.groups_of(epoch)]
+    for (one, first), (other, second) in pairwise(shown):
+        if first != second:
+            yield Violation(
+                f"{when} {_named(one)} shows {len(first)} and {_named(other)} {len(second)} of its records.",
+                some(first ^ second),
+            )
+
+
+def _without_marker(history: History, epoch: int) -> Iterator[Violation]:
+    complete = history.facts.complete[epoch]
+    for sink in complete.receipts:
+        state = _finals(history).get(sink)
+        if state and state.commits is not None:
+            if not any(history.transaction(shown) == complete.txn for shown in state.commits):
+                yield Violation(f"Sink {sink} has a receipt for epoch {epoch} and never committed it.", complete.txn_id)
+
+
+def _half_epochs(history: History, parts: Mapping[str, PerEpoch]) -> Iterator[Violation]:
+    for sink, per_epoch in parts.items():
+        beyond = per_epoch.get(None, set())
+        if beyond:
+            yield Violation(
+                f"At rest sink {sink} shows {len(beyond)} records of no complete epoch.",
+                some(beyond),
+            )
+
+
+def _torn_reading(
+    number: int, seen: Observation, history: History, finals: Mapping[str, PerEpoch]
+) -> Iterator[Violation]:
+    if history.balance is not None and seen.balance not in (None, history.balance):
+        yield Violation(
+            f"Reader {number} added up {seen.balance} at epoch {seen.complete}, not {history.balance}.", seen.balance
+        )
+    looked = {name: state for name, state in seen.sinks.items() if state.rows is not None}
+    parts = {sink: history.epochs.split(state.origins) for sink, state in looked.items()}
+    for epoch in sorted(n for n in history.facts.complete if n <= seen.complete):
+        for sink in sorted(set(history.facts.complete[epoch].receipts) & set(looked)):
+            then, now = parts[sink].get(epoch, set()), finals.get(sink, {}).get(epoch, set())
+            if then != now:
+                yield Violation(
+                    f"Reader {number} saw epoch {seen.complete} complete, and {len(then)} of the {len(now)} "
+                    f"records of epoch {epoch} in sink {sink}.",
+                    some(then ^ now),
+                )
+
+
+# -- I7 ---------------------------------------------------------------------------------------------------------
+
+
+def has_payloads(history: History) -> bool:
+    """Whether rows can be compared by content; so it is if there are no rows."""
+    rows = [row for state in _finals(history).values() for row in state.rows or ()]
+    return not rows or any(row.payload for row in rows)
+
+
+def foreign_content(history: History) -> Iterator[Violation]:
+    """I7."""
+    yield from _changed_input(history)
+    known = dict(history.produced or {})
+    for state in [*_finals(history).values(), *(s for seen in history.observations for s in seen.sinks.values())]:
+        for row in state.rows or ():
+            if row.payload and (known.setdefault(row.origin, row.payload) or row.payload) != row.payload:
+                yield Violation("A record has another content than elsewhere.", (row, known[row.origin]))
+    if history.produced is not None:
+        for sink, state in _finals(history).items():
+            invented = state.origins - set(history.produced) - set(history.withdrawn)
+            if invented:
+                yield Violation(f"Sink {sink} shows {len(invented)} records that nobody produced.", some(invented))
+
+
+def _changed_input(history: History) -> Iterator[Violation]:
+    first = {epoch: record for (epoch, attempt), record in sorted(history.facts.opens.items(), reverse=True)}
+    for (epoch, attempt), record in history.facts.opens.items():
+        for what in ("ranges", "now", "seed"):
+            if getattr(record, what) != getattr(first[epoch], what):
+                yield Violation(
+                    f"Attempt {attempt} of epoch {epoch} has other {what} than the first.",
+                    (getattr(first[epoch], what), getattr(record, what)),
+                )
+    for epoch, complete in history.facts.complete.items():
+        if epoch in first and first[epoch].ranges != complete.ranges:
+            yield Violation(
+                f"Epoch {epoch} was completed with other ranges than it was opened with.",
+                (first[epoch].ranges, complete.ranges),
+            )
+
+
+# -- I12 --------------------------------------------------------------------------------------------------------
+
+
+def has_counts(history: History) -> bool:
+    """Whether it is known for every complete epoch how many records were read."""
+    return history.produced is not None or all(
+        record.metrics.get("rows_in") is not None for record in history.facts.complete.values()
+    )
+
+
+def miscounted(history: History) -> Iterator[Violation]:
+    """I12."""
+    produced = history.epochs.split(set(history.produced or {}))
+    filtered = history.epochs.split(set(history.filtered))
+    rows = {
+        sink: Counter(history.epochs.of(row.origin) for row in state.rows or ())
+        for sink, state in _finals(history).items()
+    }
+    for epoch, complete in history.facts.complete.items():
+        there = len(produced.get(epoch, set())) if history.produced is not None else None
+        claimed = complete.metrics.get("rows_in")
+        if there is not None and claimed not in (None, there):
+            yield Violation(f"Epoch {epoch} says it read {claimed} records; {there} were there.", (claimed, there))
+        read = claimed if there is None else there
+        left_out = len(filtered.get(epoch, set()))
+        for group in history.groups_of(epoch):
+            written = sum(rows.get(sink, Counter())[epoch] for sink in group)
+            if written + left_out != read:
+                yield Violation(
+                    f"Epoch {epoch} read {read} records; {_named(group)} shows {written} and {left_out} were filtered.",
+                    (epoch, read, written, left_out),
+                )
+        yield from _false_receipts(complete, rows)
+
+
+def _false_receipts(complete: CompleteRecord, rows: Mapping[str, Counter[int | None]]) -> Iterator[Violation]:
+    epoch = complete.txn.epoch
+    for sink, receipt in complete.receipts.items():
+        shown = rows[sink][epoch] if sink in rows else receipt.rows
+        if shown != receipt.rows:
+            yield Violation(
+                f"The receipt of sink {sink} for epoch {epoch} says {receipt.rows} rows; it shows {shown}.",
+                (receipt.rows, shown),
+            )

@@ -1,0 +1,101 @@
+"""A ledger's records, decoded and sorted by what they are about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from airflow_epochs.codec import decode
+from airflow_epochs.model import (
+    CompleteRecord,
+    DecisionRecord,
+    OpenRecord,
+    Receipt,
+    TransactionId,
+    TryRecord,
+    WaivedRecord,
+)
+
+_EPOCH = re.compile(r"epochs/(\d{20})/(.+)\.json")
+_ATTEMPT = re.compile(r"(\d{10})\.(open|decision|try\.[0-9a-f]+)")
+_SINK = re.compile(r"(.+)\.(receipt|waived)")
+
+
+def newest_complete_of(copy: Mapping[str, bytes]) -> int:
+    """The newest complete epoch of a copy of a ledger, without decoding it; 0 if none."""
+    return max((epoch_of_key(key) or 0 for key in copy if key.endswith("/complete.json")), default=0)
+
+
+def epoch_of_key(key: str) -> int | None:
+    """The epoch that a record's key belongs to; None for the pipeline's own records."""
+    match = _EPOCH.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerFacts:
+    """What one copy of a ledger says. ``unreadable``: keys whose records do not decode, and why."""
+
+    opens: dict[tuple[int, int], OpenRecord] = field(default_factory=dict)
+    decisions: dict[tuple[int, int], DecisionRecord] = field(default_factory=dict)
+    tries: list[TryRecord] = field(default_factory=list)
+    receipts: dict[tuple[int, str], Receipt] = field(default_factory=dict)
+    waived: dict[tuple[int, str], WaivedRecord] = field(default_factory=dict)
+    complete: dict[int, CompleteRecord] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, copy: Mapping[str, bytes]) -> LedgerFacts:
+        facts = cls()
+        for key in sorted(copy):
+            match = _EPOCH.fullmatch(key)
+            if not match:
+                continue
+            try:
+                facts._take(int(match[1]), match[2], copy[key])
+            except ValueError as error:
+                facts.unreadable[key] = str(error)
+        return facts
+
+    def _take(self, epoch: int, what: str, value: bytes) -> None:
+        if what == "complete":
+            self.complete[epoch] = decode(value, CompleteRecord)
+        elif match := _ATTEMPT.fullmatch(what):
+            self._take_attempt((epoch, int(match[1])), match[2], value)
+        elif match := _SINK.fullmatch(what):
+            if match[2] == "receipt":
+                self.receipts[epoch, match[1]] = decode(value, Receipt)
+            else:
+                self.waived[epoch, match[1]] = decode(value, WaivedRecord)
+
+    def _take_attempt(self, attempt: tuple[int, int], what: str, value: bytes) -> None:
+        if what == "open":
+            self.opens[attempt] = decode(value, OpenRecord)
+        elif what == "decision":
+            self.decisions[attempt] = decode(value, DecisionRecord)
+        else:
+            self.tries.append(decode(value, TryRecord))
+
+    @property
+    def newest_complete(self) -> int:
+        return max(self.complete, default=0)
+
+    @cached_property
+    def transactions(self) -> dict[str, TransactionId]:
+        """Every attempt that the ledger knows of, by its id; of a pruned epoch only the one that was committed."""
+        records: list[OpenRecord | CompleteRecord] = [*self.opens.values(), *self.complete.values()]
+        return {record.txn_id: record.txn for record in records}
+
+    def decision_of(self, txn: TransactionId) -> DecisionRecord | None:
+        record = self.decisions.get((txn.epoch, txn.attempt))
+        return record if record and record.txn_id == str(txn) else None
+
+    def is_committed(self, txn: TransactionId) -> bool:
+        """Whether GLOBAL_COMMIT was decided, by the decision record or, once pruned, by the completion record."""
+        complete = self.complete.get(txn.epoch)
+        if complete:
+            return complete.txn == txn
+        decision = self.decision_of(txn)
+        return decision is not None and decision.decision.value == "GLOBAL_COMMIT"
