@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -37,6 +38,17 @@ def make_folder(folder: Path) -> None:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         fsync(each.parent)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below a folder, recursively; none if it does not exist. A folder that cannot be read is an error."""
+
+    def unless_absent(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    for parent, _, names in os.walk(folder, onerror=unless_absent):
+        yield from (Path(parent, name) for name in names)
 
 
 def fsync(path: Path) -> None:

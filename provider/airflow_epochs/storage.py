@@ -229,10 +229,8 @@ class LocalFiles:
     def sizes(self, folder: str) -> dict[str, int]:
         with _local_errors(self._root):
             return {
-                os.path.relpath(path, self._root): os.stat(path).st_size
-                for parent, _, names in os.walk(self._root / folder)
-                for name in names
-                for path in (os.path.join(parent, name),)
+                str(path.relative_to(self._root)): path.stat().st_size
+                for path in durable.files_below(self._root / folder)
             }
 
     def names(self, folder: str) -> set[str]:

@@ -84,15 +84,17 @@ class LocalStore:
         return value
 
     def exists(self, key: str) -> bool:
-        return (self._root / key).exists()
+        try:
+            os.stat(self._root / key)  # Path.exists takes some errors of a disk for "no"
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def list(self, prefix: str) -> list[str]:
-        folder = self._root / prefix
         return sorted(
-            str((Path(parent) / name).relative_to(self._root))
-            for parent, _, names in os.walk(folder)
-            for name in names
-            if not name.startswith(".")
+            str(path.relative_to(self._root))
+            for path in durable.files_below(self._root / prefix)
+            if not path.name.startswith(".")
         )
 
     def delete(self, key: str) -> None:
