@@ -22,7 +22,7 @@ from faults_world import Action, DiskWorld, abort, airflow_run
 DEADLINE_S = 60.0
 _PRELOADED = [
     "airflow_epochs.coordinator",
-    "airflow_epochs.sinks.delta",
+    "airflow_epochs.sinks.delta_participant",
     "airflow_epochs.testing",
     "deltalake",
     "pyarrow.dataset",
@@ -89,10 +89,14 @@ class TaskProcess:
         wait_for(lambda: self._state() in "TZX", "the process stops")
         assert self._state() == "T", self._end_of()
 
-    def wake(self) -> Ended:
-        """SIGCONT, and how it ends then."""
+    def go_on(self) -> None:
+        """SIGCONT."""
         assert self._process.pid
         os.kill(self._process.pid, signal.SIGCONT)
+
+    def wake(self) -> Ended:
+        """SIGCONT, and how it ends then."""
+        self.go_on()
         return self.wait()
 
     def wait(self) -> Ended:
@@ -119,7 +123,8 @@ class TaskProcess:
 def _run(answer: Connection, world: DiskWorld, number: int, at: dict[str, Action], before: Action | None) -> None:
     if before:
         before()
-    coordinator, error = world.coordinator(at), None
+    coordinator = world.coordinator(at)
+    error: Exception | None = None
     try:
         error = airflow_run(coordinator, world.run_of(number))
     except Exception as other:  # Airflow calls a task red whatever it raised

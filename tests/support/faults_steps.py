@@ -1,4 +1,4 @@
-"""The named steps of a run, in order, and the row of the fault × step matrix that each belongs to."""
+"""The named steps of a run, in order, and the row of the matrix of faults and steps that each belongs to."""
 
 from __future__ import annotations
 

@@ -175,6 +175,11 @@ class DiskWorld:
         view = self.ledger.view(self.ledger.newest_complete() + 1)
         return view.open.txn_id if view.open else None
 
+    def first_attempt(self, epoch: int) -> str | None:
+        """The transaction of an epoch's first attempt."""
+        opened = self.ledger.open_record(epoch, 1)
+        return opened.txn_id if opened else None
+
     def fate_of(self, txn: str | None) -> Outcome:
         """What came of what was ``in_flight``, now that everything is complete."""
         if txn is None:
@@ -186,8 +191,19 @@ class DiskWorld:
 
     def snapshot(self) -> dict[str, str]:
         """Every file of ledger and tables, by the digest of its bytes."""
-        roots = [self.records, *(self.table(sink) for sink in self.sinks)]
-        return {str(path): _digest(path) for root in roots for path in root.rglob("*") if path.is_file()}
+        return {**_digests(self.records), **self.snapshot_of_tables()}
+
+    def snapshot_of_tables(self) -> dict[str, str]:
+        """Every file of the tables, staging places included."""
+        return {path: digest for sink in self.sinks for path, digest in _digests(self.table(sink)).items()}
+
+
+def start(world: DiskWorld) -> DiskWorld:
+    """The first epoch, complete, and input for the next one."""
+    world.produce(4)
+    assert world.run(1) is None
+    world.produce(5)
+    return world
 
 
 def airflow_run(coordinator: Coordinator, run: Run) -> EpochError | None:
@@ -228,5 +244,5 @@ def _checkpoints(table: Path) -> set[str]:
     return {str(p.relative_to(table)) for p in table.glob("_delta_log/*.parquet")}
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digests(folder: Path) -> dict[str, str]:
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}

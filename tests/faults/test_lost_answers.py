@@ -1,0 +1,179 @@
+"""A put lands and its answer is lost (F6), or the ledger goes away (F5): looked up, never guessed, never doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown
+from airflow_epochs.model import DecisionKind
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import Fault, FaultyStore
+from cells import fired
+from faults_process import fail
+from faults_steps import DECIDED, STEPS
+from faults_world import DiskWorld, versions
+
+PUTS = {
+    "0000000001.open.json": 2,
+    "runs/": 2,
+    ".try.": 3,
+    "0000000001.decision.json": 7,
+    "orders.receipt.json": 9,
+    "audit.receipt.json": 11,
+    "complete.json": 12,
+}
+"""Part of a record's key: the row of the matrix."""
+
+
+def losing(world: DiskWorld, part: str, *, then_down: bool = False) -> FaultyStore:
+    """The ledger's store; it loses the first answer to a put of this key, and is unreachable then if asked to be."""
+    store = FaultyStore(LocalStore(world.ledger_root))
+
+    def fault(operation: str, key: str) -> Fault | None:
+        if operation == "put" and part in key and not store.fired:
+            return Fault.LOST_ACKNOWLEDGEMENT
+        return Fault.REFUSED if then_down and store.fired else None
+
+    store.fault = fault
+    return store
+
+
+@pytest.mark.parametrize("part", PUTS)
+def test_a_record_whose_acknowledgement_is_lost_is_read_back_and_the_run_goes_on(world: DiskWorld, part: str) -> None:
+    store = losing(world, part)
+    assert world.run(2, world.coordinator(store=store)) is None
+    assert len(store.fired) == 1
+    world.one_more_epoch()
+    world.check()
+    fired("F6", PUTS[part], world.fate_of(world.first_attempt(2)))
+
+
+@pytest.mark.parametrize("part", PUTS)
+def test_a_record_that_cannot_be_read_back_either_stays_unknown_until_the_run_is_cleared(
+    world: DiskWorld, part: str
+) -> None:
+    error = world.run(2, world.coordinator(store=losing(world, part, then_down=True)))
+    assert isinstance(error, OutcomeUnknown), error
+    assert world.run(2) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F6", PUTS[part], world.fate_of(world.first_attempt(2)))
+
+
+def test_a_global_abort_whose_acknowledgement_is_lost_is_written_once(world: DiskWorld) -> None:
+    store = losing(world, "decision.json")
+    coordinator = world.coordinator({"staged.orders": refuse}, store)
+    assert isinstance(world.run(2, coordinator), NotApplied)
+    assert len(store.fired) == 1
+    decision = world.ledger.decision_record(2, 1)
+    assert decision and decision.decision is DecisionKind.GLOBAL_ABORT
+    assert world.run(2) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F6", 14, world.fate_of(world.first_attempt(2)))
+
+
+def refuse() -> None:
+    raise NotApplied("Spark failed.", remedy="clear the task.")
+
+
+@pytest.mark.parametrize(("phase", "step"), [("delta.commit.after#1", 9), ("delta.commit.after#2", 11)])
+def test_a_log_entry_whose_acknowledgement_is_lost_is_found_in_the_log_and_not_written_again(
+    world: DiskWorld, phase: str, step: int
+) -> None:
+    coordinator = world.coordinator({phase: fail})
+    assert world.run(2, coordinator) is None
+    tables = [world.table(sink) for sink in world.sinks]
+    assert versions(tables) == [1, 1]
+    assert coordinator.env.phases.count("delta.commit.before") == 2  # type: ignore[attr-defined]
+    world.one_more_epoch()
+    world.check()
+    fired("F6", step, world.fate_of(world.first_attempt(2)))
+
+
+def test_a_table_that_never_answers_leaves_the_epoch_in_doubt_until_it_does(world: DiskWorld) -> None:
+    error = world.run(2, world.coordinator({"delta.commit.before": fail}))
+    assert isinstance(error, OutcomeUnknown)
+    left = world.in_flight()
+    assert world.run(3) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F5", 8, world.fate_of(left))
+
+
+class Away:
+    """The ledger's folder while it cannot be reached: every call into it ends in an error of the kernel."""
+
+    def __init__(self, world: DiskWorld) -> None:
+        self.root, self.kept = world.ledger_root, world.folder / "unreachable"
+
+    def go(self) -> None:
+        self.root.rename(self.kept)
+        self.root.symlink_to(self.root)
+
+    def come_back(self) -> None:
+        self.root.unlink()
+        self.kept.rename(self.root)
+
+
+@pytest.mark.parametrize("phase", [phase for phase in STEPS if phase != "complete.landed"])
+def test_a_ledger_that_cannot_be_reached_from_some_step_on_stops_the_run_and_nothing_is_guessed(
+    world: DiskWorld, phase: str
+) -> None:
+    away = Away(world)
+    before = [world.rows(sink) for sink in world.sinks]
+    error = world.run(2, world.coordinator({phase: away.go}))
+    assert isinstance(error, OutcomeUnknown), error
+    if phase not in DECIDED:
+        assert [world.rows(sink) for sink in world.sinks] == before
+    away.come_back()
+    left = world.in_flight()
+    assert world.run(2) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F5", STEPS[phase], world.fate_of(left))
+
+
+def test_a_ledger_that_cannot_be_reached_is_not_taken_for_an_empty_one(world: DiskWorld) -> None:
+    Away(world).go()
+    for ask in asked(world):
+        with pytest.raises(EpochError) as raised:
+            ask()
+        assert not isinstance(raised.value, Corrupt)
+    fired("F5", 1, "=")
+
+
+def asked(world: DiskWorld) -> list[Callable[[], object]]:
+    ledger = world.ledger
+    return [ledger.newest_complete, ledger.identity, lambda: ledger.view(2), lambda: ledger.tries(2)]
+
+
+READ_ERROR = Path("/proc/self/mem")
+"""Whoever reads its first byte gets EIO from the kernel."""
+
+
+@pytest.mark.parametrize("record", ["pipeline.json", "complete.json", "open.json", "decision.json", "receipt.json"])
+def test_a_record_that_cannot_be_read_is_not_taken_for_a_missing_one(world: DiskWorld, record: str) -> None:
+    world.run(2, world.coordinator({"complete.put": fail_and_stay}))
+    left = world.in_flight()
+    path = max(world.records.rglob(f"*{record}"))
+    kept = path.rename(world.folder / "kept")
+    path.symlink_to(READ_ERROR)
+    before = world.snapshot_of_tables()
+    error = world.run(3)
+    assert isinstance(error, OutcomeUnknown)
+    assert record in str(error)
+    assert world.snapshot_of_tables() == before
+    path.unlink()
+    kept.rename(path)
+    assert world.run(3) is None
+    world.one_more_epoch()
+    world.check()
+    fired("F11", 12, world.fate_of(left))
+
+
+def fail_and_stay() -> None:
+    raise OutcomeUnknown("No answer.", remedy="clear the task.")
