@@ -40,8 +40,6 @@ def sink_states(world: MemoryWorld) -> dict[str, SinkState]:
 def produced(world: MemoryWorld, topic: str = "orders") -> dict[Origin, str]:
     parts = world.ends(topic).items()
     ranges = [OffsetRange(partition, world.start(topic, partition), end) for partition, end in parts]
-        OffsetRange(partition, world.start(topic, partition), end) for partition, end in world.ends(topic).items()
-    ]
     return {Origin(*row[:3]): str(row.value) for each in ranges for row in world.read(topic, each)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from airflow_epochs.model import CompleteRecord
@@ -14,7 +15,15 @@ PerEpoch = Mapping[int | None, set[Origin]]
 
 
 def _finals(history: History) -> Mapping[str, SinkState]:
-    return history.sinks or {}
+    """What the sinks show at the end, without the rows of those that rewrite them."""
+    states = history.sinks or {}
+    return {name: replace(s, rows=None) if name in history.rewritten else s for name, s in states.items()}
+
+
+def _observed(seen: Observation, history: History) -> dict[str, SinkState]:
+    return {
+        name: state for name, state in seen.sinks.items() if state.rows is not None and name not in history.rewritten
+    }
 
 
 def _of_epoch(history: History) -> dict[str, PerEpoch]:
@@ -67,7 +76,7 @@ def duplicated(history: History) -> Iterator[Violation]:
             if times > 1:
                 yield Violation(f"Sink {sink} committed epoch {epoch} {times} times.", list(state.commits or ()))
     for number, seen in enumerate(history.observations):
-        for sink, state in seen.sinks.items():
+        for sink, state in _observed(seen, history).items():
             yield from _twice(f"Reader {number} saw in sink {sink}", state.rows or ())
     for group in history.groups:
         yield from _in_two_sinks(history, sorted(group))
@@ -144,7 +153,7 @@ def _torn_reading(
         yield Violation(
             f"Reader {number} added up {seen.balance} at epoch {seen.complete}, not {history.balance}.", seen.balance
         )
-    looked = {name: state for name, state in seen.sinks.items() if state.rows is not None}
+    looked = _observed(seen, history)
     parts = {sink: history.epochs.split(state.origins) for sink, state in looked.items()}
     for epoch in sorted(n for n in history.facts.complete if n <= seen.complete):
         for sink in sorted(set(history.facts.complete[epoch].receipts) & set(looked)):
@@ -170,7 +179,8 @@ def foreign_content(history: History) -> Iterator[Violation]:
     """I7."""
     yield from _changed_input(history)
     known = dict(history.produced or {})
-    for state in [*_finals(history).values(), *(s for seen in history.observations for s in seen.sinks.values())]:
+    observed = [state for seen in history.observations for state in _observed(seen, history).values()]
+    for state in [*_finals(history).values(), *observed]:
         for row in state.rows or ():
             if row.payload and (known.setdefault(row.origin, row.payload) or row.payload) != row.payload:
                 yield Violation("A record has another content than elsewhere.", (row, known[row.origin]))
@@ -215,6 +225,7 @@ def miscounted(history: History) -> Iterator[Violation]:
     rows = {
         sink: Counter(history.epochs.of(row.origin) for row in state.rows or ())
         for sink, state in _finals(history).items()
+        if state.rows is not None
     }
     for epoch, complete in history.facts.complete.items():
         there = len(produced.get(epoch, set())) if history.produced is not None else None

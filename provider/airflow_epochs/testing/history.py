@@ -151,6 +151,7 @@ class History:
         sinks: What the sinks show at the end.
         groups: Sinks that share the records: each record is in exactly one sink of a group (orders and rejected
             orders). A sink in no group shows every record.
+        rewritten: Sinks that rewrite their rows (upsert, overwrite): only their commits are checked.
         produced: Every record whose producer got an acknowledgement, with the hash of its payload or "".
         filtered: Records that the transform leaves out on purpose.
         withdrawn: Records of producer transactions that were aborted.
@@ -169,6 +170,7 @@ class History:
     copies: Sequence[LedgerCopy] = ()
     sinks: Mapping[str, SinkState] | None = None
     groups: Sequence[Collection[str]] = ()
+    rewritten: Collection[str] = ()
     produced: Mapping[Origin, str] | None = None
     filtered: Collection[Origin] = frozenset()
     withdrawn: Collection[Origin] = frozenset()
@@ -202,8 +204,8 @@ class History:
 
     @property
     def rows(self) -> Mapping[str, Sequence[VisibleRow]] | None:
-        """The final rows of every sink; None if those of one are missing."""
-        states = self.sinks or {}
+        """The final rows of every sink that keeps them; None if those of one are missing."""
+        states = {name: state for name, state in (self.sinks or {}).items() if name not in self.rewritten}
         found = {name: state.rows for name, state in states.items() if state.rows is not None}
         return found if self.sinks is not None and len(found) == len(states) else None
 
@@ -227,7 +229,7 @@ class History:
     def groups_of(self, epoch: int) -> list[frozenset[str]]:
         """The groups of sinks that each show every record of a complete epoch; without those with a waived sink."""
         complete = self.facts.complete[epoch]
-        parts = frozenset(complete.receipts)
+        parts = frozenset(complete.receipts) - {*self.rewritten}
         shared = [frozenset(group) for group in self.groups]
         alone = [frozenset({sink}) for sink in sorted(parts) if not any(sink in group for group in shared)]
         return [group & parts for group in [*shared, *alone] if group & parts and not group & set(complete.waived)]
