@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cells import fired
+from faults_history import finished
 from faults_process import TaskProcess
 from faults_space import forbid_writing, free, small_disk
 from faults_steps import STEPS
@@ -28,12 +29,10 @@ def test_a_run_that_can_write_nothing_from_some_step_on_is_red_and_goes_on_with_
     with TaskProcess(world, 2, {phase: forbid_writing}) as task:
         ended = task.wait()
     assert (ended.error is None) == (phase in UNTROUBLED), ended
-    left = world.in_flight()
+    left = world.left()
     assert half_written(world) == set()
     assert world.run(2) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F8", STEPS[phase], world.fate_of(left))
+    fired("F8", STEPS[phase], finished(world, left))
 
 
 @pytest.mark.parametrize("phase", ["open.put", "open.landed", "decision.put", "committed.orders", "complete.put"])
@@ -53,10 +52,8 @@ def assert_survives(folder: Path, disk: Path, phase: str) -> None:
         with TaskProcess(world, 2, {phase: fill}) as task:
             ended = task.wait()
         assert "No space left" in ended.message or "File too large" in ended.message, ended
-        left = world.in_flight()
+        left = world.left()
         assert half_written(world) == set()
         free(disk)
         assert world.run(2) is None
-        world.one_more_epoch()
-        world.check()
-        fired("F8", STEPS.get(phase, 3), world.fate_of(left))
+        fired("F8", STEPS.get(phase, 3), finished(world, left))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cells import fired
+from faults_history import finished
 from faults_process import TaskProcess, fail, kill
 from faults_steps import STEPS
 from faults_world import DiskWorld
@@ -29,11 +30,9 @@ def test_an_epoch_whose_run_is_killed_at_any_step_is_finished_once_by_the_cleare
 ) -> None:
     with TaskProcess(world, 2, {phase: kill}) as task:
         task.wait_killed()
-    left = world.in_flight()
+    left = world.left()
     assert world.run(successor) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F1", STEPS[phase], world.fate_of(left))
+    fired("F1", STEPS[phase], finished(world, left))
 
 
 @pytest.mark.parametrize("phase", ["stage.done", "decision.landed", "delta.commit.after#1", "committed.audit"])
@@ -42,32 +41,26 @@ def test_the_epoch_that_creates_the_tables_survives_a_kill_too(tmp_path: Path, p
     world.produce(5)
     with TaskProcess(world, 1, {phase: kill}) as task:
         task.wait_killed()
-    left = world.in_flight()
+    left = world.left()
     assert world.run(2) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F1", STEPS[phase], world.fate_of(left))
+    fired("F1", STEPS[phase], finished(world, left))
 
 
 @pytest.mark.parametrize("phase", AGAIN)
 def test_a_recovery_that_is_killed_too_is_recovered(world: DiskWorld, phase: str) -> None:
     with TaskProcess(world, 2, {"decision.landed": kill}) as task:
         task.wait_killed()
-    left = world.in_flight()
+    left = world.left()
     with TaskProcess(world, 3, {phase: kill}) as recovery:
         recovery.wait_killed()
     assert world.run(4) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F1", 15, world.fate_of(left))
+    fired("F1", 15, finished(world, left))
 
 
 @pytest.mark.parametrize("successor", [CLEARED, NEXT], ids=["cleared", "next"])
 def test_an_abort_killed_before_its_record_is_written_again(world: DiskWorld, successor: int) -> None:
     with TaskProcess(world, 2, {"stage.done": fail, "abort.put": kill}) as task:
         task.wait_killed()
-    left = world.in_flight()
+    left = world.left()
     assert world.run(successor) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F1", 14, world.fate_of(left))
+    fired("F1", 14, finished(world, left))

@@ -12,6 +12,7 @@ from airflow_epochs.model import DecisionKind
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Fault, FaultyStore
 from cells import fired
+from faults_history import finished
 from faults_process import fail
 from faults_steps import DECIDED, STEPS
 from faults_world import DiskWorld, versions
@@ -45,10 +46,9 @@ def losing(world: DiskWorld, part: str, *, then_down: bool = False) -> FaultySto
 def test_a_record_whose_acknowledgement_is_lost_is_read_back_and_the_run_goes_on(world: DiskWorld, part: str) -> None:
     store = losing(world, part)
     assert world.run(2, world.coordinator(store=store)) is None
+    left = world.left(2)
     assert len(store.fired) == 1
-    world.one_more_epoch()
-    world.check()
-    fired("F6", PUTS[part], world.fate_of(world.first_attempt(2)))
+    fired("F6", PUTS[part], finished(world, left))
 
 
 @pytest.mark.parametrize("part", PUTS)
@@ -57,10 +57,9 @@ def test_a_record_that_cannot_be_read_back_either_stays_unknown_until_the_run_is
 ) -> None:
     error = world.run(2, world.coordinator(store=losing(world, part, then_down=True)))
     assert isinstance(error, OutcomeUnknown), error
+    left = world.left(2)
     assert world.run(2) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F6", PUTS[part], world.fate_of(world.first_attempt(2)))
+    fired("F6", PUTS[part], finished(world, left))
 
 
 def test_a_global_abort_whose_acknowledgement_is_lost_is_written_once(world: DiskWorld) -> None:
@@ -68,12 +67,11 @@ def test_a_global_abort_whose_acknowledgement_is_lost_is_written_once(world: Dis
     coordinator = world.coordinator({"staged.orders": refuse}, store)
     assert isinstance(world.run(2, coordinator), NotApplied)
     assert len(store.fired) == 1
+    left = world.left(2)
     decision = world.ledger.decision_record(2, 1)
     assert decision and decision.decision is DecisionKind.GLOBAL_ABORT
     assert world.run(2) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F6", 14, world.fate_of(world.first_attempt(2)))
+    fired("F6", 14, finished(world, left))
 
 
 def refuse() -> None:
@@ -86,22 +84,19 @@ def test_a_log_entry_whose_acknowledgement_is_lost_is_found_in_the_log_and_not_w
 ) -> None:
     coordinator = world.coordinator({phase: fail})
     assert world.run(2, coordinator) is None
+    left = world.left(2)
     tables = [world.table(sink) for sink in world.sinks]
     assert versions(tables) == [1, 1]
     assert coordinator.env.phases.count("delta.commit.before") == 2  # type: ignore[attr-defined]
-    world.one_more_epoch()
-    world.check()
-    fired("F6", step, world.fate_of(world.first_attempt(2)))
+    fired("F6", step, finished(world, left))
 
 
 def test_a_table_that_never_answers_leaves_the_epoch_in_doubt_until_it_does(world: DiskWorld) -> None:
     error = world.run(2, world.coordinator({"delta.commit.before": fail}))
     assert isinstance(error, OutcomeUnknown)
-    left = world.in_flight()
+    left = world.left()
     assert world.run(3) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F5", 8, world.fate_of(left))
+    fired("F5", 8, finished(world, left))
 
 
 class Away:
@@ -130,11 +125,9 @@ def test_a_ledger_that_cannot_be_reached_from_some_step_on_stops_the_run_and_not
     if phase not in DECIDED:
         assert [world.rows(sink) for sink in world.sinks] == before
     away.come_back()
-    left = world.in_flight()
+    left = world.left()
     assert world.run(2) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F5", STEPS[phase], world.fate_of(left))
+    fired("F5", STEPS[phase], finished(world, left))
 
 
 def test_a_ledger_that_cannot_be_reached_is_not_taken_for_an_empty_one(world: DiskWorld) -> None:
@@ -158,7 +151,7 @@ READ_ERROR = Path("/proc/self/mem")
 @pytest.mark.parametrize("record", ["pipeline.json", "complete.json", "open.json", "decision.json", "receipt.json"])
 def test_a_record_that_cannot_be_read_is_not_taken_for_a_missing_one(world: DiskWorld, record: str) -> None:
     world.run(2, world.coordinator({"complete.put": fail_and_stay}))
-    left = world.in_flight()
+    left = world.left()
     path = max(world.records.rglob(f"*{record}"))
     kept = path.rename(world.folder / "kept")
     path.symlink_to(READ_ERROR)
@@ -170,9 +163,7 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_a_missing_one(world: Disk
     path.unlink()
     kept.rename(path)
     assert world.run(3) is None
-    world.one_more_epoch()
-    world.check()
-    fired("F11", 12, world.fate_of(left))
+    fired("F11", 12, finished(world, left))
 
 
 def fail_and_stay() -> None:

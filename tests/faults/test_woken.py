@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_epochs.testing.history import Repeat
 from cells import fired
+from faults_history import require_exactly_once
 from faults_process import TaskProcess, fail, stop
 from faults_steps import STEPS
-from faults_world import DiskWorld, changed
+from faults_world import DiskWorld
 
 CLEARED, NEXT = 2, 3
 HARMLESS = {None, "Fenced"}
@@ -23,8 +25,8 @@ def test_a_process_woken_after_its_successors_changes_nothing(world: DiskWorld, 
         before = world.snapshot()
         ended = zombie.wake()
     assert ended.error in HARMLESS, ended
-    assert changed(before, world.snapshot()) == set()
-    world.check()
+    woken = Repeat(what=f"woken at {phase}", before=before, after=world.snapshot())
+    require_exactly_once(world, zombies=[woken])
     fired("F4", STEPS[phase], "=" if ended.error is None else "X")
 
 
@@ -37,8 +39,8 @@ def test_a_process_woken_after_its_own_run_was_cleared_changes_nothing(world: Di
         before = world.snapshot()
         ended = zombie.wake()
     assert ended.error in HARMLESS, ended
-    assert changed(before, world.snapshot()) == set()
-    world.check()
+    woken = Repeat(what=f"woken at {phase}", before=before, after=world.snapshot())
+    require_exactly_once(world, zombies=[woken])
     fired("F4", STEPS[phase], "=" if ended.error is None else "X")
 
 
@@ -49,6 +51,6 @@ def test_a_process_woken_before_it_writes_global_abort_obeys_the_decision_of_its
         world.one_more_epoch()
         before = world.snapshot()
         assert zombie.wake().error == "OSError"
-    assert changed(before, world.snapshot()) == set()
-    world.check()
+    woken = Repeat(what="woken at abort.put", before=before, after=world.snapshot())
+    require_exactly_once(world, zombies=[woken])
     fired("F4", 14, "=")

@@ -37,6 +37,11 @@ class FileSource:
 
     folder: str
 
+    @property
+    def name(self) -> str:
+        """Goes into every row: tells the rows of two pipelines apart in one table."""
+        return Path(self.folder).name
+
     def spec(self) -> JsonDict:
         return {"kind": "file", "folder": self.folder}
 
@@ -118,6 +123,7 @@ def _read(options: dict[str, str]) -> pa.Table:
     partitions, offsets, payloads = zip(*rows, strict=True)
     return pa.table(
         {
+            "source": pa.array([source.name] * len(rows), pa.string()),
             "partition": pa.array(partitions, pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
             "payload": pa.array(payloads, pa.string()),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
@@ -19,12 +18,12 @@ from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import EpochError, NoNewData, Refused
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import DecisionKind, Run, TransactionId
+from airflow_epochs.model import OpenRecord, Run, TransactionId
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.store import LocalStore, Store
 from airflow_epochs.testing import run_epoch
+from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
 from cells import Outcome
-from delta_world import log_of
 from faults_disk import DiskSpark, FileSource, Row
 
 SINKS = ("orders", "audit")
@@ -50,6 +49,14 @@ class DiskEnvironment:
 
 
 @dataclass(frozen=True)
+class Left:
+    """What a process left behind: its attempt, if it had opened one, and a copy of the ledger."""
+
+    txn: str | None
+    copy: LedgerCopy
+
+
+@dataclass(frozen=True)
 class DiskWorld:
     """One pipeline's input, tables and ledger below ``folder``; picklable, so that another process can act in it."""
 
@@ -65,7 +72,7 @@ class DiskWorld:
 
     @property
     def source(self) -> FileSource:
-        return FileSource(folder=str(self.folder / "input"))
+        return FileSource(folder=str(self.folder / f"input-{self.name}"))
 
     def produce(self, records: int) -> None:
         self.source.produce(records)
@@ -117,77 +124,29 @@ class DiskWorld:
         error = self.run(number)
         assert error is None, error
 
-    # -- what must hold at rest -----------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Everything produced is complete; every sink shows it once; nothing else is left."""
-        self.check_ledger()
-        for sink in self.sinks:
-            assert self.rows(sink) == self.source.all_rows(), f"sink {sink} does not show exactly the input"
-            self._check_markers(sink)
-            assert self.litter(sink) == set()
-
-    def check_ledger(self) -> None:
-        """Epochs are contiguous up to the end of the input; each was decided GLOBAL_COMMIT once."""
-        ledger, position = self.ledger, dict.fromkeys((0, 1), 0)
-        for epoch in range(1, ledger.newest_complete() + 1):
-            record = ledger.complete_record(epoch)
-            assert record
-            assert {r.partition: r.start for r in record.ranges["orders"]} == position, "ranges are not contiguous"
-            position = {r.partition: r.end for r in record.ranges["orders"]}
-            self._check_decisions(epoch, record.txn_id)
-        rows = self.source.all_rows()
-        assert position == {p: sum(row[0] == p for row in rows) for p in (0, 1)}, "something was left behind"
-
-    def _check_decisions(self, epoch: int, committed: str) -> None:
-        for attempt in range(1, 100):
-            opened, decision = self.ledger.open_record(epoch, attempt), self.ledger.decision_record(epoch, attempt)
-            if opened is None:
-                return
-            assert decision and decision.txn_id == opened.txn_id
-            assert (decision.decision is DecisionKind.GLOBAL_COMMIT) == (opened.txn_id == committed)
-
-    def _check_markers(self, sink: str) -> None:
-        app = f"airflow_epochs/{self.name}/{sink}"
-        signed = [
-            action["txn"]["version"]
-            for entry in log_of(self.table(sink))
-            for action in entry
-            if action.get("txn", {}).get("appId") == app
-        ]
-        assert signed == list(range(1, self.ledger.newest_complete() + 1)), "an epoch was committed twice, or never"
+    # -- looking --------------------------------------------------------------------------------------------------
 
     def rows(self, sink: str) -> list[Row]:
-        """What a reader of the table sees."""
-        if not (self.table(sink) / "_delta_log").exists():
-            return []
-        return rows_in(self.table(sink))
+        """What a reader of the table sees of this pipeline's rows."""
+        return rows_in(self.table(sink), self.source.name)
 
-    def litter(self, sink: str) -> set[str]:
-        """Staging logs, and data files that the table's log has never named."""
-        table = self.table(sink)
-        named = {unquote(action["add"]["path"]) for entry in log_of(table) for action in entry if action.get("add")}
-        staging = {str(p.relative_to(table)) for p in table.glob("epochs/*/*/_delta_log")}
-        return staging | {str(p.relative_to(table)) for p in table.rglob("*.parquet")} - named - _checkpoints(table)
+    def left(self, epoch: int | None = None) -> Left:
+        """What a process that ended now leaves behind; of the epoch after the newest complete one if none is named."""
+        opened = self._newest_attempt(epoch or self.ledger.newest_complete() + 1)
+        return Left(opened.txn_id if opened else None, copy_of_ledger(LocalStore(self.ledger_root), self.name))
 
-    def in_flight(self) -> str | None:
-        """The transaction that a process which ended now leaves behind."""
-        view = self.ledger.view(self.ledger.newest_complete() + 1)
-        return view.open.txn_id if view.open else None
-
-    def first_attempt(self, epoch: int) -> str | None:
-        """The transaction of an epoch's first attempt."""
-        opened = self.ledger.open_record(epoch, 1)
-        return opened.txn_id if opened else None
+    def _newest_attempt(self, epoch: int) -> OpenRecord | None:
+        newest, attempt = None, 1
+        while opened := self.ledger.open_record(epoch, attempt):
+            newest, attempt = opened, attempt + 1
+        return newest
 
     def fate_of(self, txn: str | None) -> Outcome:
-        """What came of what was ``in_flight``, now that everything is complete."""
+        """What came of an attempt, now that everything is complete."""
         if txn is None:
             return "="
         record = self.ledger.complete_record(TransactionId.parse(txn).epoch)
         return "C" if record and record.txn_id == txn else "A"
-
-    # -- comparing ------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, str]:
         """Every file of ledger and tables, by the digest of its bytes."""
@@ -226,22 +185,17 @@ def abort(coordinator: Coordinator, run: Run) -> None:
         return
 
 
-def rows_in(table: Path) -> list[Row]:
+def rows_in(table: Path, source: str) -> list[Row]:
+    """The rows of one source, sorted; none if there is no table."""
+    if not (table / "_delta_log").exists():
+        return []
     columns = DeltaTable(str(table)).to_pyarrow_table().to_pydict()
-    return sorted(zip(columns["partition"], columns["offset"], columns["payload"], strict=True))
-
-
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
-    """The files that came, went, or have other bytes."""
-    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    found = zip(columns["source"], columns["partition"], columns["offset"], columns["payload"], strict=True)
+    return sorted((partition, offset, text) for name, partition, offset, text in found if name == source)
 
 
 def versions(tables: Iterable[Path]) -> list[int]:
     return [DeltaTable(str(table)).version() for table in tables]
-
-
-def _checkpoints(table: Path) -> set[str]:
-    return {str(p.relative_to(table)) for p in table.glob("_delta_log/*.parquet")}
 
 
 def _digests(folder: Path) -> dict[str, str]:

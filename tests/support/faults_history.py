@@ -1,0 +1,82 @@
+"""What happened to a ``DiskWorld``, told to the checkers: real records, real rows, real log entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from airflow_epochs.model import Marker
+from airflow_epochs.sinks.delta_table import App
+from airflow_epochs.testing.checkers import check
+from airflow_epochs.testing.history import History, Origin, Repeat, Rest, SinkState, VisibleRow
+from cells import Outcome
+from delta_world import log_of
+from faults_disk import PARTITIONS, TOPIC
+from faults_world import DiskWorld, Left
+
+LAST = 90
+"""The run of the last epoch."""
+
+
+def finished(world: DiskWorld, left: Left, **more: Any) -> Outcome:
+    """Bring the world to rest with one more epoch, check every invariant; what came of what was left."""
+    world.one_more_epoch(LAST)
+    require_exactly_once(world, copies=[left.copy], **more)
+    return world.fate_of(left.txn)
+
+
+def require_exactly_once(world: DiskWorld, **more: Any) -> None:
+    """All input is complete, every invariant that a look from outside can tell holds (I13 is about what went on)."""
+    lengths = {p: sum(row[0] == p for row in world.source.all_rows()) for p in PARTITIONS}
+    newest = world.ledger.complete_record(world.ledger.newest_complete())
+    assert newest and {r.partition: r.end for r in newest.ranges[TOPIC]} == lengths, "input was left behind"
+    repeat = repeated(world)
+    unknown = {"I13"} if more.get("copies") or more.get("zombies") else {"I11", "I13"}
+    check(history_of(world, repeats=[repeat], **more)).require(unknown=unknown)
+
+
+def repeated(world: DiskWorld) -> Repeat:
+    """The newest run, cleared although it is complete."""
+    before = world.snapshot()
+    newest = world.coordinator().newest_complete()
+    world.run(int(newest.opened_by.run_id.removeprefix("run ")))
+    return Repeat(what="the newest run was cleared", before=before, after=world.snapshot())
+
+
+def history_of(world: DiskWorld, **more: Any) -> History:
+    return History.of_ledger(
+        world.ledger,
+        sinks={sink: _state_of(world, sink) for sink in world.sinks},
+        produced={Origin(TOPIC, p, offset): text for p, offset, text in world.source.all_rows()},
+        rest=Rest(recoveries=1),
+        places={place for sink in world.sinks for place in _places(world.table(sink))},
+        referenced={file for sink in world.sinks for file in _referenced(world.table(sink))},
+        **more,
+    )
+
+
+def _state_of(world: DiskWorld, sink: str) -> SinkState:
+    rows = [VisibleRow(TOPIC, *row) for row in world.rows(sink)]
+    return SinkState(rows=rows, commits=_commits(world.table(sink), App.of(world.name, sink)))
+
+
+def _commits(table: Path, app: App) -> list[Marker]:
+    """The epochs as the table's log has them, one by one."""
+    signed = [{a["txn"]["appId"]: a["txn"]["version"] for a in entry if "txn" in a} for entry in log_of(table)]
+    return [Marker(each[app.epoch], each.get(app.token)) for each in signed if app.epoch in each]
+
+
+def _places(table: Path) -> set[str]:
+    """Logs of staging places, and data files."""
+    logs = {str(path) for path in table.glob("epochs/*/*/_delta_log")}
+    return logs | {str(path) for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"}
+
+
+def _referenced(table: Path) -> set[str]:
+    """Files that the table consists of, and those that it once did and VACUUM has not deleted yet."""
+    logged = {str(table / unquote(a["add"]["path"])) for entry in log_of(table) for a in entry if "add" in a}
+    active = {str(Path(uri)) for uri in DeltaTable(str(table)).file_uris()}
+    return active | {path for path in logged if Path(path).exists()}
