@@ -19,6 +19,7 @@ from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import JsonDict, Run
+from airflow_epochs.sources.kafka_reader import CONSUMER_DEFAULTS
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import run_epoch
 from figures import RUNS, Figure, figure, ratios, timed
@@ -52,7 +53,7 @@ def figures() -> list[Figure]:
 def _compare(spark: SparkSession, bootstrap: str, folder: Path) -> list[Figure]:
     runs: dict[str, Callable[[], object]] = {
         "plain": lambda: _available_now(spark, bootstrap, folder / "plain", {}),
-        "tuned": lambda: _available_now(spark, bootstrap, folder / "tuned", {"kafka.max.poll.records": "20000"}),
+        "tuned": lambda: _available_now(spark, bootstrap, folder / "tuned", CONSUMER_DEFAULTS),
         "epoch": lambda: _epoch(spark, bootstrap, folder / "epoch"),
     }
     seconds: dict[str, list[float]] = {name: [] for name in runs}

@@ -14,6 +14,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sources.kafka_reader import CONSUMER_DEFAULTS
 
 APPS = Path(__file__).parents[1] / "apps"
 
@@ -53,7 +54,7 @@ class Topic:
             "endingOffsets": json.dumps({self.name: dict(zip(partitions, self.ends, strict=True))}),
             "failOnDataLoss": "true",
             "kafka.isolation.level": "read_committed",
-            "kafka.max.poll.records": "20000",
+            **CONSUMER_DEFAULTS,
         }
 
 

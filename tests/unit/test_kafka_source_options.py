@@ -164,6 +164,7 @@ def test_spark_reads_exactly_the_ranges_that_are_not_empty() -> None:
         "kafka.bootstrap.servers": "kafka:9092",
         "kafka.security.protocol": "PLAINTEXT",
         "kafka.max.poll.records": "20000",
+        "kafka.fetch.max.wait.ms": "10",
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
         "assign": '{"a":[1],"c":[2]}',

@@ -23,8 +23,14 @@ from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
-MAX_POLL_RECORDS = "20000"
-"""Records that Spark's consumer takes per poll. Kafka's own 500 costs a fifth of the speed."""
+CONSUMER_DEFAULTS = {
+    # Kafka's own 500 costs a fifth of the speed.
+    "kafka.max.poll.records": "20000",
+    # At the end of the log a fetch waits for so long, 500 ms by default, and Spark's next question on that
+    # connection waits behind it: half a second for every partition of an epoch that takes all there is.
+    "kafka.fetch.max.wait.ms": "10",
+}
+"""What Spark's consumer does otherwise than Kafka's, unless the source's options say something else."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class KafkaReader:
             topic: list(ranges[topic]) for topic in ranges
         }  # all empty: Spark wants partitions all the same
         options = {
-            **_with_default("kafka.max.poll.records", MAX_POLL_RECORDS, config.options),
+            **_with_defaults(config.options),
             **self.access.spark_options(),
             "assign": _json({topic: [r.partition for r in full[topic]] for topic in full}),
             "startingOffsets": _json({topic: {str(r.partition): r.start for r in full[topic]} for topic in full}),
@@ -120,9 +126,9 @@ def _topics_to_read(ranges: Ranges) -> list[str]:
     return [topic for topic in ranges if any(r.end > r.start for r in ranges[topic])]
 
 
-def _with_default(name: str, value: str, options: Mapping[str, str]) -> dict[str, str]:
+def _with_defaults(options: Mapping[str, str]) -> dict[str, str]:
     given = {option.lower() for option in options}
-    return dict(options) if name in given else {name: value, **options}
+    return {**{name: value for name, value in CONSUMER_DEFAULTS.items() if name not in given}, **options}
 
 
 def _json(value: object) -> str:
