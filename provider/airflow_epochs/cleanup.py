@@ -1,8 +1,10 @@
 """Clearing staging places away. Staged files may be a table's files, so the rules are narrow.
 
-After GLOBAL_ABORT: exactly that attempt's places. After the epoch is complete: places that its decision does not
-name, and of the named ones only what is not data. Never by a pattern over epochs, and never before the decision
-has been read back. Failures are logged; ``complete`` of the next epoch sweeps again.
+After GLOBAL_ABORT: exactly that attempt's places. After the epoch is complete: all places but the one that the
+sink's commit names in its receipt, and of that one what is not data. A sink without a receipt (waived), or that no
+longer knows which place it took, may have taken any that is on record for it: the decision's, or one staged again.
+Never by a pattern over epochs, and never before the decision has been read back. Failures are logged; ``complete``
+of the next epoch sweeps again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Collection
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import DecisionRecord, OpenRecord, TransactionId, TryRecord
+from airflow_epochs.model import CompleteRecord, DecisionRecord, OpenRecord, TransactionId, TryRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import SinkAttempt
 
@@ -23,10 +25,13 @@ def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:
     if not complete:
         return
     decision = ledger.decision_record(epoch, complete.txn.attempt)
+    if not decision:  # pruned: the sweeps of this epoch are over
+        return
+    published = {place for sink in decision.votes for place in _published_places(ledger, complete, decision, sink)}
     for record in ledger.tries(epoch):
         opened = ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
-        if decision and opened:
-            _discard_try(opened, record, opened.sinks, _published_places(decision), env)
+        if opened:
+            _discard_try(opened, record, opened.sinks, published, env)
 
 
 def discard_attempt(ledger: Ledger, opened: OpenRecord, sinks: Collection[str], env: Environment) -> None:
@@ -37,7 +42,7 @@ def discard_attempt(ledger: Ledger, opened: OpenRecord, sinks: Collection[str], 
 
 
 def _discard_try(
-    opened: OpenRecord, record: TryRecord, sinks: Collection[str], published: frozenset[str], env: Environment
+    opened: OpenRecord, record: TryRecord, sinks: Collection[str], published: Collection[str], env: Environment
 ) -> None:
     for name, place in record.places.items():
         if name not in sinks:
@@ -47,5 +52,11 @@ def _discard_try(
             sink.discard(SinkAttempt.of(opened, name), place, env, published=place in published)
 
 
-def _published_places(decision: DecisionRecord) -> frozenset[str]:
-    return frozenset(vote.staged.place for vote in decision.votes.values() if vote.staged)
+def _published_places(ledger: Ledger, complete: CompleteRecord, decision: DecisionRecord, sink: str) -> list[str]:
+    """The places of which ``sink`` may show the rows."""
+    receipt = complete.receipts.get(sink)
+    if receipt and receipt.place:
+        return [receipt.place]
+    voted = decision.votes[sink].staged
+    again = [record.staged.place for record in ledger.restaged(complete.txn.epoch, sink)]
+    return [*again, voted.place] if voted else again

@@ -31,11 +31,11 @@ from airflow_epochs.model import (
     VoteKind,
 )
 from airflow_epochs.opening import open_first, reopen, sink_plans
+from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sources.base import Limits
-from airflow_epochs.staging import stage_try, stop_earlier_tries
+from airflow_epochs.staging import stage_try, stop_earlier_tries, vote_of
 
 __all__ = ["Coordinator", "Pipeline", "Transform"]
 
@@ -167,19 +167,12 @@ class Coordinator(Actor):
                 **where(opened.txn),
             )
         markers.sinks_without(opened, self.env)
-        votes = {sink: self._vote_of(opened, sink, report) for sink in opened.sinks}
+        votes = {sink: vote_of(opened, sink, report, self.env) for sink in opened.sinks}
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.env.reached("decision.put")
         self._put_decision(opened, decision, "; ".join(reasons) or "every sink voted VOTE_COMMIT", votes, run)
         self.env.reached("decision.landed")
-
-    def _vote_of(self, opened: OpenRecord, sink: str, report: StageReport) -> Vote:
-        claim = report.claims.get(sink)
-        if claim is None or claim.problem:
-            reason = claim.problem if claim else "Spark reported nothing for this sink"
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
-        return from_spec(opened.sinks[sink].spec).vote(SinkAttempt.of(opened, sink), claim, self.env)
 
     def _put_decision(
         self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
@@ -207,7 +200,7 @@ class Coordinator(Actor):
         Raises:
             Refused: There is no GLOBAL_COMMIT. Nothing was done.
             OutcomeUnknown, NotApplied: Try again; after GLOBAL_COMMIT the only way is forward.
-            Corrupt: The sink cannot keep its promise.
+            Corrupt: The sink cannot keep its promise, not even by staging the epoch again.
         """
         view = self.mine(run)
         if view.state is State.COMPLETE:
@@ -225,15 +218,11 @@ class Coordinator(Actor):
         return self.checkpoint(self.ledger.view(view.number))
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
-        opened, decision = view.opened, view.decision
-        assert decision and decision.decision is DecisionKind.GLOBAL_COMMIT
-        staged = decision.votes[sink].staged
-        assert staged, "VOTE_COMMIT always has staged"
+        assert view.decision and view.decision.decision is DecisionKind.GLOBAL_COMMIT
         self.env.reached(f"commit.{sink}")
-        with self.unless_overtaken(view):
-            receipt = from_spec(opened.sinks[sink].spec).commit(SinkAttempt.of(opened, sink), staged, self.env)
+        receipt = Promise(self, view, sink).keep()
         self.env.reached(f"committed.{sink}")
-        log.info("epoch %s: sink %s shows %s", view.number, sink, opened.txn_id)
+        log.info("epoch %s: sink %s shows %s", view.number, sink, receipt.txn_id)
         return self.ledger.put_receipt(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:

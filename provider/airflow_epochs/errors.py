@@ -7,6 +7,7 @@ EpochError
  ├── OutcomeUnknown  it may or may not have happened: look before anything else, never clean up
  ├── Fenced          a newer attempt, or another run, owns this epoch: stop
  └── Corrupt         ledger and sink disagree, or data is gone: a human must look; nothing was written
+      └── RowsGone   … namely staged rows that were promised: they can be staged again
 
 The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownException``.
 """
@@ -80,6 +81,10 @@ class Fenced(EpochError):
 
 class Corrupt(EpochError):
     """Ledger and sink disagree, or promised data is gone. Nothing was written; a human must look."""
+
+
+class RowsGone(Corrupt):
+    """Staged rows were promised and are gone, and the sink does not show their epoch. The coordinator stages again."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@
         <attempt, 10 digits>.open.json       OpenRecord
         <attempt>.try.<nonce>.json           TryRecord
         <attempt>.decision.json              DecisionRecord
+        <sink>.restaged.<n, 10 digits>.json  RestagedRecord: the highest one names the place to commit
         <sink>.receipt.json                  Receipt
         <sink>.waived.json                   WaivedRecord
         complete.json                        CompleteRecord: closes its epoch, never deleted
@@ -22,6 +23,7 @@ from airflow_epochs.model import (
     OpenRecord,
     PipelineRecord,
     Receipt,
+    RestagedRecord,
     Run,
     RunIndex,
     TransactionId,
@@ -32,7 +34,7 @@ from airflow_epochs.names import validated_name
 
 PIPELINE_KEY = "pipeline.json"
 
-EpochRecord = OpenRecord | TryRecord | DecisionRecord | Receipt | WaivedRecord | CompleteRecord
+EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
 Record = EpochRecord | PipelineRecord | RunIndex
 """Every record whose place follows from what it says; takeovers are only numbered."""
 
@@ -51,6 +53,8 @@ def key_of(record: Record) -> str:
             return attempt_key(txn.epoch, txn.attempt, f"try.{record.nonce}")
         case DecisionRecord():
             return attempt_key(txn.epoch, txn.attempt, "decision")
+        case RestagedRecord():
+            return restaged_key(txn.epoch, record.sink, record.number)
         case Receipt():
             return sink_key(txn.epoch, record.sink, "receipt")
         case WaivedRecord():
@@ -81,6 +85,10 @@ def attempt_key(epoch: int, attempt: int, what: str) -> str:
 
 def sink_key(epoch: int, sink: str, what: str) -> str:
     return f"{epoch_folder(epoch)}/{validated_name('sink', sink)}.{what}.json"
+
+
+def restaged_key(epoch: int, sink: str, number: int) -> str:
+    return sink_key(epoch, sink, f"restaged.{number:010d}")
 
 
 def run_key(run: Run) -> str:

@@ -25,6 +25,7 @@ from airflow_epochs.layout import (
     epoch_folder,
     key_of,
     pipeline_of,
+    restaged_key,
     run_key,
     sink_key,
     takeover_key,
@@ -37,6 +38,7 @@ from airflow_epochs.model import (
     OpenRecord,
     PipelineRecord,
     Receipt,
+    RestagedRecord,
     Run,
     RunIndex,
     TakeoverRecord,
@@ -164,10 +166,7 @@ class Ledger:
         return record
 
     def _takeovers(self) -> list[TakeoverRecord]:
-        records: list[TakeoverRecord] = []
-        while record := self._get(takeover_key(len(records) + 1), TakeoverRecord):
-            records.append(record)
-        return records
+        return self._numbered(takeover_key, TakeoverRecord)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -227,6 +226,10 @@ class Ledger:
         keys = [key for key in self._list(epoch_folder(number)) if ".try." in key]
         return [record for key in keys if (record := self._get(key, TryRecord))]
 
+    def restaged(self, number: int, sink: str) -> list[RestagedRecord]:
+        """What was staged again for a decided epoch, oldest first. The newest is what a committer must commit."""
+        return self._numbered(lambda n: restaged_key(number, sink, n), RestagedRecord)
+
     # -- writing: each put returns the record that stands -----------------------------------------------------
 
     def put_open(self, record: OpenRecord) -> OpenRecord:
@@ -236,6 +239,9 @@ class Ledger:
         return self._put(record)
 
     def put_decision(self, record: DecisionRecord) -> DecisionRecord:
+        return self._put(record)
+
+    def put_restaged(self, record: RestagedRecord) -> RestagedRecord:
         return self._put(record)
 
     def put_receipt(self, record: Receipt) -> Receipt:
@@ -288,6 +294,13 @@ class Ledger:
     def _per_sink(self, number: int, opened: OpenRecord, what: str, kind: type[R]) -> dict[str, R]:
         found = ((sink, self._get(sink_key(number, sink, what), kind)) for sink in opened.sinks)
         return {sink: record for sink, record in found if record is not None}
+
+    def _numbered(self, key_of_number: Callable[[int], str], kind: type[R]) -> list[R]:
+        """The records 1, 2, 3 …, which are dense and few."""
+        records: list[R] = []
+        while record := self._get(key_of_number(len(records) + 1), kind):
+            records.append(record)
+        return records
 
     def _get(self, key: str, kind: type[R]) -> R | None:
         with self._reading(key):

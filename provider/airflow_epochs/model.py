@@ -115,7 +115,7 @@ class DecisionKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What a sink has to show for its vote. ``digest`` covers the staged files' names, sizes and statistics."""
+    """What a sink has to show for its vote. ``digest`` is of the content alone: the same rows staged again have it."""
 
     place: str
     version: int
@@ -252,8 +252,27 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestagedRecord:
+    """``<sink>.restaged.<n>.json``: stands in for what the decision (or record n-1) names, whose files are gone.
+
+    Put before anything of ``staged`` is committed; its digest is the decision's.
+    """
+
+    txn_id: str
+    sink: str
+    number: int
+    staged: Staged
+    at: str
+    writer: str
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """``<sink>.receipt.json``: the sink shows the epoch. ``version`` is the Delta version of the commit."""
+    """``<sink>.receipt.json``: the sink shows the epoch. ``version`` is the Delta version of the commit.
+
+    ``place`` is the staging place that the sink's own commit names; None if the sink no longer knows.
+    """
 
     txn_id: str
     sink: str
@@ -262,6 +281,7 @@ class Receipt:
     bytes: int
     version: int | None
     committed_at: str
+    place: str | None = None
     detail: JsonDict = field(default_factory=dict)
     format: int = FORMAT
 

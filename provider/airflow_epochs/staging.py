@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from airflow_epochs.actor import Actor
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import tolerated
-from airflow_epochs.model import JsonDict, OpenRecord, StagedClaim, StageReport, TryRecord
+from airflow_epochs.model import JsonDict, OpenRecord, StagedClaim, StageReport, TryRecord, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import SinkAttempt
 
 
-def stage_try(actor: Actor, opened: OpenRecord) -> StageReport:
-    """Fill fresh places. Raises NotApplied if Spark fails: what it wrote is on record and will be swept."""
+def stage_try(actor: Actor, opened: OpenRecord, only: Collection[str] | None = None) -> StageReport:
+    """Fill fresh places, of all sinks or ``only`` of some.
+
+    Raises:
+        NotApplied: Spark failed. What it wrote is on record and will be swept.
+        Corrupt: Some of the input is gone.
+    """
     # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
     actor.pipeline.source.check(opened.ranges, opened.source_state, actor.env)
     nonce, session = actor.draw_nonce(), actor.env.spark.new_session()
-    sinks = {name: (from_spec(plan.spec), SinkAttempt.of(opened, name)) for name, plan in opened.sinks.items()}
+    sinks = {
+        name: (from_spec(plan.spec), SinkAttempt.of(opened, name))
+        for name, plan in opened.sinks.items()
+        if only is None or name in only
+    }
     actor.ledger.put_try(  # before anything is written there: what is on record is cleared away
         TryRecord(
             txn_id=opened.txn_id,
@@ -52,6 +63,7 @@ def _stage_job(actor: Actor, opened: OpenRecord, plans: dict[str, JsonDict]) -> 
             "seed": opened.seed,
             "read": read.options,
             "transform": {"path": transform.path, "function": transform.function},
+            "outputs": sorted(opened.sinks),
             "sinks": plans,
         },
         secrets=read.secrets,
@@ -60,8 +72,18 @@ def _stage_job(actor: Actor, opened: OpenRecord, plans: dict[str, JsonDict]) -> 
     )
 
 
-def stop_earlier_tries(actor: Actor, epoch: int) -> None:
-    """End what killed tries of the epoch may still be running on Spark."""
+def vote_of(opened: OpenRecord, sink: str, report: StageReport, env: Environment) -> Vote:
+    """The sink's vote on what was staged for it, which is for the sink to find out."""
+    claim = report.claims.get(sink)
+    if claim is None or claim.problem:
+        reason = claim.problem if claim else "Spark reported nothing for this sink"
+        return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
+    return from_spec(opened.sinks[sink].spec).vote(SinkAttempt.of(opened, sink), claim, env)
+
+
+def stop_earlier_tries(actor: Actor, epoch: int, only: str | None = None) -> None:
+    """End what killed tries of the epoch may still be running on Spark; ``only`` those of one sink alone."""
     for earlier in actor.ledger.tries(epoch):
-        with tolerated(f"stopping the earlier try {earlier.nonce}"):
-            actor.env.spark.stop(earlier.session)
+        if only is None or set(earlier.places) == {only}:
+            with tolerated(f"stopping the earlier try {earlier.nonce}"):
+                actor.env.spark.stop(earlier.session)

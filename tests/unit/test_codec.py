@@ -20,6 +20,7 @@ from airflow_epochs.model import (
     OpenRecord,
     PipelineRecord,
     Receipt,
+    RestagedRecord,
     Run,
     RunIndex,
     SinkPlan,
@@ -38,6 +39,7 @@ RECORDS = [
     TryRecord,
     DecisionRecord,
     Receipt,
+    RestagedRecord,
     WaivedRecord,
     CompleteRecord,
     RunIndex,
@@ -61,6 +63,7 @@ RECEIPTS = st.builds(
     bytes=COUNT,
     version=st.none() | COUNT,
     committed_at=TEXT,
+    place=st.none() | TEXT,
     detail=JSON,
 )
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
@@ -85,6 +88,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "files": COUNT,
     "bytes": COUNT,
     "version": st.none() | COUNT,
+    "place": st.none() | TEXT,
+    "number": COUNT,
+    "staged": STAGED,
     "code": st.none() | TEXT,
     "format": st.just(1),
 }

@@ -233,19 +233,6 @@ def test_a_waived_sink_does_not_hold_up_the_next_run_either() -> None:
     assert [row.offset for row in scenario.world.table("audit").visible] == [5, 5]
 
 
-def test_staged_files_that_vanished_after_the_decision_are_corrupt_and_nothing_is_cleared_away() -> None:
-    scenario = Scenario(BOTH)
-    coordinator = in_doubt(scenario)
-    gone = next(place for place in scenario.world.places if place.startswith("audit/"))
-    del scenario.world.places[gone]
-    coordinator.commit(run(1), "orders")
-    with pytest.raises(Corrupt, match=r"staged files .* are gone"):
-        coordinator.commit(run(1), "audit")
-    with pytest.raises(Corrupt):
-        scenario.coordinator().open(run(2))
-    assert len(scenario.world.table("orders").visible) == 10
-
-
 def test_offsets_deleted_by_retention_stop_the_pipeline_with_the_missing_range() -> None:
     scenario = Scenario()
     scenario.airflow_run(run(1))

@@ -15,6 +15,7 @@ from airflow_epochs.errors import (
     NotApplied,
     OutcomeUnknown,
     Refused,
+    RowsGone,
     tolerated,
 )
 
@@ -26,6 +27,7 @@ TREE = {
     OutcomeUnknown: EpochError,
     Fenced: EpochError,
     Corrupt: EpochError,
+    RowsGone: Corrupt,
 }
 
 

@@ -140,7 +140,14 @@ def checkpoint(partitions: int, sinks: int) -> Checkpoint:
         decision=DecisionKind.GLOBAL_COMMIT,
         receipts={
             name: Receipt(
-                txn_id=txn_id, sink=name, rows=10**9, files=99, bytes=10**12, version=10**6, committed_at="t" * 32
+                txn_id=txn_id,
+                sink=name,
+                rows=10**9,
+                files=99,
+                bytes=10**12,
+                version=10**6,
+                committed_at="t" * 32,
+                place=staged.place,
             )
             for name in names
         },

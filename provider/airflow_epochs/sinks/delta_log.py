@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -42,12 +41,6 @@ class Staging:
     shape: TableShape
     files: tuple[StagedFile, ...]
     note: JsonDict
-
-    @property
-    def digest(self) -> str:
-        """Covers names, sizes, partition values and statistics of all files."""
-        facts = sorted([f.path, f.size, sorted(f.partition_values.items()), f.stats] for f in self.files)
-        return hashlib.sha256(json.dumps(facts, separators=(",", ":")).encode()).hexdigest()
 
     @property
     def log_files(self) -> list[str]:

@@ -15,6 +15,7 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim,
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
 from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta_digest import digest_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
@@ -164,7 +165,7 @@ class DeltaParticipant:
         except (delta_publish.Altered, CannotOpen) as altered:
             log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
             return self._through_spark(where, attempt, staged, staging)
-        return _receipt(attempt, self.sink, staged, found)
+        return self._receipt(where, attempt, staged, found)
 
     def _through_spark(self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Receipt:
         """Look first: after a commit, nothing of the staging table need be left."""
@@ -183,7 +184,26 @@ class DeltaParticipant:
             report = delta_spark.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
-        return _receipt(attempt, self.sink, staged, delta_publish.made_durable(found, where.files))
+        return self._receipt(where, attempt, staged, delta_publish.made_durable(found, where.files))
+
+    def _receipt(self, where: Where, attempt: SinkAttempt, staged: Staged, found: FoundCommit) -> Receipt:
+        """Only from what the log and the decision say, so that a repeat returns the same.
+
+        The place is the one that the log names: another committer's, perhaps, with the same digest.
+        """
+        at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
+        note = found.note or {}
+        return Receipt(
+            txn_id=str(attempt.txn),
+            sink=self.sink.name,
+            rows=staged.rows,
+            files=staged.files,
+            bytes=staged.bytes,
+            version=found.version,
+            place=f"{where.url}/{note['place']}" if note.get("place") else None,
+            committed_at=at.isoformat() if at else "unknown",
+            detail={"table": self.sink.target, "committer": note.get("committer", DELTALAKE)},
+        )
 
     # -- clean-up and upkeep -------------------------------------------------------------------------------------
 
@@ -292,20 +312,5 @@ def _staged(place: str, staging: Staging) -> Staged:
         files=len(staging.files),
         rows=sum(rows_of(file) for file in staging.files),
         bytes=sum(file.size for file in staging.files),
-        digest=staging.digest,
-    )
-
-
-def _receipt(attempt: SinkAttempt, sink: DeltaSink, staged: Staged, found: FoundCommit) -> Receipt:
-    """Only from what the log and the decision say, so that a repeat returns the same."""
-    at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
-    return Receipt(
-        txn_id=str(attempt.txn),
-        sink=sink.name,
-        rows=staged.rows,
-        files=staged.files,
-        bytes=staged.bytes,
-        version=found.version,
-        committed_at=at.isoformat() if at else "unknown",
-        detail={"table": sink.target, "committer": (found.note or {}).get("committer", DELTALAKE)},
+        digest=digest_of(staging),
     )

@@ -18,9 +18,10 @@ import uuid
 from dataclasses import dataclass
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
 from airflow_epochs.sinks.delta_checks import describe, describe_txn, require_sizes
+from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
 from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, log_entry, rows_of
 from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
 from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
@@ -61,7 +62,8 @@ class Publication:
 
     @property
     def note(self) -> str:
-        return compact_json({NOTE: {"app": self.app.epoch, "txn": str(self.txn), "committer": "deltalake"}})
+        note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "deltalake", "place": self.staging.place}
+        return compact_json({NOTE: note})
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {
@@ -87,7 +89,8 @@ def publish(this: Publication, env: Environment) -> FoundCommit:
 
     Raises:
         Altered: The table was changed since the vote.
-        Corrupt: The marker is neither the previous nor this transaction, the table is another one, or rows are gone.
+        RowsGone: The table shows the previous epoch, and staged rows are gone.
+        Corrupt: The marker is neither the previous nor this transaction, or the table is another one.
         Refused: What lies there is no Delta table.
         OutcomeUnknown: No round came to an end.
     """
@@ -157,19 +160,36 @@ def require_promised(where: Where, staging: Staging | None, staged: Staged) -> S
     """The staged rows are as they were at the vote.
 
     Raises:
-        Corrupt: They are gone or changed. GLOBAL_COMMIT was decided, so a human must look.
+        RowsGone: They are gone, or their files are damaged.
+        Corrupt: Their digest cannot be compared, or is another. GLOBAL_COMMIT was decided, so a human must look.
     """
+    if not staged.digest.startswith(SCHEME):
+        raise Corrupt(
+            f"The digest of the rows promised to {where.name} was made by another version of the provider: what lies "
+            f"at {staged.place} cannot be compared with it.",
+            remedy="Finish this epoch with the version that voted, or waive this sink for this epoch with the "
+            "provider's command. Nothing was written.",
+        )
+    if staging is None:
+        raise _rows_gone(where, staged, "the staging table is gone")
+    if digest_of(staging) != staged.digest:
+        raise Corrupt(
+            f"The rows promised to {where.name} are not those at {staged.place}: the staging table was changed.",
+            remedy="Restore that folder from a backup, or delete it and clear the commit task, which then stages the "
+            "same offsets again. Nothing was written.",
+        )
     try:
-        if staging is not None and staging.digest == staged.digest:
-            require_sizes(where.files, staging)
-            return staging
-        reason = "the staging table is gone" if staging is None else "the staging table is not the one voted for"
+        require_sizes(where.files, staging)
     except Refused as refused:
-        reason = refused.what
-    raise Corrupt(
-        f"The rows promised to {where.name} are not at {staged.place} any more: {reason}",
-        remedy="If VACUUM ran with a short retention, restore the files from a backup; else waive this sink for this "
-        "epoch with the provider's command. Nothing was written.",
+        raise _rows_gone(where, staged, refused.what) from refused
+    return staging
+
+
+def _rows_gone(where: Where, staged: Staged, why: str) -> RowsGone:
+    return RowsGone(
+        f"The rows promised to {where.name} are not at {staged.place} any more: {why}",
+        remedy="Clear the commit task: it stages the same offsets again. Let VACUUM keep files for longer than an "
+        "epoch may be in doubt. Nothing was written.",
     )
 
 

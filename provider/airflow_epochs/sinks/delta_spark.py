@@ -29,7 +29,7 @@ class Insertion:
     properties: dict[str, str]
 
     def args(self) -> JsonDict:
-        note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "spark"}
+        note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "spark", "place": self.staging.place}
         return {
             "target": self.target,
             "place": self.place,
@@ -102,7 +102,7 @@ def commit_of(target: str, app: App, txn: TransactionId, env: Environment) -> Fo
 
 def found_in(report: JsonDict) -> FoundCommit:
     """What a report of ``delta_marker`` or ``delta_commit`` says of the commit."""
-    return FoundCommit(report["version"], report["timestamp_ms"] or 0, {"committer": "spark"})
+    return FoundCommit(report["version"], report["timestamp_ms"] or 0, {"committer": "spark", "place": report["place"]})
 
 
 def _marker_report(target: str, app: App, env: Environment) -> JsonDict:

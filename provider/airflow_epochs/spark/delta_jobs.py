@@ -141,11 +141,11 @@ def delta_marker(spark: SparkSession, args: JsonDict) -> JsonDict:
     """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it.
 
     Returns:
-        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``version``, ``timestamp_ms``, ``metrics``;
-        all None where unknown.
+        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``place``, ``version``, ``timestamp_ms``,
+        ``metrics``; all None where unknown.
     """
     about = delta_describe(spark, args)
-    none: JsonDict = {"epoch": None, "txn": None, "version": None, "timestamp_ms": None, "metrics": {}}
+    none: JsonDict = {"epoch": None, "txn": None, "place": None, "version": None, "timestamp_ms": None, "metrics": {}}
     if not about["exists"]:
         return {"exists": False, "table_id": None, **none}
     for depth in HISTORY_DEPTHS:
@@ -172,6 +172,7 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonD
     return {
         "epoch": int(note["txn"].split("/")[1]),
         "txn": note["txn"],
+        "place": note.get("place"),
         "version": newest[0]["version"],
         "timestamp_ms": newest[0]["timestamp_ms"],
         "metrics": dict(newest[0]["operationMetrics"] or {}),

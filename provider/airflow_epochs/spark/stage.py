@@ -47,7 +47,8 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
     epoch = transform.EpochContext.of(args)
     with transform.loaded(args["transform"]) as users:
         observed, observation = _observed(kafka_read.batch(spark, args["read"], secrets))
-        frames = users(observed, epoch, sinks)
+        every = users(observed, epoch, args.get("outputs", sinks))
+        frames = {name: every[name] for name in sinks}  # fewer where one sink is staged again
         plans = determinism.analysed_plans(spark, frames)
         uses = sum(plan.count(f"CollectMetrics {OBSERVATION},") for plan in plans.values())
         with _read_once(observed, observation, uses) as rows_in:

@@ -49,7 +49,7 @@ class MemorySink:
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         world = MemoryWorld.named(self.world)
         place = world.place(claim.place)
-        if place is None or not place.log:
+        if place is None or not place.log or not place.files:
             return Vote(vote=VoteKind.VOTE_ABORT, reason="nothing is staged")
         if reason := self._objection(world, attempt, place):
             return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
@@ -64,14 +64,15 @@ class MemorySink:
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         commit = TableCommit(self._app(attempt.txn.pipeline), str(attempt.txn), staged.place)
-        version = MemoryWorld.named(self.world).publish(self._table, commit, _text(attempt.previous))
+        published = MemoryWorld.named(self.world).publish(self._table, commit, _text(attempt.previous))
         return Receipt(
             txn_id=str(attempt.txn),
             sink=self.name,
             rows=staged.rows,
             files=staged.files,
             bytes=staged.bytes,
-            version=version,
+            version=published.version,
+            place=published.place,
             committed_at=_EPOCH_0,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Marker, OffsetRange, TransactionId
 from airflow_epochs.testing.stores import DictStore, Observer, unobserved
 
@@ -40,6 +40,13 @@ class Place:
 class TableCommit(NamedTuple):
     app: str
     txn_id: str
+    place: str
+
+
+class Published(NamedTuple):
+    """Where in a table's history a transaction is, and whose files it took."""
+
+    version: int
     place: str
 
 
@@ -152,30 +159,38 @@ class MemoryWorld:
         """The transaction id of the last commit of ``app``."""
         return next((c.txn_id for c in reversed(self.tables.get(table, ())) if c.app == app), None)
 
-    def publish(self, table: str, commit: TableCommit, previous: str | None) -> int:
-        """Compare the marker and commit, atomically; the version, also if it is a repeat.
+    def publish(self, table: str, commit: TableCommit, previous: str | None) -> Published:
+        """Compare the marker and commit, atomically; what stands, also if it is a repeat, and of another place.
 
         Raises:
-            Corrupt: The marker is neither ``previous`` nor this commit's, or the files are gone.
+            RowsGone: The marker is ``previous``, but the files are gone.
+            Corrupt: The marker is neither ``previous`` nor this commit's.
         """
         self.observer(f"before publish {table} {commit.txn_id}")
-        version = self._published(table, commit, previous)
+        published = self._published(table, commit, previous)
         self.observer(f"after publish {table} {commit.txn_id}")
-        return version
+        return published
 
-    def _published(self, table: str, commit: TableCommit, previous: str | None) -> int:
+    def _published(self, table: str, commit: TableCommit, previous: str | None) -> Published:
         commits, found = self.tables.get(table, ()), self.marker(table, commit.app)
         if found == commit.txn_id:
-            return [c.txn_id for c in commits].index(commit.txn_id)
+            version = [c.txn_id for c in commits].index(commit.txn_id)
+            return Published(version, commits[version].place)
         if found != previous:
             raise Corrupt(
                 f"The table {table} shows {found}, not {previous}.", remedy="find out who else writes with this name."
             )
         place = self.places.get(commit.place)
         if not place or not place.files:
-            raise Corrupt(f"The staged files {commit.place} are gone.", remedy="restore them.")
+            raise RowsGone(f"The staged files {commit.place} are gone.", remedy="restore them, or clear the task.")
         self.tables[table] = (*commits, commit)
-        return len(commits)
+        return Published(len(commits), commit.place)
+
+    def vacuum(self, name: str) -> None:
+        """Take a place's files, as VACUUM does where no table's commit refers to them."""
+        place = self.places.get(name)
+        if place and not any(commit.place == name for commits in self.tables.values() for commit in commits):
+            self.places[name] = replace(place, files=False)
 
     def discard(self, name: str, *, published: bool) -> None:
         """Delete a place; of a published one only the log. Idempotent."""

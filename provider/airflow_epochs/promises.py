@@ -1,0 +1,182 @@
+"""Keeping a sink's promise after GLOBAL_COMMIT: commit what was staged, and stage it again if it is gone.
+
+A VACUUM takes staged files once they are old enough, because no table refers to them yet. The promise stands, so the
+same ranges are staged into a fresh place. It may stand in for the lost one only if the sink's digest of it is the one
+in the decision, and only once a record says so. The effects, in order:
+
+    try record → Spark → the vote's checks, digests compared → <sink>.restaged.<n>.json → commit, same transaction id
+
+Whoever loses the put of that record clears its own place away and obeys. A late committer that has read the ledger
+before may still publish the lost place, should its files come back: the sink takes one of the two, by the transaction
+id. So what is cleared away afterwards follows the sink's own commit (``Receipt.place``), not the records.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from airflow_epochs import markers
+from airflow_epochs.actor import Actor, where
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, RowsGone, tolerated
+from airflow_epochs.ledger import EpochView
+from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, Vote, agree
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import Sink, SinkAttempt
+from airflow_epochs.staging import stage_try, stop_earlier_tries, vote_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The VOTE_COMMIT of the sink ``name`` in an epoch in doubt."""
+
+    actor: Actor
+    view: EpochView
+    name: str
+
+    def keep(self) -> Receipt:
+        """Make the sink show the epoch; what it says of its commit. A repeat says the same.
+
+        Raises:
+            NotApplied, OutcomeUnknown: Try again.
+            Fenced: Another actor has completed the epoch.
+            Corrupt: The sink shows something else; or its rows are gone and cannot be had again. Nothing was changed.
+        """
+        staged = self.staged()
+        try:
+            return self._commit(staged)
+        except RowsGone as gone:
+            log.warning("epoch %s: sink %s must be staged again: %s", self.view.number, self.name, gone.what)
+            with self.actor.unless_overtaken(self.view):
+                staged = self._staged_again(staged, gone)
+        return self._commit(staged)
+
+    def staged(self) -> Staged:
+        """What the sink is to show: as voted for, or what stands in for it since."""
+        again = self._on_record()
+        return again[-1].staged if again else self._voted
+
+    def _on_record(self) -> list[RestagedRecord]:
+        records = self.actor.ledger.restaged(self.view.number, self.name)
+        if any((r.txn_id, r.staged.digest) != (self._opened.txn_id, self._voted.digest) for r in records):
+            raise Corrupt(
+                "What was staged again, on record, is not what the decision promises.",
+                remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
+                sink=self.name,
+                **where(self._opened.txn),
+            )
+        return records
+
+    def _commit(self, staged: Staged) -> Receipt:
+        with self.actor.unless_overtaken(self.view):
+            return self._sink.commit(self._attempt, staged, self._env)
+
+    # -- staging again ------------------------------------------------------------------------------------------
+
+    def _staged_again(self, lost: Staged, gone: RowsGone) -> Staged:
+        """What stands in for ``lost`` from now on: staged here, or by an actor that was faster."""
+        before = self._on_record()
+        standing = before[-1].staged if before else self._voted
+        if standing != lost or self._is_shown():
+            return standing
+        pipeline = self._opened.txn.pipeline
+        markers.require_marker(self._sink, self._attempt.previous, pipeline, self._env)
+        self._env.reached(f"restage.{self.name}")
+        stop_earlier_tries(self.actor, self.view.number, self.name)
+        nonce, vote = self._restaged(gone)
+        difference = _difference(self._voted, vote)
+        if vote.staged and not difference and not self.actor.ledger.complete_record(self.view.number):
+            standing = self._put_on_record(vote.staged, len(before) + 1)
+        if vote.staged != standing:
+            self._clear_away(self._sink.place(self._attempt, nonce, self._env))
+        if difference and not self._is_shown():
+            raise self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{self._new_code()}")
+        return standing
+
+    def _restaged(self, gone: RowsGone) -> tuple[str, Vote]:
+        try:
+            report = stage_try(self.actor, self._opened, [self.name])
+        except Corrupt as error:
+            raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
+        for warning in report.warnings:
+            log.warning("%s", warning)
+        return report.nonce, vote_of(self._opened, self.name, report, self._env)
+
+    def _put_on_record(self, staged: Staged, number: int) -> Staged:
+        self._env.reached("restaged.put")
+        standing = self.actor.ledger.put_restaged(
+            RestagedRecord(
+                txn_id=self._opened.txn_id,
+                sink=self.name,
+                number=number,
+                staged=staged,
+                at=self.actor.now(),
+                writer=self.actor.writer,
+            )
+        )
+        self._env.reached("restaged.landed")
+        log.info("epoch %s: for sink %s, %s stands in", self.view.number, self.name, standing.staged.place)
+        return standing.staged
+
+    def _clear_away(self, place: str) -> None:
+        """A place that no record names, so that nobody has published it."""
+        with tolerated(f"clearing {place} away"):
+            self._sink.discard(self._attempt, place, self._env, published=False)
+
+    def _is_shown(self) -> bool:
+        """Whether somebody else's commit of this transaction has landed."""
+        return agree(self._sink.last_committed(self._opened.txn.pipeline, self._env), self._opened.txn)
+
+    def _broken(self, gone: RowsGone, why: str) -> Corrupt:
+        txn = self._opened.txn
+        return Corrupt(
+            f"{gone.what} {why}",
+            remedy=f"restore the files from a backup, or put back what has changed, and clear the commit task; if "
+            f"neither is possible, `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} --why …` lets the "
+            "epoch be completed without this sink's rows. Nothing was changed.",
+            sink=self.name,
+            **where(txn),
+        )
+
+    def _new_code(self) -> str:
+        then, now = self._opened.code, self.actor.pipeline.transform.digest
+        return " The transform's code has changed since the epoch was opened." if then != now else ""
+
+    # -- of what ------------------------------------------------------------------------------------------------
+
+    @property
+    def _opened(self) -> OpenRecord:
+        return self.view.opened
+
+    @property
+    def _voted(self) -> Staged:
+        assert self.view.decision
+        voted = self.view.decision.votes[self.name].staged
+        assert voted, "VOTE_COMMIT always has staged"
+        return voted
+
+    @property
+    def _sink(self) -> Sink:
+        return from_spec(self._opened.sinks[self.name].spec)
+
+    @property
+    def _attempt(self) -> SinkAttempt:
+        return SinkAttempt.of(self._opened, self.name)
+
+    @property
+    def _env(self) -> Environment:
+        return self.actor.env
+
+
+def _difference(promised: Staged, vote: Vote) -> str | None:
+    """How what was staged again differs; None if it has the promised digest."""
+    if vote.staged is None:
+        return vote.reason
+    if vote.staged.digest == promised.digest:
+        return None
+    if (vote.staged.rows, vote.staged.files) != (promised.rows, promised.files):
+        return f"{vote.staged.rows} rows in {vote.staged.files} files, not {promised.rows} in {promised.files}"
+    return "as many rows and files, but with other sizes, statistics or columns, or for another table"

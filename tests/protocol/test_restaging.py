@@ -1,0 +1,326 @@
+"""Staged files vanish after the decision: the epoch is staged again, and still shown exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.errors import Corrupt, EpochError
+from airflow_epochs.protocol import State
+from airflow_epochs.testing import Crash, MemorySpark, Observed
+from airflow_epochs.testing.environment import MemoryEpoch
+from airflow_epochs.testing.world import Row
+from scenario import BOTH, Scenario, crashes, in_doubt, moments, newest, observed_run, run
+
+SINKS = [("orders",), BOTH]
+
+RECOVERIES: dict[str, int] = {"the same run, cleared": 1, "another run": 2}
+
+
+def vacuum(scenario: Scenario) -> None:
+    """Every place loses its files, but those of which a table shows the rows."""
+    for place in list(scenario.world.places):
+        scenario.world.vacuum(place)
+
+
+def unobserved(scenario: Scenario, act: Callable[[], object]) -> Callable[[], None]:
+    """``act`` as somebody else's step, which the observer of the first does not see."""
+
+    def call() -> None:
+        observer = scenario.world.observer
+        scenario.world.observe(lambda moment: None)
+        try:
+            act()
+        finally:
+            scenario.world.observe(observer)
+
+    return call
+
+
+@dataclass
+class VacuumThen:
+    """Files vanish as soon as the decision stands; then ``after`` sees all further moments."""
+
+    scenario: Scenario
+    after: Observed
+    vacuumed: bool = False
+
+    def __call__(self, moment: str) -> None:
+        if self.vacuumed:
+            self.after(moment)
+        elif moment == "decision.landed":
+            self.vacuumed = True
+            vacuum(self.scenario)
+
+
+def restaging_run(scenario: Scenario, observed: Observed) -> EpochError | None:
+    """Run 1, in which the rows of every sink must be staged again."""
+    return observed_run(scenario, 1, VacuumThen(scenario, observed))
+
+
+def restaging_moments(sinks: tuple[str, ...]) -> list[str]:
+    observed = Observed()
+    assert restaging_run(Scenario(sinks), observed) is None
+    return observed.seen
+
+
+def finished(scenario: Scenario) -> None:
+    """At rest: every record shown once, nothing left behind, and the lost places cleared away."""
+    scenario.settle()
+    scenario.check_every_row()
+
+
+def test_the_phases_of_staging_again_come_in_this_order() -> None:
+    assert [moment for moment in restaging_moments(("orders",)) if " " not in moment] == [
+        "commit.orders",
+        "restage.orders",
+        "stage.start",
+        "stage.done",
+        "restaged.put",
+        "restaged.landed",
+        "committed.orders",
+        "complete.put",
+        "complete.landed",
+    ]
+
+
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+def test_files_that_vanish_at_any_moment_after_the_decision_cost_no_epoch(sinks: tuple[str, ...]) -> None:
+    seen = moments(sinks)
+    for at in range(seen.index("decision.landed"), len(seen)):
+        scenario = Scenario(sinks)
+        act = unobserved(scenario, lambda s=scenario: vacuum(s))
+        assert observed_run(scenario, 1, Observed(at=at, then=act)) is None
+        assert scenario.ledger.newest_complete() == 1
+        scenario.check_every_row()
+        finished(scenario)
+
+
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+def test_only_the_sink_whose_files_are_gone_is_staged_again_and_its_receipt_names_the_place(
+    sinks: tuple[str, ...],
+) -> None:
+    scenario = Scenario(sinks)
+    in_doubt(scenario)
+    view = newest(scenario)
+    assert view.decision
+    voted = view.decision.votes["orders"].staged
+    assert voted
+    scenario.world.vacuum(voted.place)
+    spark = MemorySpark()
+    coordinator = scenario.coordinator(spark=spark)
+    for sink in sinks:
+        coordinator.commit(run(1), sink)
+    assert [set(job.args["sinks"]) for job in spark.jobs] == [{"orders"}]
+    (again,) = scenario.ledger.restaged(1, "orders")
+    receipts = scenario.ledger.view(1).receipts
+    assert again.staged.place == receipts["orders"].place != voted.place
+    assert again.staged.digest == voted.digest
+    coordinator.complete(run(1))
+    assert scenario.world.place(voted.place) is None
+    finished(scenario)
+
+
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+@pytest.mark.parametrize("gone_again", [False, True], ids=["files stay", "files vanish again"])
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_a_crash_at_any_moment_of_staging_again_leaves_exactly_one_epoch(
+    sinks: tuple[str, ...], gone_again: bool, recovery: str
+) -> None:
+    for at in range(len(restaging_moments(sinks))):
+        scenario = Scenario(sinks)
+        assert crashes(lambda s=scenario, n=at: restaging_run(s, Observed(at=n)))
+        if gone_again:
+            vacuum(scenario)
+        assert scenario.airflow_run(run(RECOVERIES[recovery])) is None
+        assert scenario.ledger.newest_complete() == 1
+        finished(scenario)
+
+
+def commit_all(scenario: Scenario) -> None:
+    for sink in scenario.sinks:
+        scenario.coordinator().commit(run(1), sink)
+
+
+def die_on_record(scenario: Scenario) -> None:
+    """Another actor stages again, and dies once that is on record."""
+
+    def observer(moment: str) -> None:
+        if moment == "restaged.landed":
+            raise Crash(moment)
+
+    assert crashes(lambda: scenario.coordinator(observer=observer).commit(run(1), "orders"))
+
+
+OTHERS: dict[str, Callable[[Scenario], object]] = {
+    "commits": commit_all,
+    "is a whole run": lambda scenario: scenario.airflow_run(run(2)),
+    "is two whole runs": lambda scenario: (
+        scenario.airflow_run(run(2)),
+        scenario.produce(2),
+        scenario.airflow_run(run(3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+@pytest.mark.parametrize("keep_epochs", [1000, 0], ids=["kept", "pruned at once"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_process_that_is_overtaken_at_any_moment_of_staging_again_changes_nothing(
+    sinks: tuple[str, ...], keep_epochs: int, other: str
+) -> None:
+    for at in range(len(restaging_moments(sinks))):
+        scenario = Scenario(sinks, keep_epochs)
+        shown: list[object] = []
+
+        def act(scenario: Scenario = scenario, shown: list[object] = shown) -> None:
+            OTHERS[other](scenario)
+            shown.append(dict(scenario.world.tables))
+
+        error = restaging_run(scenario, Observed(at=at, then=unobserved(scenario, act)))
+        assert not isinstance(error, Corrupt), "a late process is no reason to call a human"
+        assert scenario.world.tables == shown[0]
+        scenario.check_every_row()
+        if keep_epochs:
+            finished(scenario)
+
+
+def test_of_two_that_stage_again_the_second_obeys_the_first_and_clears_its_own_place_away() -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+
+    def observer(moment: str) -> None:
+        if moment == "restaged.put":
+            die_on_record(scenario)
+
+    scenario.coordinator(observer=observer).commit(run(1), "orders")
+    (record,) = scenario.ledger.restaged(1, "orders")
+    assert scenario.ledger.view(1).receipts["orders"].place == record.staged.place
+    assert len(scenario.world.places) == 2, "the lost place and the one on record"
+    finished(scenario)
+
+
+def test_a_lost_place_that_is_published_after_all_is_the_one_that_is_kept() -> None:
+    """A late committer has read the ledger before anything stood in, and the files were restored from a backup."""
+    scenario = Scenario()
+    in_doubt(scenario)
+    (lost,) = scenario.world.places.items()
+
+    def meanwhile() -> None:
+        vacuum(scenario)
+        die_on_record(scenario)
+        scenario.world.places[lost[0]] = lost[1]
+
+    late = scenario.coordinator()
+    act = unobserved(scenario, meanwhile)
+    scenario.world.observe(lambda moment: act() if moment.startswith("before publish") else None)
+    late.commit(run(1), "orders")
+    scenario.world.observe(lambda moment: None)
+    assert [commit.place for commit in scenario.world.tables["orders"]] == [lost[0]]
+    assert scenario.ledger.view(1).receipts["orders"].place == lost[0]
+    scenario.coordinator().complete(run(1))
+    assert set(scenario.world.places) == {lost[0]}
+    finished(scenario)
+
+
+# -- what cannot be had again ---------------------------------------------------------------------------------------
+
+
+def fewer(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
+    return batch[1:]
+
+
+def other_values(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
+    return [row._replace(value=(epoch.seed, index)) for index, row in enumerate(batch)]
+
+
+def broken(batch: list[Row], epoch: MemoryEpoch) -> dict[str, str]:
+    return {"orders": "column 'id' is gone"}
+
+
+@pytest.mark.parametrize(
+    ("transform", "why"),
+    [
+        (fewer, "9 rows in 1 files, not 10 in 1"),
+        (other_values, "as many rows and files, but"),
+        (broken, "column 'id' is gone"),
+    ],
+)
+def test_rows_that_come_out_differently_are_refused_and_nothing_is_changed(
+    transform: Callable[..., object], why: str
+) -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+    before = facts(scenario)
+    for task in (lambda c: c.commit(run(1), "orders"), lambda c: c.open(run(2))):
+        with pytest.raises(Corrupt) as caught:
+            task(scenario.coordinator(spark=MemorySpark(transform)))  # type: ignore[arg-type]
+        assert why in caught.value.what
+        assert "airflow epochs waive orders 1 orders" in caught.value.remedy
+        assert facts(scenario) == before
+    scenario.coordinator().commit(run(1), "orders")  # the transform was put back
+    finished(scenario)
+
+
+def facts(scenario: Scenario) -> tuple[object, ...]:
+    """What is decided, shown and staged; the notes about tries are no facts."""
+    records = {key: value for key, value in scenario.world.store.values.items() if "/epochs/" in key}
+    decided = {key: value for key, value in records.items() if ".try." not in key}
+    return dict(scenario.world.tables), dict(scenario.world.places), decided
+
+
+def test_input_that_is_gone_too_is_named_with_its_offsets() -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+    scenario.world.expire("orders", 0, before=2)
+    before = facts(scenario)
+    with pytest.raises(Corrupt, match=r"are gone. They cannot be staged again: orders-0: offsets \[0, 2\) are gone"):
+        scenario.coordinator().commit(run(1), "orders")
+    assert facts(scenario) == before
+    assert newest(scenario).state is State.IN_DOUBT
+
+
+def test_a_failing_spark_leaves_the_epoch_in_doubt_and_the_next_try_goes_on() -> None:
+    def fails(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
+        raise ValueError("no memory left")
+
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+    with pytest.raises(EpochError, match="no memory left"):
+        scenario.coordinator(spark=MemorySpark(fails)).commit(run(1), "orders")
+    assert newest(scenario).state is State.IN_DOUBT
+    spark = MemorySpark()
+    scenario.coordinator(spark=spark).commit(run(1), "orders")
+    assert len(spark.stopped) == 2, "both tries of this sink may still be running"
+    finished(scenario)
+
+
+def test_staging_one_sink_again_does_not_stop_what_runs_for_another() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    vacuum(scenario)
+    spark = MemorySpark()
+    other: Coordinator = scenario.coordinator(spark=spark)
+    act = unobserved(scenario, lambda: other.commit(run(1), "audit"))
+    scenario.coordinator(observer=lambda m: act() if m == "stage.start" else None).commit(run(1), "orders")
+    assert spark.stopped == []
+    finished(scenario)
+
+
+def test_a_record_that_stands_in_for_other_rows_is_never_obeyed() -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+    die_on_record(scenario)
+    (record,) = scenario.ledger.restaged(1, "orders")
+    other = replace(record, number=2, staged=replace(record.staged, digest="of other rows"))
+    scenario.ledger.put_restaged(other)
+    with pytest.raises(Corrupt, match="not what the decision promises"):
+        scenario.coordinator().commit(run(1), "orders")
