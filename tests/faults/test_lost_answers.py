@@ -13,7 +13,7 @@ from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Fault, FaultyStore
 from cells import fired
 from faults_history import finished
-from faults_process import fail
+from faults_process import fail, refuse
 from faults_steps import DECIDED, STEPS
 from faults_world import DiskWorld, versions
 
@@ -72,10 +72,6 @@ def test_a_global_abort_whose_acknowledgement_is_lost_is_written_once(world: Dis
     assert decision and decision.decision is DecisionKind.GLOBAL_ABORT
     assert world.run(2) is None
     fired("F6", 14, finished(world, left))
-
-
-def refuse() -> None:
-    raise NotApplied("Spark failed.", remedy="clear the task.")
 
 
 @pytest.mark.parametrize(("phase", "step"), [("delta.commit.after#1", 9), ("delta.commit.after#2", 11)])
@@ -150,8 +146,7 @@ READ_ERROR = Path("/proc/self/mem")
 
 @pytest.mark.parametrize("record", ["pipeline.json", "complete.json", "open.json", "decision.json", "receipt.json"])
 def test_a_record_that_cannot_be_read_is_not_taken_for_a_missing_one(world: DiskWorld, record: str) -> None:
-    world.run(2, world.coordinator({"complete.put": fail_and_stay}))
-    left = world.left()
+    left = world.crash_at("complete.put")
     path = max(world.records.rglob(f"*{record}"))
     kept = path.rename(world.folder / "kept")
     path.symlink_to(READ_ERROR)
@@ -164,7 +159,3 @@ def test_a_record_that_cannot_be_read_is_not_taken_for_a_missing_one(world: Disk
     kept.rename(path)
     assert world.run(3) is None
     fired("F11", 12, finished(world, left))
-
-
-def fail_and_stay() -> None:
-    raise OutcomeUnknown("No answer.", remedy="clear the task.")

@@ -105,7 +105,7 @@ class DiskSpark:
         claims = {}
         for name, plan in job.args["sinks"].items():
             self.reached(f"staging.{name}")
-            claims[name] = {"place": stage_with_deltalake(plan, data).place, "rows": len(data)}
+            claims[name] = {"place": stage_with_deltalake(plan, _fitted(data, plan)).place, "rows": len(data)}
             self.reached(f"staged.{name}")
         return {"sinks": claims, "metrics": {"rows_in": len(data)}}
 
@@ -114,6 +114,14 @@ class DiskSpark:
 
     def stop(self, session: JsonDict) -> None:
         """A session of this Spark ends with its process."""
+
+
+def _fitted(data: pa.Table, plan: JsonDict) -> pa.Table:
+    """With nulls in the columns that the target has got since."""
+    for field in (plan["schema"] or {"fields": []})["fields"]:
+        if field["name"] not in data.column_names:
+            data = data.append_column(field["name"], pa.nulls(len(data), pa.string()))
+    return data
 
 
 def _read(options: dict[str, str]) -> pa.Table:

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from faults_world import Action, DiskWorld, abort, airflow_run
+from airflow_epochs.errors import NotApplied
+from faults_world import Action, DiskWorld, airflow_run
 
 DEADLINE_S = 60.0
 _PRELOADED = [
@@ -48,6 +49,11 @@ def kill() -> None:
 def stop() -> None:
     """SIGSTOP: what follows happens when somebody wakes it."""
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def refuse() -> None:
+    """Spark fails."""
+    raise NotApplied("Spark failed.", remedy="clear the task.")
 
 
 def fail() -> None:
@@ -124,12 +130,7 @@ def _run(answer: Connection, world: DiskWorld, number: int, at: dict[str, Action
     if before:
         before()
     coordinator = world.coordinator(at)
-    error: Exception | None = None
-    try:
-        error = airflow_run(coordinator, world.run_of(number))
-    except Exception as other:  # Airflow calls a task red whatever it raised
-        abort(coordinator, world.run_of(number))
-        error = other
+    error = airflow_run(coordinator, world.run_of(number))
     phases = tuple(getattr(coordinator.env, "phases", ()))
     answer.send(Ended(type(error).__name__ if error else None, str(error or ""), phases))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
@@ -21,7 +22,7 @@ from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import OpenRecord, Run, TransactionId
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.store import LocalStore, Store
-from airflow_epochs.testing import run_epoch
+from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
 from cells import Outcome
 from faults_disk import DiskSpark, FileSource, Row
@@ -111,9 +112,15 @@ class DiskWorld:
     def _clock(self) -> datetime:
         return datetime.fromtimestamp(datetime.now(timezone.utc).timestamp() + self.clock_skew_s, timezone.utc)
 
-    def run(self, number: int, coordinator: Coordinator | None = None) -> EpochError | None:
+    def run(self, number: int, coordinator: Coordinator | None = None) -> Exception | None:
         """An Airflow run, or one that was cleared as a whole; the error that made it red, if any."""
         return airflow_run(coordinator or self.coordinator(), self.run_of(number))
+
+    def crash_at(self, phase: str, number: int = 2, at: Mapping[str, Action] | None = None) -> Left:
+        """A run that ends at a phase without one more effect; what it leaves."""
+        with pytest.raises(Crash):
+            self.run(number, self.coordinator({phase: crash, **(at or {})}))
+        return self.left()
 
     def run_of(self, number: int) -> Run:
         return Run(self.dag_id, f"run {number}")
@@ -165,16 +172,21 @@ def start(world: DiskWorld) -> DiskWorld:
     return world
 
 
-def airflow_run(coordinator: Coordinator, run: Run) -> EpochError | None:
+def airflow_run(coordinator: Coordinator, run: Run) -> Exception | None:
     """All tasks in order; ``abort`` after a failure. NoNewData is a skip: the run is green."""
     try:
         run_epoch(coordinator, run)
     except NoNewData:
         return None
-    except EpochError as error:
+    except Exception as error:  # Airflow calls a task red whatever it raised
         abort(coordinator, run)
         return error
     return None
+
+
+def crash() -> None:
+    """The process of the test itself ends a task here, without one more effect."""
+    raise Crash
 
 
 def abort(coordinator: Coordinator, run: Run) -> None:
