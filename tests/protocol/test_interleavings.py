@@ -121,8 +121,8 @@ class Model:
         steps += [committing(number, sink) for sink in self.scenario.sinks]
         return self.actor(name, *steps, completing(number), abort=number)
 
-    def explore(self, *actors: Actor) -> Exploration:
-        exploration = Exploration(self.world, list(actors), self.invariant)
+    def explore(self, *actors: Actor, lost_answers: int = 1) -> Exploration:
+        exploration = Exploration(self.world, list(actors), self.invariant, lost_answers)
         exploration.run()
         exploration.check_worlds()
         print(

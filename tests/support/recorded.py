@@ -70,7 +70,7 @@ class Recorder:
     observations: list[Observation] = field(default_factory=list)
 
     def __call__(self, moment: str) -> None:
-        if not moment.startswith("after "):
+        if not moment.startswith("after ") or "/probe/" in moment:
             return
         copy = copy_of_ledger(self.world.store, PIPELINE)
         self.copies.append(copy)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.testing import DictStore, MemoryWorld, Place
 from airflow_epochs.testing.world import TableCommit
 
@@ -40,6 +41,16 @@ class Effect:
         if self.method == "store.list":
             return any(place.startswith(f"{self.place}/") for place in written)
         return self.place in written
+
+    @property
+    def lost(self) -> Exception:
+        """What the caller sees if the effect happens and its answer is lost."""
+        what = f"the answer to {self} was lost"
+        if self.method == "publish":
+            return OutcomeUnknown(what, remedy="look at the table.")
+        if self.method == "stage":
+            return NotApplied(what, remedy="stage again.")
+        return OSError(what)
 
     def is_settled(self, now: Snapshot) -> bool:
         """The answer is the same whenever it is given, and nobody else notices."""

@@ -4,7 +4,8 @@ An actor is a sequence of tasks, and a task is a deterministic function of what 
 reads and effects so far. So its next step needs no thread: run it again from its start, answer what was answered
 before, and stop it at the first question without an answer. Steps are cached per task and history; worlds and
 actors together make a state, and each state is visited once. An actor that is never scheduled again has crashed:
-every world is also checked as the one in which everybody died.
+every world is also checked as the one in which everybody died. An effect may also happen without its caller being
+told, as often in a schedule as ``lost_answers`` says.
 
 Reads whose answer no other actor will change are taken at once: when they happen makes no difference to anybody.
 Effects are never hurried, so that every world that can be reached is reached.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import NamedTuple
 from unittest.mock import patch
 
 from scheduled_world import Answer, Effect, ScheduledWorld, Script, Snapshot, Suspended
@@ -110,7 +112,11 @@ def drawn_ids(name: str) -> Iterator[None]:
         yield
 
 
-State = tuple[Snapshot, tuple[Node, ...]]
+class State(NamedTuple):
+    now: Snapshot
+    nodes: tuple[Node, ...]
+    lost: int = 0
+    """How many answers were lost on the way."""
 
 
 @dataclass
@@ -119,6 +125,7 @@ class Exploration:
 
     Attributes:
         invariant: Called once per distinct world, loaded with it; may change it, as recoveries do.
+        lost_answers: How many effects of a schedule may lose their acknowledgement, any ones.
         states, transitions, worlds: How much was seen.
         schedules: The number of different complete schedules that the explored graph stands for.
     """
@@ -126,6 +133,7 @@ class Exploration:
     world: ScheduledWorld
     actors: list[Actor]
     invariant: Callable[[], None]
+    lost_answers: int = 0
     states: int = 0
     transitions: int = 0
     schedules: int = 0
@@ -141,7 +149,7 @@ class Exploration:
     def run(self) -> None:
         now = self._snapshot()
         nodes = tuple(actor.start(self.world, lambda node: None) for actor in self.actors)
-        self.schedules = self._explore(self._onward((now, nodes)))
+        self.schedules = self._explore(self._onward(State(now, nodes)))
 
     def _explore(self, first: State) -> int:
         """Depth first, without recursion; the number of schedules from ``first`` to an end."""
@@ -163,23 +171,29 @@ class Exploration:
 
     def _successors(self, state: State) -> list[State]:
         found = []
-        for index, node in enumerate(state[1]):
-            if not node.asks:
-                continue
-            step = f"{self.actors[index].name}: {node.asks}"
+        for index, loses in self._choices(state):
+            step = f"{self.actors[index].name}: {state.nodes[index].asks}{' (answer lost)' if loses else ''}"
             try:
-                after = self._onward(self._step(state, index))
+                after = self._onward(self._step(state, index, loses))
             except Exception as error:
                 raise AssertionError(f"{error}\n{self._schedule(state)}\n{step}\n…") from error
             self._came_from.setdefault(after, (state, step))
             found.append(after)
         return found
 
+    def _choices(self, state: State) -> Iterator[tuple[int, bool]]:
+        """Who may go next, and whether the answer is lost."""
+        for index, node in enumerate(state.nodes):
+            if node.asks:
+                yield index, False
+                if state.lost < self.lost_answers and node.asks.writes(state.now):
+                    yield index, True
+
     def _onward(self, state: State) -> State:
         """The state after all steps that can be taken first."""
         index = 0
-        while index < len(state[1]):
-            if self._unnoticed(state[0], state[1][index], state[1], index):
+        while index < len(state.nodes):
+            if self._unnoticed(state.now, state.nodes[index], state.nodes, index):
                 state, index = self._step(state, index), 0
             else:
                 index += 1
@@ -218,13 +232,13 @@ class Exploration:
             self._alone[before, asking] = written
         return written
 
-    def _step(self, state: State, index: int) -> State:
-        nodes = state[1]
-        now, node = self._asked(state[0], index, nodes[index], lambda s, n: self._unnoticed(s, n, nodes, index))
-        return now, (*nodes[:index], node, *nodes[index + 1 :])
+    def _step(self, state: State, index: int, loses: bool = False) -> State:
+        nodes = state.nodes
+        now, node = self._asked(state.now, index, nodes[index], lambda s, n: self._unnoticed(s, n, nodes, index), loses)
+        return State(now, (*nodes[:index], node, *nodes[index + 1 :]), state.lost + loses)
 
     def _asked(
-        self, now: Snapshot, index: int, node: Node, goes_on: Callable[[Snapshot, Node], bool]
+        self, now: Snapshot, index: int, node: Node, goes_on: Callable[[Snapshot, Node], bool], loses: bool = False
     ) -> tuple[Snapshot, Node]:
         """The world and the actor after its step, and after those that follow as long as ``goes_on`` says."""
 
@@ -236,6 +250,9 @@ class Exploration:
             return answer
 
         now, answer = self._performed(now, node)
+        if loses:
+            assert node.asks
+            answer = Answer(error=node.asks.lost)
         node = self.actors[index].advance(self.world, node, answer, live)
         return now, node
 
@@ -271,10 +288,10 @@ class Exploration:
         """Every world that any schedule passes through, as the one in which everybody died."""
         checked: set[Snapshot] = set()
         for state in list(self._came_from):
-            if state[0] in checked:
+            if state.now in checked:
                 continue
-            checked.add(state[0])
-            self._load(state[0])
+            checked.add(state.now)
+            self._load(state.now)
             self._loaded = None  # the invariant may change the world
             try:
                 self.invariant()

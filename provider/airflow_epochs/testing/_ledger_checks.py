@@ -55,11 +55,10 @@ def _shown(history: History) -> Iterator[tuple[str, str | Marker, LedgerFacts]]:
         for commit in commits:
             yield f"Sink {sink} shows", commit, history.facts
     for number, seen in enumerate(history.observations):
-        facts = LedgerFacts.of(seen.ledger) if seen.ledger is not None else None
         for sink, state in seen.sinks.items():
             for commit in state.commits or ():
-                if facts:
-                    yield f"Reader {number} saw in sink {sink}", commit, facts
+                if seen.facts:
+                    yield f"Reader {number} saw in sink {sink}", commit, seen.facts
 
 
 def aborted_visible(history: History) -> Iterator[Violation]:

@@ -90,6 +90,10 @@ class Observation:
     ledger: LedgerCopy | None = None
     balance: int | None = None
 
+    @cached_property
+    def facts(self) -> LedgerFacts | None:
+        return None if self.ledger is None else LedgerFacts.of(self.ledger)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import TypeVar
 
 from airflow_epochs.codec import decode
 from airflow_epochs.model import (
@@ -18,9 +19,17 @@ from airflow_epochs.model import (
     WaivedRecord,
 )
 
+R = TypeVar("R")
+
 _EPOCH = re.compile(r"epochs/(\d{20})/(.+)\.json")
 _ATTEMPT = re.compile(r"(\d{10})\.(open|decision|try\.[0-9a-f]+)")
 _SINK = re.compile(r"(.+)\.(receipt|waived)")
+
+
+@lru_cache(maxsize=8192)
+def _decoded(value: bytes, kind: type[R]) -> R:
+    """Copies of one ledger share almost all of their records."""
+    return decode(value, kind)
 
 
 def newest_complete_of(copy: Mapping[str, bytes]) -> int:
@@ -61,22 +70,22 @@ class LedgerFacts:
 
     def _take(self, epoch: int, what: str, value: bytes) -> None:
         if what == "complete":
-            self.complete[epoch] = decode(value, CompleteRecord)
+            self.complete[epoch] = _decoded(value, CompleteRecord)
         elif match := _ATTEMPT.fullmatch(what):
             self._take_attempt((epoch, int(match[1])), match[2], value)
         elif match := _SINK.fullmatch(what):
             if match[2] == "receipt":
-                self.receipts[epoch, match[1]] = decode(value, Receipt)
+                self.receipts[epoch, match[1]] = _decoded(value, Receipt)
             else:
-                self.waived[epoch, match[1]] = decode(value, WaivedRecord)
+                self.waived[epoch, match[1]] = _decoded(value, WaivedRecord)
 
     def _take_attempt(self, attempt: tuple[int, int], what: str, value: bytes) -> None:
         if what == "open":
-            self.opens[attempt] = decode(value, OpenRecord)
+            self.opens[attempt] = _decoded(value, OpenRecord)
         elif what == "decision":
-            self.decisions[attempt] = decode(value, DecisionRecord)
+            self.decisions[attempt] = _decoded(value, DecisionRecord)
         else:
-            self.tries.append(decode(value, TryRecord))
+            self.tries.append(_decoded(value, TryRecord))
 
     @property
     def newest_complete(self) -> int:
