@@ -16,6 +16,7 @@ from airflow_epochs.storage import Files
 
 NOTE = "airflow_epochs"
 """Our key in ``userMetadata``."""
+_NOTED = {"app", "txn", "committer", "table_id"}
 _VERSION = re.compile(r"(\d{20})\.json")
 _RESTAGE = "Clear the stage task: it stages into a fresh place."
 
@@ -84,6 +85,13 @@ def read_staging(files: Files, place: str) -> Staging | None:
         return None
     if versions != list(range(len(versions))):
         raise _unusable(place, "its log has gaps")
+    try:
+        return _replayed(files, place, versions)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unusable(place, f"its log is damaged ({error!r})") from error
+
+
+def _replayed(files: Files, place: str, versions: list[int]) -> Staging | None:
     replay = _Replay(place)
     for version in versions:
         for action in _actions(files, place, version):
@@ -140,8 +148,12 @@ class _Replay:
             return None
         if len(self.notes) > 1:
             raise _unusable(self.place, "more than one append was committed there")
+        if missing := _NOTED - self.notes[0].keys():
+            raise _unusable(self.place, f"the note in its log lacks {', '.join(sorted(missing))}")
         files = tuple(sorted(self.files.values(), key=lambda file: file.path))
         shape = TableShape.of_actions(self.protocol, self.metadata)
+        if not all({"name", "type"} <= field.keys() for field in shape.schema["fields"]):
+            raise _unusable(self.place, "its schema is damaged")
         return Staging(place=self.place, version=version, shape=shape, files=files, note=self.notes[0])
 
 

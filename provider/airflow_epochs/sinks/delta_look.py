@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 from airflow_epochs.model import JsonDict, Marker
 from airflow_epochs.sinks.delta_log import actions_of, log_entry
@@ -42,10 +43,13 @@ class Anchor:
         return {"version": self.version, "digest": self.digest, "marker": marker}
 
     @classmethod
-    def from_json(cls, value: JsonDict | None) -> Anchor | None:
-        if value is None:
+    def from_json(cls, value: Any) -> Anchor | None:
+        """None also for what is no anchor: a look through deltalake tells as much."""
+        try:
+            marker = Marker(*value["marker"]) if value["marker"] else None
+            return cls(value["version"], value["digest"], marker)
+        except (KeyError, TypeError):
             return None
-        return cls(value["version"], value["digest"], Marker(*value["marker"]) if value["marker"] else None)
 
 
 @dataclass(frozen=True)
