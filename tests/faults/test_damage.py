@@ -9,12 +9,14 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.layout import run_key
-from airflow_epochs.model import DecisionKind
+from airflow_epochs.model import DecisionKind, StagedClaim
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import SinkAttempt
 from cells import fired
 from faults_history import finished
 from faults_process import refuse
 from faults_steps import STEPS
-from faults_world import DiskWorld
+from faults_world import DiskEnvironment, DiskWorld
 
 Damage = Callable[[Path], None]
 
@@ -148,3 +150,23 @@ def test_a_staged_file_damaged_before_the_vote_is_a_vote_abort(world: DiskWorld,
     assert decision.votes["orders"].reason and decision.votes["audit"].reason is None
     assert world.run(2) is None
     fired(FAULTS[damage], STEPS["stage.done"], finished(world, left))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_whatever_bit_of_a_staging_log_flips_the_vote_answers_and_never_promises_other_files(
+    world: DiskWorld, version: int
+) -> None:
+    world.crash_at("stage.done")
+    opened = world.ledger.view(2).opened
+    path = staged_file(world, f"_delta_log/*{version}.json")
+    claim = StagedClaim(place=str(path.parents[1]))
+    sink, attempt = from_spec(opened.sinks["orders"].spec), SinkAttempt.of(opened, "orders")
+    sound, votes = path.read_bytes(), []
+    for position in range(0, len(sound), 5):
+        path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
+        votes.append(sink.vote(attempt, claim, DiskEnvironment()))
+    promised = [vote.staged for vote in votes if vote.staged]
+    assert {(staged.files, staged.bytes) for staged in promised} == {
+        (1, staged_file(world, "*.parquet").stat().st_size)
+    }
+    assert len(promised) < len(votes) / 2
