@@ -17,12 +17,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.coordinator import Coordinator, Pipeline
 from airflow_epochs.environment import Connection, SparkRunner
-from airflow_epochs.errors import EpochError, NoNewData
+from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import Run
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.transform_files import find_transform
+from cells import fired
 from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
@@ -83,7 +84,7 @@ class Lab:
             producer.produce(self.topic, value=text, partition=number % 2)
         assert producer.flush(30) == 0
 
-    def task(self, die_at: str | None = None) -> Coordinator:
+    def task(self, die_at: str | None = None, app: str = "orders.py") -> Coordinator:
         """What one task process makes."""
         return Coordinator(
             pipeline=Pipeline(
@@ -94,7 +95,7 @@ class Lab:
                     DeltaSink("orders", str(self.folder / "orders"), partition_by=["day"]),
                     DeltaSink("rejected", str(self.folder / "rejected")),
                 ),
-                transform=find_transform("orders.py:orders", [SPARK_APPS]),
+                transform=find_transform(f"{app}:orders", [SPARK_APPS]),
             ),
             ledger=Ledger(LocalStore(self.folder / "ledger"), "orders"),
             env=Env(self.connections, die_at),
@@ -114,6 +115,10 @@ class Lab:
     def require_exactly_once(self, records: int) -> None:
         found = sorted((partition, offset) for _, partition, offset in self.rows())
         assert found == sorted((number % 2, number // 2) for number in range(records))
+
+    def staged_files(self, sink: str = "*") -> list[Path]:
+        """Every data file below a table's staging folder; once committed, they are the table's own."""
+        return list(self.folder.glob(f"{sink}/epochs/**/*.parquet"))
 
     def staging_left(self) -> list[Path]:
         return list(self.folder.glob("*/epochs/*/*/_delta_log"))
@@ -165,8 +170,7 @@ def test_a_schema_that_does_not_match_is_a_vote_abort_that_names_the_column_and_
     text = (SPARK_APPS / "orders.py").read_text()
     app.write_text(text.replace('good.select("order.*"', 'good.select(F.lit(1).alias("extra"), "order.*"'))
     lab.produce(20)
-    task = lab.task()
-    object.__setattr__(task.pipeline, "transform", find_transform(f"{app}:orders", []))
+    task = lab.task(app=str(app))
     task.open(Run("dag", "r2"))
     report = task.stage(Run("dag", "r2")).stage
     with pytest.raises(EpochError, match="extra"):
@@ -174,3 +178,80 @@ def test_a_schema_that_does_not_match_is_a_vote_abort_that_names_the_column_and_
     assert lab.rows() == before
     run_epoch(lab.task(), Run("dag", "r3"))
     assert len(lab.rows()) == 40
+
+
+def in_doubt(lab: Lab, run: str, app: str = "orders.py") -> None:
+    with pytest.raises(Crash):
+        run_epoch(lab.task(die_at="decision.landed", app=app), Run("dag", run))
+
+
+def test_staged_files_that_are_gone_after_the_decision_are_staged_again_with_the_same_digest(lab: Lab) -> None:
+    lab.produce(40)
+    in_doubt(lab, "r1")
+    for file in lab.staged_files():
+        file.unlink()
+    for sink in ("orders", "rejected"):
+        lab.task().commit(Run("dag", "r1"), sink)
+    done = lab.task().complete(Run("dag", "r1"))
+    decision = lab.task().ledger.decision_record(1, 1)
+    for sink, receipt in done.receipts.items():
+        (again,) = lab.task().ledger.restaged(1, sink)
+        voted = decision.votes[sink].staged if decision else None
+        assert voted and voted.digest == again.staged.digest
+        assert voted.place != again.staged.place == receipt.place
+    lab.require_exactly_once(40)
+    assert lab.staging_left() == []
+    assert len(list(lab.folder.glob("*/epochs/*/*"))) == 2, "the lost places are cleared away"
+    fired("F19", 8, "C")
+
+
+def test_vacuum_at_0_hours_after_the_decision_takes_the_staged_files_and_the_next_run_stages_them_again(
+    lab: Lab, connect: ConnectServer
+) -> None:
+    lab.produce(40)
+    run_epoch(lab.task(), Run("dag", "r1"))
+    committed = set(lab.staged_files("orders"))
+    lab.produce(40)
+    in_doubt(lab, "r2")
+    assert set(lab.staged_files("orders")) > committed
+    vacuum_at_0_hours(lab.folder / "orders", connect)
+    assert set(lab.staged_files("orders")) == committed
+    with pytest.raises(NoNewData):
+        lab.task().open(Run("dag", "r3"))
+    assert lab.task().newest_complete().txn.epoch == 2
+    assert [len(lab.task().ledger.restaged(2, sink)) for sink in ("orders", "rejected")] == [1, 0]
+    found = sorted((partition, offset) for _, partition, offset in lab.rows())
+    assert found == [(partition, offset) for partition in (0, 1) for offset in range(40)]
+    assert lab.staging_left() == []
+    fired("F19", 8, "C")
+
+
+def vacuum_at_0_hours(table: Path, connect: ConnectServer) -> None:
+    session = connect.session()
+    try:
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here.
+        session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+        session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+    finally:
+        session.stop()
+
+
+def test_a_transform_that_is_not_deterministic_cannot_be_staged_again_and_nothing_is_changed(
+    lab: Lab, tmp_path: Path
+) -> None:
+    app = tmp_path / "orders.py"
+    text = (SPARK_APPS / "orders.py").read_text()
+    app.write_text(text.replace('good.select("order.*"', 'good.select(F.rand().alias("luck"), "order.*"'))
+    lab.produce(40)
+    in_doubt(lab, "r1", str(app))
+    for file in lab.staged_files():
+        file.unlink()
+    before = sorted(lab.folder.glob("orders/**/*"))
+    with pytest.raises(Corrupt, match="not the promised ones: as many rows and files, but with other") as caught:
+        lab.task(app=str(app)).commit(Run("dag", "r1"), "orders")
+    assert "airflow epochs waive orders 1 orders" in caught.value.remedy
+    assert sorted(lab.folder.glob("orders/**/*")) == before
+    assert lab.task().ledger.view(1).receipts == {}
+    assert lab.task().ledger.restaged(1, "orders") == []
+    fired("F19", 8, "X")
