@@ -159,7 +159,7 @@ def test_whatever_bit_of_a_staging_log_flips_the_vote_answers_and_never_promises
     world.crash_at("stage.done")
     opened = world.ledger.view(2).opened
     path = staged_file(world, f"_delta_log/*{version}.json")
-    claim = StagedClaim(place=str(path.parents[1]))
+    claim = StagedClaim(place=str(path.parents[1]), rows=5)
     sink, attempt = from_spec(opened.sinks["orders"].spec), SinkAttempt.of(opened, "orders")
     sound, votes = path.read_bytes(), []
     for position in range(0, len(sound), 5):
@@ -169,4 +169,4 @@ def test_whatever_bit_of_a_staging_log_flips_the_vote_answers_and_never_promises
     assert {(staged.files, staged.bytes) for staged in promised} == {
         (1, staged_file(world, "*.parquet").stat().st_size)
     }
-    assert len(promised) < len(votes) / 2
+    assert 0 < len(promised) < len(votes)

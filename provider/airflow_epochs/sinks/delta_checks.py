@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta_log import Staging, checked_stats
+from airflow_epochs.sinks.delta_log import Staging, checked_stats, rows_of
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.spark import delta_schema
 from airflow_epochs.storage import Files
@@ -31,6 +31,16 @@ def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: 
             remedy=_RESTAGE,
         )
     return staging
+
+
+def require_rows(staging: Staging, counted: int | None) -> None:
+    """The log has as many rows as Spark counted on their way into it: files may be missing from a damaged log."""
+    found = sum(map(rows_of, staging.files))
+    if counted is not None and found != counted:
+        raise Refused(
+            f"{counted} rows were written to {staging.place}, its log has {found}.",
+            remedy=_RESTAGE,
+        )
 
 
 def require_files(files: Files, staging: Staging) -> None:

@@ -105,16 +105,18 @@ class DeltaParticipant:
         if claim.problem:
             return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
         try:
-            staged = self._checked(attempt, claim.place)
+            staged = self._checked(attempt, claim)
         except Refused as refused:
             return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what} What to do: {refused.remedy}")
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
 
-    def _checked(self, attempt: SinkAttempt, place: str) -> Staged:
+    def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
+        place = claim.place
         where = self._where_of(place, attempt)
         files, relative = where.files, where.relative(place)
         staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
         delta_checks.require_sound_actions(staging)
+        delta_checks.require_rows(staging, claim.rows)
         delta_checks.require_files(files, staging)
         self._require_promisable(self._target(where), attempt, staging)
         delta_checks.require_store(files, self._folder(attempt))
