@@ -152,7 +152,8 @@ class _Replay:
             raise _unusable(self.place, f"the note in its log lacks {', '.join(sorted(missing))}")
         files = tuple(sorted(self.files.values(), key=lambda file: file.path))
         shape = TableShape.of_actions(self.protocol, self.metadata)
-        if not all({"name", "type"} <= field.keys() for field in shape.schema["fields"]):
+        fields = shape.schema["fields"] if shape.schema["type"] == "struct" else [{}]
+        if not all({"name", "type"} <= field.keys() for field in fields):
             raise _unusable(self.place, "its schema is damaged")
         return Staging(place=self.place, version=version, shape=shape, files=files, note=self.notes[0])
 
