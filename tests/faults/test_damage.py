@@ -152,6 +152,33 @@ def test_a_staged_file_damaged_before_the_vote_is_a_vote_abort(world: DiskWorld,
     fired(FAULTS[damage], STEPS["stage.done"], finished(world, left))
 
 
+@pytest.mark.parametrize(("pattern", "damage"), [each for each in STAGED if each != ("*.parquet", flip_last)])
+def test_a_staged_file_damaged_after_the_decision_is_staged_again(
+    world: DiskWorld, pattern: str, damage: Damage
+) -> None:
+    left = world.crash_at("decision.landed")
+    damage(staged_file(world, pattern))
+    assert world.run(2) is None
+    fired(FAULTS[damage], STEPS["decision.landed"], finished(world, left))
+
+
+def test_a_staging_log_that_was_changed_after_the_decision_is_refused_until_it_is_restored(world: DiskWorld) -> None:
+    left = world.crash_at("decision.landed")
+    path = staged_file(world, "_delta_log/*1.json")
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b'numRecords\\":5', b'numRecords\\":4'))
+    assert path.read_bytes() != sound
+    for number in (2, 3):
+        error = world.run(number)
+        assert isinstance(error, Corrupt), error
+        assert "the staging table was changed" in error.what
+        assert len(world.rows("orders")) == 4
+    path.write_bytes(sound)
+    assert world.run(2) is None
+    finished(world, left)
+    fired("F10", STEPS["decision.landed"], "X")
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_whatever_bit_of_a_staging_log_flips_the_vote_answers_and_never_promises_other_files(
     world: DiskWorld, version: int
