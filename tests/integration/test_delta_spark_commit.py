@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
+from cells import fired
 from delta_world import (
     SparkOn,
     World,
@@ -191,6 +192,29 @@ def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, wor
     assert made.metadata().partition_columns == ["p"]
     assert made.metadata().configuration.get("delta.appendOnly") == "true"
     assert sink.last_committed("orders", world) == Marker.of(txn)
+
+
+def test_rows_for_spark_that_vanish_after_the_vote_are_staged_again_and_both_places_are_cleared_away(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    sink = DeltaSink("bronze", table, commit="spark")
+    attempt = attempt_of(transaction(1))
+    lost = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(5), world), world))
+    for file in Path(lost.place).glob("**/*.parquet"):
+        file.unlink()
+    with pytest.raises(RowsGone):
+        sink.commit(attempt, lost, world)
+    again = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(5), world), world))
+    assert (again.digest, again.place != lost.place) == (lost.digest, True)
+    receipt = sink.commit(attempt, again, world)
+    assert receipt.place == again.place
+    assert sink.commit(attempt, lost, world) == receipt
+    for place in (lost.place, again.place):
+        sink.discard(attempt, place, world, published=place == receipt.place)
+        assert not Path(place).exists()
+    assert ids(session, table) == [0, 1, 2, 3, 4]
+    fired("F19", 8, "C")
 
 
 def test_an_answer_of_spark_that_is_lost_is_found_again(session: Any, world: World, table: str) -> None:
