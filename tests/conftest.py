@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 import airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
+from explored import summary
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars, fetch
 from stack.s3 import S3Server
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how much the exhaustive models have seen."""
+    if line := summary(terminalreporter.getreports("passed")):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
