@@ -1,0 +1,73 @@
+"""Ledgers and tables as an earlier version left them, each in one file; the root they lie at is left open.
+
+Records carry absolute places and a checksum: putting a root in means computing the checksum anew, which this module
+does on its own, so that the format of records is pinned by something else than the code that writes it.
+
+``python tests/support/faults_golden.py`` with pytest's ``pythonpath`` on PYTHONPATH records what the version at
+hand leaves. Files of released versions are never recorded again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+from faults_world import DiskWorld, start
+
+FOLDER = Path(__file__).parents[1] / "faults" / "golden"
+FORMAT = 1
+PHASES = ("stage.done", "decision.landed", "commit.audit", "complete.put")
+"""Where the old version stopped, in its second epoch."""
+_ROOT = "@ROOT@"
+_LEDGER = "ledger/"
+
+
+def golden(phase: str) -> Path:
+    return FOLDER / f"format-{FORMAT}.{phase}.json"
+
+
+def record(phase: str) -> None:
+    """Write the golden file of one phase."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        start(DiskWorld(root)).crash_at(phase)
+        files = {str(p.relative_to(root)): _packed(p, root) for p in sorted(root.rglob("*")) if p.is_file()}
+    golden(phase).write_text(json.dumps(files, indent=1) + "\n")
+
+
+def _packed(path: Path, root: Path) -> str | list[str]:
+    """Text as it is; other bytes as lines of Base64."""
+    value = path.read_bytes()
+    if path.suffix == ".parquet":
+        text = base64.b64encode(value).decode()
+        return [text[start : start + 120] for start in range(0, len(text), 120)]
+    return value.decode().replace(str(root), _ROOT)
+
+
+def unpack(phase: str, root: Path) -> DiskWorld:
+    """Put the files of a golden file below ``root``."""
+    for name, packed in json.loads(golden(phase).read_text()).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(packed, list):
+            path.write_bytes(base64.b64decode("".join(packed)))
+        else:
+            value = packed.replace(_ROOT, str(root)).encode()
+            path.write_bytes(signed(value) if name.startswith(_LEDGER) else value)
+    return DiskWorld(root)
+
+
+def signed(value: bytes) -> bytes:
+    """A record whose content was changed, with the checksum that belongs to it now."""
+    head, body = value[:29], b"{" + value[29:]
+    assert head.startswith(b'{"sha256":"') and head.endswith(b'",')
+    return b'{"sha256":"' + hashlib.sha256(body).hexdigest()[:16].encode() + b'",' + body[1:]
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for each in PHASES:
+        record(each)
