@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.environment import Environment, SparkJob, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
@@ -87,17 +87,20 @@ class FileSource:
 class DiskSpark:
     """Stages as the plan says, into real Delta tables, sink after sink. ``reached`` sees each of its steps.
 
-    Every other job is one that it does not know: the answer does not arrive.
+    Every other job is for real Spark, ``elsewhere``; where there is none, no answer arrives.
     """
 
-    def __init__(self, reached: Callable[[str], None] = lambda phase: None) -> None:
+    def __init__(self, reached: Callable[[str], None], elsewhere: SparkRunner | None = None) -> None:
         self.reached = reached
+        self.elsewhere = elsewhere
         self.staged: list[JsonDict] = []
 
     def new_session(self) -> JsonDict:
         return {"kind": "disk"}
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if job.kind != "stage" and self.elsewhere:
+            return self.elsewhere.run(job, session)
         if job.kind != "stage":
             raise NotApplied(f"There is no Spark here for {job.kind}.", remedy="start one.")
         self.staged.append(job.args)

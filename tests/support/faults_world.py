@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection
+from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import EpochError, NoNewData, Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import OpenRecord, Run, TransactionId
@@ -34,10 +34,10 @@ Action = Callable[[], None]
 class DiskEnvironment:
     """No connections; Spark that only stages; ``at`` says what happens at a phase, or at its n-th time: ``phase#n``."""
 
-    def __init__(self, at: Mapping[str, Action] | None = None) -> None:
+    def __init__(self, at: Mapping[str, Action] | None = None, spark: SparkRunner | None = None) -> None:
         self.at = dict(at or {})
         self.phases: list[str] = []
-        self.spark = DiskSpark(self.reached)
+        self.spark = DiskSpark(self.reached, spark)
 
     def connection(self, conn_id: str) -> Connection:
         raise Refused(f"There is no connection {conn_id!r}.", remedy="use none.")
@@ -94,7 +94,9 @@ class DiskWorld:
     def table(self, sink: str) -> Path:
         return self.folder / sink
 
-    def coordinator(self, at: Mapping[str, Action] | None = None, store: Store | None = None) -> Coordinator:
+    def coordinator(
+        self, at: Mapping[str, Action] | None = None, store: Store | None = None, spark: SparkRunner | None = None
+    ) -> Coordinator:
         """What one task process makes."""
         return Coordinator(
             pipeline=Pipeline(
@@ -105,7 +107,7 @@ class DiskWorld:
                 transform=Transform(path="disk.py", function="keep_all"),
             ),
             ledger=Ledger(store or LocalStore(self.ledger_root), self.name),
-            env=DiskEnvironment(at),
+            env=DiskEnvironment(at, spark),
             clock=self._clock,
         )
 
