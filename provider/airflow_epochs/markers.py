@@ -16,6 +16,14 @@ def require_marker(sink: Sink, expected: TransactionId | None, pipeline: str, en
         raise _disagreement(sink, found, _describe(expected), pipeline)
 
 
+def shows(sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment) -> bool:
+    """Whether the sink shows ``txn`` by now; False if still ``previous``. Raises Corrupt if it is neither."""
+    found = sink.last_committed(txn.pipeline, env)
+    if agree(found, txn) or agree(found, previous):
+        return agree(found, txn)
+    raise _disagreement(sink, found, f"{_describe(previous)} or {_describe(txn)}", txn.pipeline)
+
+
 def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
     """The sinks that show nothing of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
 

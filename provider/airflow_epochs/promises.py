@@ -21,7 +21,7 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, RowsGone, tolerated
 from airflow_epochs.ledger import EpochView
-from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, Vote, agree
+from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, Vote
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
 from airflow_epochs.staging import stage_try, stop_earlier_tries, vote_of
@@ -82,8 +82,6 @@ class Promise:
         standing = before[-1].staged if before else self._voted
         if standing != lost or self._is_shown():
             return standing
-        pipeline = self._opened.txn.pipeline
-        markers.require_marker(self._sink, self._attempt.previous, pipeline, self._env)
         self._env.reached(f"restage.{self.name}")
         stop_earlier_tries(self.actor, self.view.number, self.name)
         nonce, vote = self._restaged(gone)
@@ -128,7 +126,7 @@ class Promise:
 
     def _is_shown(self) -> bool:
         """Whether somebody else's commit of this transaction has landed."""
-        return agree(self._sink.last_committed(self._opened.txn.pipeline, self._env), self._opened.txn)
+        return markers.shows(self._sink, self._opened.txn, self._attempt.previous, self._env)
 
     def _broken(self, gone: RowsGone, why: str) -> Corrupt:
         txn = self._opened.txn

@@ -31,7 +31,7 @@ class Effect:
 
     def writes(self, now: Snapshot) -> frozenset[str]:
         """The places that it may change."""
-        changes = self.method in ("store.delete", "stage", "discard", "publish")
+        changes = self.method in ("store.delete", "stage", "discard", "publish", "vacuum")
         if self.method == "store.put_if_absent":
             changes = self.args[0] not in now.store
         return frozenset([self.place]) if changes else frozenset()
@@ -130,6 +130,9 @@ class ScheduledWorld(MemoryWorld):
 
     def discard(self, name: str, *, published: bool) -> None:
         self.ask("discard", name, published)
+
+    def vacuum(self, name: str) -> None:
+        self.ask("vacuum", name)
 
     def ask(self, method: str, *args: object) -> object:
         effect = Effect(method, args)
