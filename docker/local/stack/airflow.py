@@ -82,6 +82,8 @@ class AirflowStack(Server):
             "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db?timeout=60"},
             # the gap between two tasks is this long; the default of 1 s would be most of a small epoch
             "scheduler": {"scheduler_idle_sleep_time": "0.1"},
+            # a task that failed, or skipped itself, may be heard of so late; the default is 5 s
+            "workers": {"min_heartbeat_interval": "1"},
             "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "30"},
             "logging": {"base_log_folder": str(self.folder / "logs")},
             "usage_data_collection": {"enabled": "False"},

@@ -1,0 +1,40 @@
+"""One running stack for all end-to-end tests: the example DAGs and one that fails when told to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orders_demo.watch import Watch
+from running_stack import EPOCH_RECORDS_MAX, ORDERS, RunningStack, wait_for
+from stack.jars import Jars
+from stack.whole import PROJECT, Stack
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[RunningStack]:
+    """A stack whose ``orders`` DAG has taken the first 9,000 orders, in epochs of at most 4,000."""
+    folder = tmp_path_factory.mktemp("stack")
+    # a cleared run waits for the active one, which waits for new orders
+    env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(folder / "troubles")}
+    (folder / "troubles").mkdir()
+    with Stack(folder, jars, dags=project(folder), env=env) as stack:
+        state = stack.state
+        running = RunningStack(stack, Watch(state.airflow, state.bootstrap, state.ledger), [])
+        running.produce(ORDERS, seed=1)
+        wait_for(running.watch.consumed)
+        yield running
+
+
+def project(folder: Path) -> Path:
+    """The examples and ``troubled`` as a user's project would have them; returns its folder of DAGs."""
+    dags, apps = folder / "project" / "dags", folder / "project" / "spark_apps"
+    shutil.copytree(PROJECT / "dags", dags)
+    shutil.copytree(PROJECT / "spark_apps", apps)
+    ours = Path(__file__).parent / "project"
+    shutil.copy(ours / "troubled.py", dags)
+    shutil.copy(ours / "troubled_transform.py", apps / "troubled.py")
+    return dags
