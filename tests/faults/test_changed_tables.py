@@ -122,6 +122,26 @@ def of_orders(snapshot: dict[str, str]) -> dict[str, str]:
     return {path: digest for path, digest in snapshot.items() if "/orders/" in path}
 
 
+def test_a_table_replaced_within_its_own_log_keeps_its_markers_and_is_not_written_to_all_the_same(
+    world: DiskWorld,
+) -> None:
+    left, table = world.crash_at("decision.landed"), str(world.table("orders"))
+    schema = DeltaTable(table).schema()
+    kept = shutil.copytree(table, f"{table}.kept")
+    DeltaTable.create(table, schema, mode="overwrite")
+    version = DeltaTable(table).version()
+    for number in (2, 3):
+        error = world.run(number)
+        assert isinstance(error, Corrupt)
+        assert "was replaced after the decision" in error.what
+        assert DeltaTable(table).version() == version
+    shutil.rmtree(table)
+    Path(kept).rename(table)
+    assert world.run(2) is None
+    finished(world, left)
+    fired("F14", DECIDED, "X")
+
+
 def test_a_promise_that_cannot_be_kept_any_more_can_be_waived_and_the_pipeline_goes_on(world: DiskWorld) -> None:
     left, table = world.crash_at("decision.landed"), world.table("orders")
     shutil.rmtree(table)

@@ -71,7 +71,8 @@ def test_a_constraint_added_after_the_decision_is_kept_by_inserting_through_spar
 ) -> None:
     left = world.crash_at("decision.landed")
     session.sql(f"ALTER TABLE {table_of(world)} ADD CONSTRAINT positive CHECK (offset >= 0)").collect()
-    assert world.run(2, world.coordinator(spark=SparkOn(session))) is None
+    spark: Any = SparkOn(session)
+    assert world.run(2, world.coordinator(spark=spark)) is None
     assert committers(world)[-1] == "spark"
     fired("F14", STEPS["decision.landed"], finished(world, left))
 
@@ -89,7 +90,7 @@ def test_a_commit_through_spark_that_is_cut_is_found_and_not_repeated(
     world: DiskWorld, session: Any, phase: str
 ) -> None:
     through_spark = replace(world, sink_options={"commit": "spark"})
-    spark = SparkOn(session)
+    spark: Any = SparkOn(session)
     with pytest.raises(Crash):
         through_spark.run(2, through_spark.coordinator({phase: crash}, spark=spark))
     left = world.left()
