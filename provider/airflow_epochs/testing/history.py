@@ -125,7 +125,7 @@ class Rest:
 
 class Act(str, Enum):
     LOST = "lost"
-    """A call about ``about`` ended without a known outcome."""
+    """A write of ``about`` ended without a known outcome."""
     LOOKED = "looked"
     """``about`` was read, or put-if-absent gave its answer."""
     DECIDED = "decided"

@@ -1,0 +1,252 @@
+"""Deliberate defects, each an exact replacement in the package, and the tests of the model that must notice it.
+
+A text that is not found exactly once makes the gate fail: a mutation that went stale proves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Edit = tuple[str, str, str]
+"""File below the package, text, replacement."""
+
+
+class Mutation(NamedTuple):
+    """A defect. ``tests``: what pytest is given; at least one of them must fail."""
+
+    name: str
+    edits: list[Edit]
+    tests: list[str]
+
+
+MATRIX = "tests/protocol/test_matrix.py"
+INTERLEAVED = "tests/protocol/test_interleavings.py"
+ZOMBIES = "tests/protocol/test_zombies.py"
+RESTORED = "tests/protocol/test_restored_ledger.py"
+PROTOCOL = "tests/protocol/test_protocol.py"
+CRASHES = "tests/protocol/test_crashes.py"
+STRANGERS = "tests/protocol/test_strangers.py"
+
+MUTATIONS = [
+    Mutation(
+        "the fence is dropped: a run goes on with another run's attempt",
+        [("actor.py", "if view.open.run != run:", "if False:")],
+        [STRANGERS],
+    ),
+    Mutation(
+        "the fence is dropped: who loses the put of an open record goes on with the winner's",
+        [("opening.py", "if standing.writer != record.writer:", "if False:")],
+        [ZOMBIES],
+    ),
+    Mutation(
+        "put-if-absent is dropped: a record overwrites the one before",
+        [
+            (
+                "ledger.py",
+                "if self._store.put_if_absent(self._key(key), value):",
+                "self._store.delete(self._key(key))\n"
+                "                if self._store.put_if_absent(self._key(key), value):",
+            )
+        ],
+        [INTERLEAVED, "-k", "vote_and_the_abort"],
+    ),
+    Mutation(
+        "the loser of a put does not obey the winner",
+        [
+            (
+                "ledger.py",
+                "if standing := self._get(key, type(record)):\n                    return standing",
+                "if self._get(key, type(record)):\n                    return record",
+            )
+        ],
+        [ZOMBIES],
+    ),
+    Mutation(
+        "<= for ==: a sink that is behind is taken for one that is where it should be",
+        [("model.py", "return found.epoch == expected.epoch and", "return found.epoch <= expected.epoch or")],
+        [RESTORED],
+    ),
+    Mutation(
+        "> for >=: a sink that shows the very epoch that is undecided goes unnoticed",
+        [("markers.py", "found.epoch >= opened.txn.epoch", "found.epoch > opened.txn.epoch")],
+        [RESTORED],
+    ),
+    Mutation(
+        "staged files are deleted when the outcome of a commit is unknown",
+        [
+            (
+                "promises.py",
+                "        with self.actor.unless_overtaken(self.view):\n"
+                "            return self._sink.commit(self._attempt, staged, self._env)\n",
+                "        try:\n"
+                "            return self._sink.commit(self._attempt, staged, self._env)\n"
+                "        except Exception:\n"
+                "            self._clear_away(staged.place)\n"
+                "            raise\n",
+            )
+        ],
+        [MATRIX, "-k", "answer_to_a_commit"],
+    ),
+    Mutation(
+        "the receipt is recorded before the commit",
+        [
+            (
+                "coordinator.py",
+                "        receipt = Promise(self, view, sink).keep()\n",
+                "        promise = Promise(self, view, sink)\n"
+                "        staged = promise.staged()\n"
+                "        self.ledger.put_receipt(\n"
+                "            Receipt(txn_id=view.opened.txn_id, sink=sink, rows=staged.rows, files=staged.files,\n"
+                "                    bytes=staged.bytes, version=None, committed_at=self.now())\n"
+                "        )\n"
+                "        receipt = promise.keep()\n",
+            )
+        ],
+        [CRASHES],
+    ),
+    Mutation(
+        "a sink commits without reading what was decided",
+        [
+            (
+                "coordinator.py",
+                "if view.state is not State.IN_DOUBT:\n            raise",
+                "if view.decision is None:\n            raise",
+            ),
+            (
+                "coordinator.py",
+                "        assert view.decision and view.decision.decision is DecisionKind.GLOBAL_COMMIT\n",
+                "",
+            ),
+        ],
+        [STRANGERS],
+    ),
+    Mutation(
+        "a try of staging uses the place of the one before",
+        [("staging.py", "nonce, session = actor.draw_nonce(),", "nonce, session = opened.txn.nonce,")],
+        [STRANGERS],
+    ),
+    Mutation(
+        "the transaction id is not compared: the epoch's number is enough",
+        [("model.py", " and found.token in (None, expected.token)", "")],
+        [RESTORED],
+    ),
+    Mutation(
+        "what is staged for another transaction is voted on",
+        [("coordinator.py", "if report is None or report.txn_id != opened.txn_id:", "if report is None:")],
+        [STRANGERS],
+    ),
+    Mutation(
+        "transaction ids are made of numbers alone",
+        [
+            (
+                "opening.py",
+                "TransactionId(actor.pipeline.name, epoch, 1, actor.draw_nonce())",
+                'TransactionId(actor.pipeline.name, epoch, 1, "0" * 32)',
+            )
+        ],
+        [STRANGERS],
+    ),
+    Mutation(
+        "clean-up by a pattern: a table's own files are deleted",
+        [("cleanup.py", "published=place in published", "published=False")],
+        [MATRIX, "-k", "process_is_killed"],
+    ),
+    Mutation(
+        "clean-up by a pattern over epochs: the places of all of them are swept",
+        [
+            (
+                "ledger.py",
+                'keys = [key for key in self._list(epoch_folder(number)) if ".try." in key]',
+                'keys = [key for key in self._list("epochs") if ".try." in key]',
+            )
+        ],
+        [MATRIX, "-k", "process_is_killed"],
+    ),
+    Mutation(
+        "clean-up of an aborted attempt takes the next one's places, too",
+        [("cleanup.py", "if record.txn_id == opened.txn_id:", "if True:")],
+        [INTERLEAVED, "-k", "not_cleaned_up or abort"],
+    ),
+    Mutation(
+        "complete.json is pruned",
+        [("ledger.py", " if key != complete_key(number)]\n", "]\n")],
+        [ZOMBIES, "-k", "pruned"],
+    ),
+    Mutation(
+        "the second attempt plans its ranges anew",
+        [
+            (
+                "opening.py",
+                "            last,\n            txn_id=str(again),",
+                "            last,\n"
+                "            ranges=actor.pipeline.source.plan(None, Limits(), actor.env).ranges,\n"
+                "            txn_id=str(again),",
+            )
+        ],
+        [STRANGERS],
+    ),
+    Mutation(
+        "the second attempt draws a new seed",
+        [
+            (
+                "opening.py",
+                "            last,\n            txn_id=str(again),",
+                "            last,\n            seed=last.seed + 1,\n            txn_id=str(again),",
+            )
+        ],
+        [CRASHES],
+    ),
+    Mutation(
+        "an undecided attempt is skipped, not aborted",
+        [
+            (
+                "coordinator.py",
+                '                self._presume_abort(view, run, f"found undecided by {run}")\n',
+                "                return reopen(self, view, run)\n",
+            )
+        ],
+        [CRASHES],
+    ),
+    Mutation(
+        "one vote is enough",
+        [("protocol.py", "if sinks and all(", "if sinks and any(")],
+        [PROTOCOL],
+    ),
+    Mutation(
+        "an epoch in doubt may still be aborted",
+        [
+            (
+                "protocol.py",
+                "State.IN_DOUBT: {Acknowledge: State.IN_DOUBT,",
+                "State.IN_DOUBT: {GlobalAbort: State.ABORTED, Acknowledge: State.IN_DOUBT,",
+            )
+        ],
+        [PROTOCOL],
+    ),
+    Mutation(
+        "an epoch is completed without all receipts",
+        [
+            (
+                "coordinator.py",
+                "missing = sorted(view.epoch.unacknowledged) if",
+                "missing = [] if",
+            )
+        ],
+        [STRANGERS],
+    ),
+    Mutation(
+        "complete.json is not read first",
+        [("ledger.py", "        if complete:\n            return EpochView(number=number, complete=complete)\n", "")],
+        [ZOMBIES],
+    ),
+    Mutation(
+        "markers are not looked at before an epoch is opened",
+        [("markers.py", "    if not agree(found, expected):\n        raise", "    if False:\n        raise")],
+        [RESTORED],
+    ),
+    Mutation(
+        "what was staged again need not be what was promised",
+        [("promises.py", "    if vote.staged.digest == promised.digest:\n", "    if vote.staged.digest:\n")],
+        ["tests/protocol", "-k", "restag or again"],
+    ),
+]

@@ -1,0 +1,75 @@
+"""The mutation gate: every deliberate defect is noticed by the exhaustive model or the random schedules."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mutations import MUTATIONS, Edit, Mutation
+
+import airflow_epochs
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(airflow_epochs.__file__).parent
+
+TESTS_FAILED = 1
+"""pytest's exit code; 2 and more mean that a test could not even be collected or run."""
+
+
+def mutated(folder: Path, edits: list[Edit]) -> Path:
+    """A copy of the package with the defect, in a folder to be put first on the path."""
+    copy = folder / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text, replacement in edits:
+        source = (copy / name).read_text()
+        assert source.count(text) == 1, f"{name} has {source.count(text)} times, not once:\n{text}"
+        (copy / name).write_text(source.replace(text, replacement))
+    return folder
+
+
+def outcome(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """pytest on the package in ``folder``, up to the first failure."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--noconftest", "--tb=line", "--show-capture=no"]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "EPOCHS_CELLS": str(folder / "cells"),
+        "EPOCHS_MUTANT": str(folder),
+    }
+    environment.pop("PYTEST_ADDOPTS", None)
+    return subprocess.run([*command, *plugins, *tests], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_defect_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
+    done = outcome(mutated(tmp_path, mutation.edits), mutation.tests)
+    assert done.returncode == TESTS_FAILED, f"it survives {mutation.tests}:\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
+    assert re.search(r"^1 failed", done.stdout, re.MULTILINE), "a test must fail, not its collection"
+    assert not re.search(r"(SyntaxError|ImportError|NameError|AttributeError)", done.stdout), "the mutant is broken"
+
+
+def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path: Path) -> None:
+    """Else a mutant's death would prove nothing. The copy is what is tested, not the installed package."""
+    witness = tmp_path / "test_witness.py"
+    folder = mutated(tmp_path / "copy", [])
+    witness.write_text(
+        "import os, airflow_epochs\n"
+        "def test_the_copy_is_imported():\n"
+        "    assert airflow_epochs.__file__.startswith(os.environ['EPOCHS_MUTANT'])\n"
+    )
+    done = outcome(folder, [str(witness), "tests/protocol/test_strangers.py", "tests/protocol/test_restored_ledger.py"])
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
+    names = [mutation.name for mutation in MUTATIONS]
+    assert len(set(names)) == len(names) >= 12
+    for mutation in MUTATIONS:
+        assert mutation.tests[0].startswith(("tests/protocol", "tests/properties"))

@@ -1,0 +1,214 @@
+"""Random schedules of runs, clears, retries, zombies and faults; then the faults stop, and everything is checked.
+
+A failure prints the steps that led to it. Replay it with ``--hypothesis-seed=N`` (N is printed, and at the end of the
+session as well), or paste the ``@reproduce_failure`` line. ``EPOCHS_EXAMPLES=5000`` makes a long run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.errors import Corrupt, NoNewData
+from airflow_epochs.model import Run, StageReport
+from airflow_epochs.testing import Repeat, Rest, check
+from airflow_epochs.testing.history import copy_of_ledger
+from airflow_epochs.testing.ledger_facts import LedgerFacts
+from random_world import STEPS_MAX, Action, Process, RandomWorld, Swarm
+from recorded import PIPELINE
+
+EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "120"))
+
+SHRINK = os.environ.get("EPOCHS_SHRINK") == "1"
+"""Look for a smaller example that fails, too; that may take minutes, and the test its time limit."""
+
+SINKS = ("a", "b", "c")
+
+TASKS = ("open", "stage", "vote", *(f"commit.{sink}" for sink in SINKS), "complete", "abort")
+
+RECOVERIES_MAX = 4
+
+calls = st.one_of(st.integers(1, 40), st.just(STEPS_MAX))
+"""How far a process gets before it is stopped; or to its end."""
+
+
+class RandomSchedules(RuleBasedStateMachine):
+    """Airflow, gone mad: any task of any run at any time, stopped anywhere, woken whenever."""
+
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        self.world = RandomWorld(Swarm.drawn(Random(seed)))
+        self.sinks = SINKS[:2]
+        self.produced = self.processes = self.runs = 0
+        self.reports: dict[int, StageReport | None] = {}
+        self.asleep: list[Process] = []
+        self._produce(4)
+
+    # -- what can happen ----------------------------------------------------------------------------------------
+
+    @rule(records=st.integers(1, 4))
+    def produce(self, records: int) -> None:
+        self._produce(records)
+
+    @rule()
+    def a_new_run(self) -> None:
+        """All tasks in order; ``abort`` if one fails."""
+        self.runs += 1
+        self._airflow_run(self.runs)
+
+    @rule(tasks_done=st.integers(0, 5), calls=st.integers(1, 40))
+    def a_new_run_that_gets_stuck(self, tasks_done: int, calls: int) -> None:
+        """Some tasks in order; the next one is stopped half way."""
+        self.runs += 1
+        tasks = self._tasks()
+        for task in tasks[:tasks_done]:
+            self._sleep_unless_finished(self._process(self.runs, task), STEPS_MAX)
+        self._sleep_unless_finished(self._process(self.runs, tasks[min(tasks_done, len(tasks) - 1)]), calls)
+
+    @rule(data=st.data(), task=st.sampled_from(TASKS), calls=calls)
+    @precondition(lambda self: self.runs)
+    def a_task_is_cleared(self, data: st.DataObject, task: str, calls: int) -> None:
+        """Any task of any run, also of one that is long over; it may get stuck half way."""
+        run = data.draw(st.integers(max(1, self.runs - 2), self.runs), label="run")
+        self._sleep_unless_finished(self._process(run, task), calls)
+
+    @rule(data=st.data(), calls=calls)
+    @precondition(lambda self: self.asleep)
+    def a_zombie_wakes(self, data: st.DataObject, calls: int) -> None:
+        process = self.asleep.pop(data.draw(st.integers(0, len(self.asleep) - 1), label="zombie"))
+        self._sleep_unless_finished(process, calls)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.asleep)
+    def a_process_is_killed(self, data: st.DataObject) -> None:
+        self.asleep.pop(data.draw(st.integers(0, len(self.asleep) - 1), label="process"))
+
+    @rule(sinks=st.sets(st.sampled_from(SINKS), min_size=1))
+    def the_dag_gets_other_sinks(self, sinks: set[str]) -> None:
+        self.sinks = tuple(sorted(sinks))
+
+    @rule(data=st.data())
+    @precondition(lambda self: "vacuum" in self.world.swarm.rates and self.world.places)
+    def a_vacuum(self, data: st.DataObject) -> None:
+        """Staged files are taken away, as long as no table refers to them."""
+        self.world.vacuum(data.draw(st.sampled_from(sorted(self.world.places)), label="place"))
+
+    # -- how it happens -----------------------------------------------------------------------------------------
+
+    def _produce(self, records: int) -> None:
+        for _ in range(records):
+            self.world.produce("orders", self.produced % 2, [self.produced])
+            self.produced += 1
+
+    def _process(self, run: int, task: str) -> Process:
+        self.processes += 1
+        return Process(self.world, self.processes, f"{task} of run {run}", self.sinks, self._action(run, task))
+
+    def _action(self, number: int, task: str) -> Action:
+        run, report = Run("dag", f"run {number}"), self.reports.get(number)
+        kind, _, sink = task.partition(".")
+        actions: dict[str, Callable[[Coordinator], object]] = {
+            "open": lambda c: c.open(run),
+            "stage": lambda c: self._leave(number, c.stage(run).stage),
+            "vote": lambda c: self._leave(number, c.vote(run, report).stage),
+            "commit": lambda c: c.commit(run, sink),
+            "complete": lambda c: c.complete(run),
+            "abort": lambda c: c.abort(run, "a task failed"),
+        }
+        return actions[kind]
+
+    def _tasks(self) -> list[str]:
+        return ["open", "stage", "vote", *(f"commit.{sink}" for sink in self.sinks), "complete"]
+
+    def _leave(self, number: int, report: StageReport | None) -> None:
+        """XCom: the last writer wins, zombies included."""
+        self.reports[number] = report or self.reports.get(number)
+
+    def _sleep_unless_finished(self, process: Process, calls: int) -> None:
+        if not process.advance(calls):
+            self.asleep.append(process)
+        assert not isinstance(process.error, Corrupt), f"{process.name} calls for a human: {process.error}"
+
+    def _airflow_run(self, number: int) -> bool:
+        """Whether the run is green."""
+        for task in self._tasks():
+            process = self._process(number, task)
+            self._sleep_unless_finished(process, STEPS_MAX)
+            if isinstance(process.error, NoNewData):
+                return True
+            if process.error:
+                self._sleep_unless_finished(self._process(number, "abort"), STEPS_MAX)
+                return False
+        return True
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """The faults stop: few runs settle everything, what still sleeps changes nothing, and reruns neither."""
+        if not hasattr(self, "world"):
+            return
+        self.world.swarm.stop()
+        recoveries = self._settled()
+        zombies = [self._woken(process) for process in self.asleep]
+        repeats = [self._repeated(number) for number in range(1, self.runs + 1)]
+        self._settled()
+        history = self.world.recorder.history(
+            rest=Rest(recoveries=recoveries, recoveries_max=RECOVERIES_MAX),
+            zombies=zombies,
+            repeats=repeats,
+            trace=self.world.trace,
+        )
+        check(history).require(unknown=set() if repeats else {"I8"})
+
+    def _settled(self) -> int:
+        """How many runs it took until all was read; then one more epoch, which sweeps the one before."""
+        recoveries = 0
+        while self.world.ends("orders") != self._position() and recoveries < 10 * RECOVERIES_MAX:
+            recoveries += 1
+            self.runs += 1
+            self._airflow_run(self.runs)
+        self._produce(2)
+        self.runs += 1
+        assert self._airflow_run(self.runs), "a run without faults failed"
+        return recoveries
+
+    def _position(self) -> dict[int, int]:
+        """Up to where epochs are complete."""
+        facts = LedgerFacts.of(copy_of_ledger(self.world.store, PIPELINE))
+        newest = facts.complete.get(facts.newest_complete)
+        return {r.partition: r.end for r in newest.ranges["orders"]} if newest else {}
+
+    def _woken(self, process: Process) -> Repeat:
+        before = self._fingerprint()
+        process.advance()
+        assert not isinstance(process.error, Corrupt), f"{process.name} calls for a human: {process.error}"
+        return Repeat(what=process.name, before=before, after=self._fingerprint())
+
+    def _repeated(self, number: int) -> Repeat:
+        before = self._fingerprint()
+        self._airflow_run(number)
+        return Repeat(what=f"run {number}", before=before, after=self._fingerprint())
+
+    def _fingerprint(self) -> dict[str, Any]:
+        records = copy_of_ledger(self.world.store, PIPELINE)
+        decided = {k: v for k, v in records.items() if k.startswith("epochs/") and ".try." not in k}
+        return {**decided, **self.world.tables}
+
+
+TestRandomSchedules = RandomSchedules.TestCase
+TestRandomSchedules.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    phases=[Phase.generate, Phase.shrink] if SHRINK else [Phase.generate],
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
