@@ -1,8 +1,8 @@
 """Clearing staging places away. Staged files may be a table's files, so the rules are narrow.
 
 After GLOBAL_ABORT: exactly that attempt's places. After the epoch is complete: all places but the one that the
-sink's commit names in its receipt, and of that one what is not data. A sink without a receipt (waived), or that no
-longer knows which place it took, may have taken any that is on record for it: the decision's, or one staged again.
+sink's commit names in its receipt, and of that one what is not data. A sink that no longer knows which place it took
+took one that is on record for it: the decision's, or one staged again. A waived one may yet take any of the attempt.
 Never by a pattern over epochs, and never before the decision has been read back. Failures are logged; ``complete``
 of the next epoch sweeps again.
 """
@@ -27,8 +27,10 @@ def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:
     decision = ledger.decision_record(epoch, complete.txn.attempt)
     if not decision:  # pruned: the sweeps of this epoch are over
         return
-    published = {place for sink in decision.votes for place in _published_places(ledger, complete, decision, sink)}
-    for record in ledger.tries(epoch):
+    tries = ledger.tries(epoch)
+    decided = [record for record in tries if record.txn_id == complete.txn_id]
+    published = {place for sink in decision.votes for place in _published(ledger, complete, decision, decided, sink)}
+    for record in tries:
         opened = ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
         if opened:
             _discard_try(opened, record, opened.sinks, published, env)
@@ -52,10 +54,14 @@ def _discard_try(
             sink.discard(SinkAttempt.of(opened, name), place, env, published=place in published)
 
 
-def _published_places(ledger: Ledger, complete: CompleteRecord, decision: DecisionRecord, sink: str) -> list[str]:
-    """The places of which ``sink`` may show the rows."""
+def _published(
+    ledger: Ledger, complete: CompleteRecord, decision: DecisionRecord, tries: list[TryRecord], sink: str
+) -> list[str]:
+    """The places of which ``sink`` shows the rows, or may show them."""
     receipt = complete.receipts.get(sink)
-    if receipt and receipt.place:
+    if receipt is None:
+        return [record.places[sink] for record in tries if sink in record.places]
+    if receipt.place:
         return [receipt.place]
     voted = decision.votes[sink].staged
     again = [record.staged.place for record in ledger.restaged(complete.txn.epoch, sink)]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from airflow_epochs.coordinator import Coordinator
-from airflow_epochs.errors import Corrupt, EpochError
+from airflow_epochs.errors import Corrupt, EpochError, Fenced
+from airflow_epochs.model import Receipt, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch
@@ -225,6 +226,52 @@ def test_a_lost_place_that_is_published_after_all_is_the_one_that_is_kept() -> N
     scenario.coordinator().complete(run(1))
     assert set(scenario.world.places) == {lost[0]}
     finished(scenario)
+
+
+def test_a_sink_that_has_forgotten_which_place_it_took_keeps_the_one_that_stands_in() -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+
+    def observer(moment: str) -> None:
+        if moment == "committed.orders":
+            raise Crash(moment)
+
+    assert crashes(lambda: scenario.coordinator(observer=observer).commit(run(1), "orders"))
+    (record,) = scenario.ledger.restaged(1, "orders")
+    opened = newest(scenario).opened
+    forgotten = Receipt(
+        txn_id=opened.txn_id, sink="orders", rows=10, files=1, bytes=1, version=None, committed_at="unknown"
+    )
+    scenario.ledger.put_receipt(forgotten)
+    scenario.coordinator().complete(run(1))
+    place = scenario.world.place(record.staged.place)
+    assert place and place.files and not place.log
+    scenario.check_every_row()
+
+
+@pytest.mark.parametrize("moment", ["restage.orders", "stage.start", "stage.done", "restaged.put", "restaged.landed"])
+def test_a_waiver_in_the_midst_of_staging_again_never_costs_rows_that_are_shown(moment: str) -> None:
+    scenario = Scenario()
+    in_doubt(scenario)
+    vacuum(scenario)
+    txn = newest(scenario).opened.txn_id
+
+    def waive() -> None:
+        scenario.ledger.put_waived(WaivedRecord(txn_id=txn, sink="orders", who="me", why="gone", at="now"))
+        scenario.coordinator().complete(run(1))
+
+    act = unobserved(scenario, waive)
+    late = scenario.coordinator(observer=lambda reached: act() if reached == moment else None)
+    try:
+        late.commit(run(1), "orders")
+    except Fenced:
+        assert moment not in ("restaged.put", "restaged.landed")
+    assert bool(scenario.world.table("orders").commits) == (moment in ("restaged.put", "restaged.landed"))
+    scenario.produce(2)
+    assert scenario.airflow_run(run(2)) is None
+    shown = scenario.world.table("orders").values()
+    assert len(set(shown)) == len(shown) in (2, 12)
 
 
 # -- what cannot be had again ---------------------------------------------------------------------------------------
