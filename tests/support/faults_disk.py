@@ -104,19 +104,25 @@ class DiskSpark:
         if job.kind != "stage":
             raise NotApplied(f"There is no Spark here for {job.kind}.", remedy="start one.")
         self.staged.append(job.args)
-        data = _read(job.args["read"])
         claims = {}
         for name, plan in job.args["sinks"].items():
             self.reached(f"staging.{name}")
-            claims[name] = {"place": stage_with_deltalake(plan, _fitted(data, plan)).place, "rows": len(data)}
+            claims[name] = {"place": plan["place"], "rows": stage_sink(job.args, name)}
             self.reached(f"staged.{name}")
-        return {"sinks": claims, "metrics": {"rows_in": len(data)}}
+        return {"sinks": claims, "metrics": {"rows_in": len(_read(job.args["read"]))}}
 
     def cancel(self) -> None:
         """Nothing runs while anybody could cancel it."""
 
     def stop(self, session: JsonDict) -> None:
         """A session of this Spark ends with its process."""
+
+
+def stage_sink(args: JsonDict, name: str) -> int:
+    """Stage one sink's rows as a stage job says; how many they are."""
+    plan, data = args["sinks"][name], _read(args["read"])
+    stage_with_deltalake(plan, _fitted(data, plan))
+    return len(data)
 
 
 def _fitted(data: pa.Table, plan: JsonDict) -> pa.Table:

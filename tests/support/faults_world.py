@@ -68,6 +68,7 @@ class DiskWorld:
     sinks: tuple[str, ...] = SINKS
     sink_options: Mapping[str, object] = field(default_factory=dict)
     clock_skew_s: float = 0.0
+    keep_epochs: int = 1000
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
@@ -105,6 +106,7 @@ class DiskWorld:
                 source=self.source,
                 sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),  # type: ignore[arg-type]
                 transform=Transform(path="disk.py", function="keep_all"),
+                keep_epochs=self.keep_epochs,
             ),
             ledger=Ledger(store or LocalStore(self.ledger_root), self.name),
             env=DiskEnvironment(at, spark),
