@@ -205,7 +205,8 @@ def test_of_two_that_stage_again_the_second_obeys_the_first_and_clears_its_own_p
     finished(scenario)
 
 
-def test_a_lost_place_that_is_published_after_all_is_the_one_that_is_kept() -> None:
+@pytest.mark.parametrize("dies", [False, True], ids=["and acknowledged", "by a process that dies then"])
+def test_a_lost_place_that_is_published_after_all_is_the_one_that_is_kept(dies: bool) -> None:
     """A late committer has read the ledger before anything stood in, and the files were restored from a backup."""
     scenario = Scenario()
     in_doubt(scenario)
@@ -216,11 +217,18 @@ def test_a_lost_place_that_is_published_after_all_is_the_one_that_is_kept() -> N
         die_on_record(scenario)
         scenario.world.places[lost[0]] = lost[1]
 
-    late = scenario.coordinator()
     act = unobserved(scenario, meanwhile)
-    scenario.world.observe(lambda moment: act() if moment.startswith("before publish") else None)
-    late.commit(run(1), "orders")
+
+    def observer(moment: str) -> None:
+        if moment.startswith("before publish"):
+            act()
+        if moment == "committed.orders" and dies:
+            raise Crash(moment)
+
+    scenario.world.observe(observer)
+    assert crashes(lambda: scenario.coordinator(observer=observer).commit(run(1), "orders")) == dies
     scenario.world.observe(lambda moment: None)
+    scenario.coordinator().commit(run(1), "orders")
     assert [commit.place for commit in scenario.world.tables["orders"]] == [lost[0]]
     assert scenario.ledger.view(1).receipts["orders"].place == lost[0]
     scenario.coordinator().complete(run(1))
