@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-from deltalake import DeltaTable
-
-from airflow_epochs.model import Marker
 from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.testing.checkers import check
-from airflow_epochs.testing.history import History, Origin, Repeat, Rest, SinkState, VisibleRow
+from airflow_epochs.testing.history import History, Observation, Origin, Repeat, Rest, SinkState, VisibleRow
 from cells import Outcome
-from delta_world import log_of
+from delta_history import commits_of, places_of, referenced_by
 from faults_disk import PARTITIONS, TOPIC
 from faults_world import DiskWorld, Left
 
@@ -52,31 +47,19 @@ def history_of(world: DiskWorld, **more: Any) -> History:
         sinks={sink: _state_of(world, sink) for sink in world.sinks},
         produced={Origin(TOPIC, p, offset): text for p, offset, text in world.source.all_rows()},
         rest=Rest(recoveries=1),
-        places={place for sink in world.sinks for place in _places(world.table(sink))},
-        referenced={file for sink in world.sinks for file in _referenced(world.table(sink))},
+        places={place for sink in world.sinks for place in places_of(world.table(sink))},
+        referenced={file for sink in world.sinks for file in referenced_by(world.table(sink))},
         **more,
     )
 
 
+def observe(world: DiskWorld) -> Observation:
+    """What a reader sees now: the ledger's watermark first, then the tables, then the ledger."""
+    complete = world.ledger.newest_complete()
+    sinks = {sink: _state_of(world, sink) for sink in world.sinks}
+    return Observation(complete=complete, sinks=sinks, ledger=world.left().copy)
+
+
 def _state_of(world: DiskWorld, sink: str) -> SinkState:
     rows = [VisibleRow(TOPIC, *row) for row in world.rows(sink)]
-    return SinkState(rows=rows, commits=_commits(world.table(sink), App.of(world.name, sink)))
-
-
-def _commits(table: Path, app: App) -> list[Marker]:
-    """The epochs as the table's log has them, one by one."""
-    signed = [{a["txn"]["appId"]: a["txn"]["version"] for a in entry if "txn" in a} for entry in log_of(table)]
-    return [Marker(each[app.epoch], each.get(app.token)) for each in signed if app.epoch in each]
-
-
-def _places(table: Path) -> set[str]:
-    """Logs of staging places, and data files."""
-    logs = {str(path) for path in table.glob("epochs/*/*/_delta_log")}
-    return logs | {str(path) for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"}
-
-
-def _referenced(table: Path) -> set[str]:
-    """Files that the table consists of, and those that it once did and VACUUM has not deleted yet."""
-    logged = {str(table / unquote(a["add"]["path"])) for entry in log_of(table) for a in entry if "add" in a}
-    active = {str(Path(uri)) for uri in DeltaTable(str(table)).file_uris()}
-    return active | {path for path in logged if Path(path).exists()}
+    return SinkState(rows=rows, commits=commits_of(world.table(sink), App.of(world.name, sink)))

@@ -90,6 +90,13 @@ class TaskProcess:
         self._process.join(DEADLINE_S)
         assert self._process.exitcode == -signal.SIGKILL, self._end_of()
 
+    def kill_after(self, seconds: float) -> bool:
+        """SIGKILL at no particular step; whether it came before the end."""
+        self._process.join(seconds)
+        self._process.kill()
+        self._process.join()
+        return self._process.exitcode == -signal.SIGKILL
+
     def wait_stopped(self) -> None:
         """Wait until the process has stopped itself."""
         wait_for(lambda: self._state() in "TZX", "the process stops")
