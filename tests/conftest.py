@@ -18,8 +18,8 @@ from stack.standalone import StandaloneCluster
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell how much the exhaustive models have seen."""
-    if line := summary(terminalreporter.getreports("passed")):
+    """Tell how much the models have seen."""
+    for line in summary([*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]):
         terminalreporter.write_line(line)
 
 

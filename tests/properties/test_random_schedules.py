@@ -1,19 +1,28 @@
 """Random schedules of runs, clears, retries, zombies and faults; then the faults stop, and everything is checked.
 
-A failure prints the steps that led to it. Replay it with ``--hypothesis-seed=N`` (N is printed, and at the end of the
-session as well), or paste the ``@reproduce_failure`` line. ``EPOCHS_EXAMPLES=5000`` makes a long run.
+A failure prints the steps that led to it, and the seed stands at the end of every session: ``EPOCHS_SEED=N`` replays
+it. ``EPOCHS_EXAMPLES=5000`` makes a long run, ``EPOCHS_SHRINK=1`` looks for the shortest example that fails.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable
-from random import Random
+from random import Random, SystemRandom
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NoNewData
@@ -21,10 +30,13 @@ from airflow_epochs.model import Run, StageReport
 from airflow_epochs.testing import Repeat, Rest, check
 from airflow_epochs.testing.history import copy_of_ledger
 from airflow_epochs.testing.ledger_facts import LedgerFacts
+from explored import SCHEDULED
 from random_world import STEPS_MAX, Action, Process, RandomWorld, Swarm
 from recorded import PIPELINE
 
-EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "100"))
+
+SEED = int(os.environ.get("EPOCHS_SEED", SystemRandom().randrange(10**9)))
 
 SHRINK = os.environ.get("EPOCHS_SHRINK") == "1"
 """Look for a smaller example that fails, too; that may take minutes, and the test its time limit."""
@@ -35,16 +47,19 @@ TASKS = ("open", "stage", "vote", *(f"commit.{sink}" for sink in SINKS), "comple
 
 RECOVERIES_MAX = 4
 
-calls = st.one_of(st.integers(1, 40), st.just(STEPS_MAX))
+calls = st.one_of(st.integers(1, 20), st.just(STEPS_MAX))
 """How far a process gets before it is stopped; or to its end."""
 
 
 class RandomSchedules(RuleBasedStateMachine):
     """Airflow, gone mad: any task of any run at any time, stopped anywhere, woken whenever."""
 
-    @initialize(seed=st.integers(0, 2**32))
-    def begin(self, seed: int) -> None:
-        self.world = RandomWorld(Swarm.drawn(Random(seed)))
+    seen = Counter[str]()
+    """Over all examples: how many there were, and which faults fired how often."""
+
+    @initialize(dice=st.integers(0, 2**32))
+    def begin(self, dice: int) -> None:
+        self.world = RandomWorld(Swarm.drawn(Random(dice)))
         self.sinks = SINKS[:2]
         self.produced = self.processes = self.runs = 0
         self.reports: dict[int, StageReport | None] = {}
@@ -63,7 +78,7 @@ class RandomSchedules(RuleBasedStateMachine):
         self.runs += 1
         self._airflow_run(self.runs)
 
-    @rule(tasks_done=st.integers(0, 5), calls=st.integers(1, 40))
+    @rule(tasks_done=st.integers(0, 5), calls=st.integers(1, 20))
     def a_new_run_that_gets_stuck(self, tasks_done: int, calls: int) -> None:
         """Some tasks in order; the next one is stopped half way."""
         self.runs += 1
@@ -154,6 +169,7 @@ class RandomSchedules(RuleBasedStateMachine):
         """The faults stop: few runs settle everything, what still sleeps changes nothing, and reruns neither."""
         if not hasattr(self, "world"):
             return
+        self.seen.update(self.world.swarm.fired, examples=1, zombies=len(self.asleep), processes=self.processes)
         self.world.swarm.stop()
         recoveries = self._settled()
         zombies = [self._woken(process) for process in self.asleep]
@@ -202,8 +218,7 @@ class RandomSchedules(RuleBasedStateMachine):
         return {**decided, **self.world.tables}
 
 
-TestRandomSchedules = RandomSchedules.TestCase
-TestRandomSchedules.settings = settings(
+SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,
     deadline=None,
@@ -212,3 +227,17 @@ TestRandomSchedules.settings = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_whatever_happens_every_record_is_shown_once(part: int, record_property: Callable[[str, object], None]) -> None:
+    """In two parts, so that two processes share the work."""
+    RandomSchedules.seen.clear()
+    logging.disable()  # the tolerated failures of thousands of runs
+    try:
+        run_state_machine_as_test(seed(SEED + part)(RandomSchedules), settings=SETTINGS)
+    finally:
+        logging.disable(logging.NOTSET)
+        record_property(SCHEDULED, {"seed": SEED, **RandomSchedules.seen})
+        print(f"EPOCHS_SEED={SEED}")
+    assert RandomSchedules.seen["examples"] >= EXAMPLES

@@ -47,10 +47,14 @@ class Swarm:
 
     @classmethod
     def drawn(cls, random: Random) -> Swarm:
-        """Each kind of fault with one half's chance, each at a rate of its own."""
+        """Each kind of fault with one half's chance, each at a rate of its own.
+
+        A sink that votes against what a VACUUM made necessary to stage again breaks its promise; no run mends that.
+        """
         kinds = [kind for kind in ("lost", "refused", "down", "vote", "vacuum") if random.random() < 0.5]
         rates = {kind: random.choice([0.005, 0.03, 0.1]) for kind in kinds}
-        return cls(rates={**rates, "vote": random.choice([0.2, 0.5]) if "vote" in rates else 0.0}, random=random)
+        votes_against = "vote" in rates and "vacuum" not in rates
+        return cls(rates={**rates, "vote": random.choice([0.2, 0.5]) if votes_against else 0.0}, random=random)
 
     def of(self, effect: Effect) -> Fault | None:
         """What befalls a call."""
