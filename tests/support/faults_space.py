@@ -50,13 +50,18 @@ def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
     Where mounting is not permitted, that process is forbidden to write instead.
     """
     folder.mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
+    if not _mounted(folder):
         yield forbid_writing
         return
     try:
         yield partial(fill, folder)
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _mounted(folder: Path) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
