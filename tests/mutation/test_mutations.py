@@ -14,6 +14,8 @@ from mutations import MUTATIONS, Edit, Mutation
 
 import airflow_epochs
 
+pytestmark = pytest.mark.proof
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(airflow_epochs.__file__).parent
 

@@ -229,6 +229,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("part", [1, 2])
 def test_whatever_happens_every_record_is_shown_once(part: int, record_property: Callable[[str, object], None]) -> None:
     """In two parts, so that two processes share the work."""
