@@ -154,3 +154,23 @@ def test_one_table_restored_from_an_older_copy_is_refused_and_the_others_wait(wo
     assert world.run(81) is None
     require_exactly_once(world)
     fired("F15", RESTORED, "X")
+
+
+@pytest.mark.parametrize("hole", range(1, 6))
+def test_a_completion_record_that_is_missing_among_others_never_lets_an_epoch_be_done_twice(
+    world: DiskWorld, hole: int
+) -> None:
+    epochs(world, 2, 5)
+    path = world.records / "epochs" / f"{hole:020}" / "complete.json"
+    kept = path.read_bytes()
+    path.unlink()
+    before, rows = world.snapshot(), [world.rows(sink) for sink in world.sinks]
+    error = world.run(80)
+    assert [world.rows(sink) for sink in world.sinks] == rows
+    if error is not None:
+        assert isinstance(error, Corrupt), error
+        assert world.snapshot() == before
+        path.write_bytes(kept)
+    world.one_more_epoch()
+    assert [world.rows(sink) for sink in world.sinks] == [world.source.all_rows()] * 2
+    fired("F15", RESTORED, "X" if error else "=")
