@@ -60,7 +60,7 @@ class RandomSchedules(RuleBasedStateMachine):
     @initialize(dice=st.integers(0, 2**32))
     def begin(self, dice: int) -> None:
         self.world = RandomWorld(Swarm.drawn(Random(dice)))
-        self.sinks = SINKS[:2]
+        self.sinks: tuple[str, ...] = SINKS[:2]
         self.produced = self.processes = self.runs = 0
         self.reports: dict[int, StageReport | None] = {}
         self.asleep: list[Process] = []

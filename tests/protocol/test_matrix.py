@@ -5,6 +5,9 @@ What may come of it is said in ``scripts/fault_table.py``; what did is measured 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown
@@ -35,7 +38,7 @@ def test_a_process_is_killed_at_every_moment_of_the_row(row: int, who: int) -> N
     outcomes = set[Outcome]()
     for at in range(MOMENTS_MAX):
         world = Watched()
-        if not crashes(lambda w=world, n=at: w.observed_run(1, RowTracker(row, n))):
+        if not crashes(partial(world.observed_run, 1, RowTracker(row, at))):
             break
         before = world.facts
         world.scenario.airflow_run(run(who))
@@ -52,9 +55,9 @@ def test_a_recovery_is_killed_as_well_at_every_moment_of_the_row(row: int, who: 
     for second in ROWS:
         for at in range(MOMENTS_MAX):
             world = Watched()
-            assert crashes(lambda w=world: w.observed_run(1, RowTracker(row)))
+            assert crashes(partial(world.observed_run, 1, RowTracker(row)))
             before = world.facts
-            if not crashes(lambda w=world, r=second, n=at: w.observed_run(who, RowTracker(r, n))):
+            if not crashes(partial(world.observed_run, who, RowTracker(second, at))):
                 break
             world.settle_and_check()
             outcomes.add(came_of(before, world.facts))
@@ -79,7 +82,7 @@ def test_a_process_is_stopped_at_every_moment_of_the_row_and_wakes_after_another
             o.append(came_of(before, w.facts))
             ended.append(w.fingerprint())
 
-        tracker = RowTracker(row, at, lambda w=world, f=finish: w.nested(f))  # type: ignore[misc]
+        tracker = RowTracker(row, at, partial(world.nested, finish))
         error = world.observed_run(1, tracker)
         if not tracker.acted:
             break
@@ -181,7 +184,7 @@ def test_an_abort_is_killed_at_every_moment(who: int) -> None:
         coordinator = world.scenario.coordinator()
         coordinator.open(run(1))
         coordinator.stage(run(1))
-        if not crashes(lambda w=world, n=at: aborting(w, n)):
+        if not crashes(partial(aborting, world, at)):
             break
         before = world.facts
         world.scenario.airflow_run(run(who))
@@ -204,7 +207,7 @@ def test_an_abort_that_wakes_after_the_epoch_was_finished_changes_nothing(who: i
             assert w.scenario.airflow_run(run(who)) is None
             ended.append(w.fingerprint())
 
-        error = aborting(world, at, lambda w=world, f=finish: w.nested(f))  # type: ignore[misc]
+        error = aborting(world, at, partial(world.nested, finish))
         if not finished:
             break
         assert not isinstance(error, Corrupt)
@@ -240,7 +243,7 @@ def test_the_ledger_goes_away_while_an_abort_runs(who: int, fault: Fault) -> Non
     record("F5", 14, outcomes)
 
 
-def aborting(world: Watched, at: int, then=None) -> EpochError | None:  # type: ignore[no-untyped-def]
+def aborting(world: Watched, at: int, then: Callable[[], None] | None = None) -> EpochError | None:
     """Run 1's abort, interrupted at the ``at``-th moment."""
     tracker = RowTracker(None, at, then)
     with world.observed(tracker):

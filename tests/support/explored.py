@@ -26,7 +26,7 @@ def summary(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
     """A line about all explorations of the session, and one about all random schedules."""
     properties = [each for report in reports for each in report.user_properties]
     if seen := [value for name, value in properties if name == EXPLORED]:
-        states, steps, worlds, schedules = (sum(column) for column in zip(*seen, strict=True))  # type: ignore[arg-type]
+        states, steps, worlds, schedules = (sum(column) for column in zip(*seen, strict=True))
         yield (
             f"every schedule of two actors: {len(seen)} models, {states:,} states, {steps:,} steps, {worlds:,} worlds "
             f"in each of which both died, {schedules:.1e} schedules"

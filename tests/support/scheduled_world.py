@@ -8,7 +8,7 @@ from functools import cached_property
 
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.testing import DictStore, MemoryWorld, Place
-from airflow_epochs.testing.world import TableCommit
+from airflow_epochs.testing.world import Published, TableCommit
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ScheduledWorld(MemoryWorld):
     def marker(self, table: str, app: str) -> str | None:
         return self.ask("marker", table, app)  # type: ignore[return-value]
 
-    def publish(self, table: str, commit: TableCommit, previous: str | None) -> int:
+    def publish(self, table: str, commit: TableCommit, previous: str | None) -> Published:
         return self.ask("publish", table, commit, previous)  # type: ignore[return-value]
 
     def discard(self, name: str, *, published: bool) -> None:
@@ -145,7 +145,8 @@ class ScheduledWorld(MemoryWorld):
             return getattr(DictStore, method.removeprefix("store."))(self.store, *args)
         if method == "discard":
             name, published = args
-            return MemoryWorld.discard(self, str(name), published=bool(published))
+            MemoryWorld.discard(self, str(name), published=bool(published))
+            return None
         return getattr(MemoryWorld, method)(self, *args)
 
 
