@@ -52,7 +52,7 @@ class Swarm:
         A sink that votes against what a VACUUM made necessary to stage again breaks its promise; no run mends that.
         """
         kinds = [kind for kind in ("lost", "refused", "down", "vote", "vacuum") if random.random() < 0.5]
-        rates = {kind: random.choice([0.005, 0.03, 0.1]) for kind in kinds}
+        rates = {kind: random.choice([0.01, 0.05, 0.15]) for kind in kinds}
         votes_against = "vote" in rates and "vacuum" not in rates
         return cls(rates={**rates, "vote": random.choice([0.2, 0.5]) if votes_against else 0.0}, random=random)
 
