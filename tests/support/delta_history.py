@@ -1,0 +1,31 @@
+"""What a Delta table tells the checkers: its epochs in order, its files, its staging places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from airflow_epochs.model import Marker
+from airflow_epochs.sinks.delta_table import App
+from delta_world import log_of
+
+
+def commits_of(table: Path, app: App) -> list[Marker]:
+    """The epochs as the table's log has them, one by one."""
+    signed = [{a["txn"]["appId"]: a["txn"]["version"] for a in entry if "txn" in a} for entry in log_of(table)]
+    return [Marker(each[app.epoch], each.get(app.token)) for each in signed if app.epoch in each]
+
+
+def places_of(table: Path) -> set[str]:
+    """Logs of staging places, and data files."""
+    logs = {str(path) for path in table.glob("epochs/*/*/_delta_log")}
+    return logs | {str(path) for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"}
+
+
+def referenced_by(table: Path) -> set[str]:
+    """Files that the table consists of, and those that it once did and VACUUM has not deleted yet."""
+    logged = {str(table / unquote(a["add"]["path"])) for entry in log_of(table) for a in entry if "add" in a}
+    active = {str(Path(uri)) for uri in DeltaTable(str(table)).file_uris()}
+    return active | {path for path in logged if Path(path).exists()}
