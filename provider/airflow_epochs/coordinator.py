@@ -66,6 +66,7 @@ class Coordinator(Actor):
             view = self.ledger.view(self.ledger.newest_complete() + 1)
             with self.unless_overtaken(view):
                 if opened := self._opened_before(run) or self._open_step(view, identity, run, limits or Limits()):
+                    self._sweep(opened.txn.epoch - 1)  # whoever completed it may have died before it had
                     return opened
         raise Fenced(
             "Other runs of the pipeline keep opening and ending epochs.",
@@ -300,14 +301,17 @@ class Coordinator(Actor):
         with tolerated("committing the consumer group's offsets"):
             self.pipeline.source.acknowledge(self.pipeline.name, self.newest_complete().ranges, self.env)
         for epoch in (view.number - 1, view.number):
-            with tolerated(f"sweeping epoch {epoch}"):
-                sweep(self.ledger, epoch, self.env)
+            self._sweep(epoch)
         for sink in self.pipeline.sinks:
             if maintain := getattr(sink, "maintain", None):
                 with tolerated(f"maintaining sink {sink.name}"):
                     maintain(self.pipeline.name, view.number, self.env)
         with tolerated("pruning"):
             self.ledger.prune(view.number - self.pipeline.keep_epochs)
+
+    def _sweep(self, epoch: int) -> None:
+        with tolerated(f"sweeping epoch {epoch}"):
+            sweep(self.ledger, epoch, self.env)
 
     # -- abort ------------------------------------------------------------------------------------------------
 

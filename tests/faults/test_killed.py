@@ -64,3 +64,13 @@ def test_an_abort_killed_before_its_record_is_written_again(world: DiskWorld, su
     left = world.left()
     assert world.run(successor) is None
     fired("F1", 14, finished(world, left))
+
+
+def test_two_runs_in_a_row_killed_before_they_clear_away_leave_nothing_for_good(world: DiskWorld) -> None:
+    for number in (2, 3):
+        with TaskProcess(world, number, {"complete.landed": kill}) as task:
+            task.wait_killed()
+        world.produce(3)
+    left = world.left()
+    assert world.run(4) is None
+    fired("F1", 13, finished(world, left))

@@ -14,7 +14,7 @@ from faults_process import TaskProcess
 from faults_world import DiskWorld, start
 
 RUNS = 16
-UPKEEP = {"compact_every": 2, "checkpoint_every": 2}
+UPKEEP = {"compact_every": 1, "checkpoint_every": 2}
 RUN_S = 0.4
 """About what a run takes in a process of its own, with its start."""
 
