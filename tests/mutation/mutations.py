@@ -36,7 +36,7 @@ MUTATIONS = [
     Mutation(
         "the fence is dropped: who loses the put of an open record goes on with the winner's",
         [("opening.py", "if standing.writer != record.writer:", "if False:")],
-        [ZOMBIES],
+        [ZOMBIES, "-k", "open_at_once"],
     ),
     Mutation(
         "put-if-absent is dropped: a record overwrites the one before",
@@ -59,12 +59,12 @@ MUTATIONS = [
                 "if self._get(key, type(record)):\n                    return record",
             )
         ],
-        [ZOMBIES],
+        [ZOMBIES, "-k", "open_at_once"],
     ),
     Mutation(
         "<= for ==: a sink that is behind is taken for one that is where it should be",
         [("model.py", "return found.epoch == expected.epoch and", "return found.epoch <= expected.epoch or")],
-        [RESTORED],
+        [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
         "> for >=: a sink that shows the very epoch that is undecided goes unnoticed",
@@ -128,7 +128,7 @@ MUTATIONS = [
     Mutation(
         "the transaction id is not compared: the epoch's number is enough",
         [("model.py", " and found.token in (None, expected.token)", "")],
-        [RESTORED],
+        [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
         "what is staged for another transaction is voted on",
@@ -165,7 +165,7 @@ MUTATIONS = [
     Mutation(
         "clean-up of an aborted attempt takes the next one's places, too",
         [("cleanup.py", "if record.txn_id == opened.txn_id:", "if True:")],
-        [INTERLEAVED, "-k", "not_cleaned_up or abort"],
+        [STRANGERS],
     ),
     Mutation(
         "complete.json is pruned",
@@ -247,6 +247,31 @@ MUTATIONS = [
     Mutation(
         "what was staged again need not be what was promised",
         [("promises.py", "    if vote.staged.digest == promised.digest:\n", "    if vote.staged.digest:\n")],
-        ["tests/protocol", "-k", "restag or again"],
+        ["tests/protocol/test_restaging.py", "-k", "differently"],
+    ),
+    Mutation(
+        "what was staged again is not put on record before it is published",
+        [("promises.py", "standing = self._put_on_record(vote.staged, len(before) + 1)", "standing = vote.staged")],
+        ["tests/protocol/test_restaging.py"],
+    ),
+    Mutation(
+        "the sweep follows the decision, not what the sink published",
+        [("cleanup.py", "    if receipt.place:\n", "    if not receipt:\n")],
+        ["tests/protocol/test_restaging_interleavings.py"],
+    ),
+    Mutation(
+        "a sink without a receipt may be completed though it shows nothing of the epoch",
+        [("coordinator.py", "            for sink in view.receipts:\n", "            for sink in ():\n")],
+        [RESTORED],
+    ),
+    Mutation(
+        "an aborted attempt is decided without asking the sinks",
+        [("coordinator.py", "        markers.sinks_without(opened, self.env)\n        votes", "        votes")],
+        [RESTORED],
+    ),
+    Mutation(
+        "the epoch before is swept by its own completion alone",
+        [("coordinator.py", "                    self._sweep(opened.txn.epoch - 1)", "                    pass")],
+        [CRASHES, "-k", "in_a_row"],
     ),
 ]

@@ -14,7 +14,7 @@ from mutations import MUTATIONS, Edit, Mutation
 
 import airflow_epochs
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(airflow_epochs.__file__).parent

@@ -237,6 +237,7 @@ SETTINGS = settings(
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(600 if EXAMPLES <= 1000 else 0)
 @pytest.mark.parametrize("part", [1, 2])
 def test_whatever_happens_every_record_is_shown_once(part: int, record_property: Callable[[str, object], None]) -> None:
     """In two parts, so that two processes share the work."""

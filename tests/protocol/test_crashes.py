@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_epochs.testing import Observed
-from scenario import Scenario, crashes, moments, observed_run, run
+from airflow_epochs.testing import Crash, Observed
+from scenario import BOTH, Scenario, crashes, moments, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 
@@ -57,6 +57,22 @@ def test_a_crash_during_the_recovery_from_a_crash_leaves_exactly_one_epoch(sinks
             scenario.check_every_row()
             again += 1
         assert again > 3, "the recovery has effects of its own"
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_runs_in_a_row_that_die_before_they_sweep_leave_no_place_behind(runs: int) -> None:
+    scenario = Scenario(BOTH)
+
+    def dies_when_complete(moment: str) -> None:
+        if moment == "complete.landed":
+            raise Crash(moment)
+
+    for number in range(1, runs + 1):
+        assert crashes(lambda n=number: observed_run(scenario, n, dies_when_complete))
+        assert scenario.ledger.newest_complete() == number
+        scenario.produce(2)
+    scenario.settle()
+    scenario.check_every_row()
 
 
 def test_every_effect_of_the_coordinator_has_a_named_phase_before_it() -> None:

@@ -207,6 +207,7 @@ def model_of(record_property: Callable[[str, object], None]) -> MakeModel:
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(600)
 def test_two_runs_from_the_beginning(model_of: MakeModel) -> None:
     model = model_of("a")
     seen = model.explore(model.whole_run("one", 1), model.whole_run("two", 2))
@@ -214,6 +215,7 @@ def test_two_runs_from_the_beginning(model_of: MakeModel) -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(600)
 def test_the_old_and_the_new_tries_of_one_cleared_run(model_of: MakeModel) -> None:
     model = model_of("a")
     old = model.actor("old", opening(1), staging(1), voting(1), committing(1, "a"))

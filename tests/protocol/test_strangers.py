@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_epochs.cleanup import discard_attempt
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import StageReport
@@ -122,6 +123,20 @@ def test_an_epoch_in_doubt_is_not_completed_before_every_sink_has_a_receipt() ->
     check(history_of(scenario.world), only={"I3", "I14"}).require()
     assert scenario.ledger.newest_complete() == 0
     scenario.settle()
+    scenario.check_every_row()
+
+
+def test_the_late_clean_up_of_an_aborted_attempt_leaves_the_next_ones_places_alone() -> None:
+    scenario = Scenario(BOTH)
+    coordinator = scenario.coordinator()
+    staged(scenario, coordinator)
+    aborted = newest(scenario).opened
+    scenario.airflow_run(run(2))
+    places = {name: place for name, place in scenario.world.places.items() if place.txn_id != aborted.txn_id}
+    assert places
+    discard_attempt(scenario.ledger, aborted, aborted.sinks, coordinator.env)
+    assert scenario.world.places == places
+    check(history_of(scenario.world), only={"I1", "I2", "I3"}).require()
     scenario.check_every_row()
 
 
