@@ -115,6 +115,11 @@ class RandomWorld(ScheduledWorld):
             return "its schema does not match" if self.swarm.strikes("vote") else None
         return super().perform(effect)
 
+    def unpublished(self) -> list[str]:
+        """The staging places whose files a VACUUM takes."""
+        published = {commit.place for commits in self.tables.values() for commit in commits}
+        return sorted(name for name, place in self.places.items() if place.files and name not in published)
+
     def answer(self, actor: str, effect: Effect) -> Answer:
         """One call of a process, with what befalls it."""
         fault = self.swarm.of(effect)
