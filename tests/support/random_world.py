@@ -24,6 +24,8 @@ from airflow_epochs.testing import (
     memory_coordinator,
     memory_pipeline,
 )
+from airflow_epochs.testing.history import copy_of_ledger
+from airflow_epochs.testing.ledger_facts import newest_complete_of
 from airflow_epochs.testing.world import Row, TableCommit
 from recorded import PIPELINE, Recorder
 from scheduled_world import Answer, Effect, ScheduledWorld, Script, Suspended
@@ -75,6 +77,10 @@ class Swarm:
             self.fired[kind] = self.fired.get(kind, 0) + 1
         return strikes
 
+    @property
+    def has_failed_calls(self) -> bool:
+        return any(self.fired.get(kind) for kind in ("lost", "refused", "down"))
+
     def stop(self) -> None:
         """No more faults: what comes now must come to rest."""
         self.rates, self.down_for = {}, 0
@@ -100,6 +106,8 @@ class RandomWorld(ScheduledWorld):
         self.refusals = Refusals(self)
         self.recorder = Recorder(self)
         self.trace: list[Event] = []
+        self.staged_late = False
+        """Whether a process staged for an epoch whose sweeps were over."""
 
     def ends(self, topic: str) -> dict[int, int]:
         return dict(self.ask("ends", topic))  # type: ignore[call-overload,no-any-return]
@@ -138,6 +146,9 @@ class RandomWorld(ScheduledWorld):
             answer = Answer(self.perform(effect))
         except Exception as error:
             return Answer(error=error)
+        if effect.method == "stage":
+            newest = newest_complete_of(copy_of_ledger(self.store, PIPELINE))
+            self.staged_late |= txn_of_place(str(effect.args[0])).epoch < newest
         if effect.method in WRITES:
             self.trace += events(actor, effect, before[0] != self.tables, before[1] != len(self.store.values))
             self.recorder(f"after {effect}")
@@ -175,8 +186,13 @@ def events(actor: str, effect: Effect, shown: bool, written: bool) -> Iterable[E
         yield Event(actor, Act.COMMITTED, str(effect.args[0]), commit.txn_id)
     if effect.method == "discard":
         place = str(effect.args[0])
-        epoch, attempt, _ = place.rpartition("/")[2].split("-")
-        yield Event(actor, Act.DISCARDED, place, str(TransactionId(PIPELINE, int(epoch), int(attempt), "0" * 32)))
+        yield Event(actor, Act.DISCARDED, place, str(txn_of_place(place)))
+
+
+def txn_of_place(place: str) -> TransactionId:
+    """Whose place it is; the nonce in it is that of a try, and none of a transaction."""
+    epoch, attempt, _ = place.rpartition("/")[2].split("-")
+    return TransactionId(PIPELINE, int(epoch), int(attempt), "0" * 32)
 
 
 @dataclass
