@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help venv test test-fast lint demo bench stack-up stack-down clean check-python check-java
+.PHONY: help venv test test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server; checks every row"
 	@echo "make test        lint and every test"
+	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges"
 	@echo "make test-fast   the tests without Java"
 	@echo "make bench       the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
@@ -36,17 +37,23 @@ lint: venv
 	$(BIN)/mypy
 
 test: venv check-java lint
+	rm -rf build/cells
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
-	$(BIN)/python -m pytest -m "jvm or e2e"
+	$(BIN)/python -m pytest -m "(jvm or e2e) and not chaos"
+	$(BIN)/python -m pytest -s -m chaos
+	$(BIN)/python scripts/fault_table.py --check
 
 test-fast: venv
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e and not proof"
 
 demo: venv check-java
 	PYTHONPATH=docker/local $(BIN)/python scripts/demo.py
 
 bench: venv check-java
 	$(BIN)/python tests/perf/bench.py
+
+chaos: venv check-java
+	$(BIN)/python tests/chaos/chaos.py --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
 
 stack-up: venv check-java
 	$(BIN)/python docker/local up

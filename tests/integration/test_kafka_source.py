@@ -18,6 +18,7 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.sources.kafka import KafkaSource
+from cells import fired
 from kafka_world import KafkaEnv, Topic, wait_until
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
@@ -252,6 +253,7 @@ def test_offsets_deleted_by_retention_stop_the_pipeline_and_a_rerun(topic: Topic
         plan(it, env, first)
     with pytest.raises(Corrupt, match=rf"{topic.name}\[0\] offsets \[0, 4\), {topic.name}\[1\] offsets \[0, 4\)"):
         it.check(first.ranges, first.state, env)
+    fired("F17", 18, "X")
 
 
 def test_the_offsets_named_for_accepting_a_loss_are_those_of_a_new_pipeline(topic: Topic, env: KafkaEnv) -> None:
@@ -273,6 +275,7 @@ def test_a_recreated_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: Kaf
         plan(source(topic), env, first)
     with pytest.raises(Corrupt, match="created again"):
         source(topic).check(first.ranges, first.state, env)
+    fired("F17", 18, "X")
 
 
 def test_a_deleted_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: KafkaEnv) -> None:
@@ -283,6 +286,7 @@ def test_a_deleted_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: Kafka
         plan(source(topic), env, first)
     with pytest.raises(Corrupt, match="the topic no longer exists"):
         source(topic).check(first.ranges, first.state, env)
+    fired("F17", 18, "X")
 
 
 def test_a_topic_that_does_not_exist_is_refused_by_name(topic: Topic, env: KafkaEnv) -> None:

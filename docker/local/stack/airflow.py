@@ -45,12 +45,17 @@ class AirflowStack(Server):
 
     def wait_ready(self) -> None:
         self.processes[-1].wait_success()
-        api = self._spawn("api-server", "api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1")
-        others = [
-            self._spawn("scheduler", "scheduler", "--skip-serve-logs"),
-            self._spawn("dag-processor", "dag-processor"),
-        ]
-        for process in (*others, api):
+        self.restart_dead()
+
+    def restart_dead(self) -> None:
+        """Start the parts that are not running, and wait until all are well."""
+        running = {process.name for process in self.processes if process.running}
+        parts = {
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"],
+        }
+        for process in [self._spawn(name, *args) for name, args in parts.items() if name not in running]:
             process.wait_ready(self._healthy)
 
     def _healthy(self) -> bool:

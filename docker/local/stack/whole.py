@@ -56,13 +56,19 @@ class Stack(Server):
     """
 
     def __init__(
-        self, folder: Path, jars: Jars, *, dags: Path = PROJECT / "dags", env: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        jars: Jars,
+        *,
+        dags: Path = PROJECT / "dags",
+        env: Mapping[str, str] | None = None,
+        master: str = "local[2]",
     ) -> None:
         super().__init__(folder)
         self.jars = jars
         self.lake, self.ledger = folder / "lake", folder / "ledger"
         self.broker = Broker(folder / "broker", jars)
-        self.connect = ConnectServer(folder / "connect", jars)
+        self.connect = ConnectServer(folder / "connect", jars, master=master)
         self.airflow = AirflowStack(
             folder / "airflow", dags, connections=self._connections(), env={**self._task_env(), **(env or {})}
         )

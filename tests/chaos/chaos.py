@@ -1,0 +1,137 @@
+"""``make chaos MINUTES=n SEED=s``: breaks the whole system for a while, lets it come to rest, and judges.
+
+Exit code 0 only for PASS. ``--markdown FILE`` leaves what is printed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+sys.path += [str(PROJECT / part) for part in ("docker/local", "scripts", "tests/support", "tests/chaos")]
+
+from evidence import judged, producers_view  # noqa: E402
+from nemesis import Nemesis  # noqa: E402
+from reader import Reader  # noqa: E402
+from rest import REST_S, come_to_rest, repeat_the_newest_run, submit  # noqa: E402
+from system import PIPELINES, System, wait_for  # noqa: E402
+from transfers import Transfers, committed  # noqa: E402
+from verdict import Outcome, as_markdown, recoveries  # noqa: E402
+
+from airflow_epochs.testing.checkers import Verdict  # noqa: E402
+from stack.jars import fetch  # noqa: E402
+
+FIRST_EPOCHS_S = 240
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--folder", type=Path, help="leave data and logs there")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    print(f"chaos: {options.minutes:g} minutes, seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
+        outcome = run(options.folder or Path(temporary), options.minutes, options.seed)
+    text = as_markdown(outcome)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    return 0 if outcome.verdict is Verdict.PASS else 1
+
+
+def run(folder: Path, minutes: float, seed: int) -> Outcome:
+    """One run; all it starts has ended when it returns."""
+    with System(folder, fetch()) as system:
+        transfers = Transfers(system.broker.bootstrap, seed)
+        readers = [Reader(system, pipeline) for pipeline in PIPELINES]
+        nemesis = Nemesis(system, seed)
+        transfers.start()
+        say("everything is up")
+        unclear = [] if _first_epochs(system) else ["no epoch was complete before the first fault"]
+        for reader in readers:
+            reader.start()
+        say("both pipelines have worked once" if not unclear else unclear[0])
+        _break(nemesis, minutes)
+        return _judge(system, transfers, readers, nemesis, minutes, unclear)
+
+
+def _first_epochs(system: System) -> bool:
+    """Both pipelines have worked once."""
+
+    def worked() -> bool:
+        submit(system)
+        return all(system.ledger_of(pipeline).newest_complete() for pipeline in PIPELINES)
+
+    return wait_for(worked, FIRST_EPOCHS_S)
+
+
+def _break(nemesis: Nemesis, minutes: float) -> None:
+    """For so long; on a slow machine longer, until every kind of fault has fired."""
+    began = time.monotonic()
+    while (passed := (time.monotonic() - began) / 60) < minutes or (not nemesis.complete and passed < 3 * minutes):
+        say(nemesis.fire())
+    say("no more faults")
+
+
+def _judge(
+    system: System, transfers: Transfers, readers: list[Reader], nemesis: Nemesis, minutes: float, unclear: list[str]
+) -> Outcome:
+    rested = come_to_rest(system, transfers)
+    say("at rest" if rested.in_time else "not at rest in time")
+    for moment in nemesis.moments:
+        moment.record()
+    for reader in readers:
+        reader.finish()
+    produced = committed(system.broker.bootstrap)
+    reports = {
+        reader.pipeline: judged(
+            system,
+            reader,
+            transfers,
+            produced,
+            rested.rest(system, reader.pipeline),
+            repeat_the_newest_run(system, reader.pipeline),
+        )
+        for reader in readers
+    }
+    wrong = [each for reader in readers for each in reader.wrong]
+    return Outcome(
+        seed=nemesis.seed,
+        minutes=minutes,
+        commit=_commit(),
+        fired=dict(nemesis.fired),
+        missed=dict(nemesis.missed),
+        recoveries_s=recoveries(nemesis.times, [at for at, _ in readers[0].completed]),
+        epochs={pipeline: system.ledger_of(pipeline).newest_complete() for pipeline in PIPELINES},
+        attempts={p: len(list((system.ledger / p / "epochs").glob("*/*.open.json"))) for p in PIPELINES},
+        records={"in": len(produced), "withdrawn": len(transfers.withdrawn)},
+        transactions=transfers.transactions,
+        looks=sum(len(reader.observations) for reader in readers),
+        reports=reports,
+        wrong=wrong + ([] if rested.in_time else [f"not at rest {REST_S} s after the last fault"]),
+        unclear=unclear + producers_view(transfers, produced),
+    )
+
+
+def say(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "-C", str(PROJECT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "no commit"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""A reader beside the running system: whatever epoch is complete, both tables at its versions must tell the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from system import SINKS, System
+
+from airflow_epochs.model import CompleteRecord, Marker
+from airflow_epochs.sinks.delta_table import App
+from airflow_epochs.testing.history import Observation, SinkState, copy_of_ledger
+from delta_history import commits_of
+
+LOOK_S = 1.0
+LOOK_CLOSELY_EVERY = 15
+
+
+@dataclass
+class Reader:
+    """Looks at one pipeline, in a thread.
+
+    Attributes:
+        observations: What it saw: the balance, and now and then the sinks' epochs and the ledger.
+        wrong: Books of a complete epoch that do not have its rows.
+        failures: Looks that did not come about.
+        completed: When an epoch was first seen complete (``time.monotonic``).
+    """
+
+    system: System
+    pipeline: str
+    observations: list[Observation] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    completed: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = self.system.ledger_of(self.pipeline)
+        self._rows = {0: 0}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reader of {self.pipeline}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop, after one last look."""
+        self._stop.set()
+        self._thread.join(60)
+        self.look(closely=True)
+
+    def look(self, *, closely: bool) -> None:
+        newest = self.ledger.newest_complete()
+        record = self.ledger.complete_record(newest)
+        if record is None:
+            return
+        if not self.completed or self.completed[-1][1] < newest:
+            self.completed.append((time.monotonic(), newest))
+        balance = self._balance(record)
+        if closely:
+            sinks = {sink: SinkState(commits=self._commits(sink)) for sink in SINKS}
+            ledger = copy_of_ledger(self.ledger._store, self.pipeline)
+            self.observations.append(Observation(complete=newest, sinks=sinks, ledger=ledger, balance=balance))
+        else:
+            self.observations.append(Observation(complete=newest, sinks={}, balance=balance))
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(LOOK_S):
+            try:
+                self.look(closely=number % LOOK_CLOSELY_EVERY == 0)
+            except Exception as error:  # the reader must not end; that it failed goes into the verdict
+                self.failures.append(repr(error))
+            number += 1
+
+    def _balance(self, record: CompleteRecord) -> int:
+        """The sum of both tables, each as it was when it had committed the epoch."""
+        total, expected = 0, self._rows_up_to(record.txn.epoch)
+        for sink in SINKS:
+            path = str(self.system.table(self.pipeline, sink))
+            table = DeltaTable(path, version=record.receipts[sink].version)
+            rows = table.to_pyarrow_table(columns=["partition", "offset", "amount"])
+            distinct = rows.group_by(["partition", "offset"]).aggregate([]).num_rows
+            if not rows.num_rows == distinct == expected:
+                self.wrong.append(
+                    f"epoch {record.txn.epoch} of {self.pipeline}: {sink} has {rows.num_rows} rows of {distinct} "
+                    f"records, the ledger {expected}"
+                )
+            total += pc.sum(rows["amount"]).as_py() or 0
+        return int(total)
+
+    def _rows_up_to(self, epoch: int) -> int:
+        """Records of all epochs up to this one, as the receipts say."""
+        for number in range(max(self._rows) + 1, epoch + 1):
+            record = self.ledger.complete_record(number)
+            assert record is not None
+            self._rows[number] = self._rows[number - 1] + record.receipts[SINKS[0]].rows
+        return self._rows[epoch]
+
+    def _commits(self, sink: str) -> list[Marker]:
+        return commits_of(self.system.table(self.pipeline, sink), App.of(self.pipeline, sink))

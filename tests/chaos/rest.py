@@ -1,0 +1,99 @@
+"""After the last fault: the system comes to rest by itself, and doing again what was done changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+from system import PIPELINES, SINKS, Api, System, wait_for
+from transfers import Transfers, ends
+
+from airflow_epochs.model import ends_of
+from airflow_epochs.testing.history import Repeat, Rest
+
+REST_S = 300
+REPEAT_S = 120
+SWEEPS = 2
+"""Epochs after the last one under faults: what a late process left is swept with the next epochs."""
+
+
+@dataclass(frozen=True)
+class Rested:
+    """``in_time``: whether everything was taken; ``runs``: per pipeline, failed runs since the last fault."""
+
+    in_time: bool
+    runs: dict[str, int]
+
+    def rest(self, system: System, pipeline: str) -> Rest:
+        ledger = system.ledger_of(pipeline)
+        view = ledger.view(ledger.newest_complete() + 1)
+        hanging = [f"epoch {view.number} is {view.state.value}"] if view.open else []
+        return Rest(recoveries=self.runs[pipeline], hanging=hanging)
+
+
+def come_to_rest(system: System, transfers: Transfers) -> Rested:
+    system.mend()
+    transfers.finish()
+    since, in_time = time.time(), True
+    for _ in range(SWEEPS):
+        in_time = in_time and wait_for(lambda: all_taken(system), REST_S)
+        transfers.one_more()
+    in_time = in_time and wait_for(lambda: all_taken(system), REST_S)
+    return Rested(in_time, {pipeline: _failed_runs(system, pipeline, since) for pipeline in PIPELINES})
+
+
+def all_taken(system: System) -> bool:
+    """Whether both pipelines are complete up to the end of the topic; sets the one without a schedule to work."""
+    taken = {pipeline: _taken(system, pipeline) for pipeline in PIPELINES}  # each, as looking sets to work
+    return all(taken.values())
+
+
+def _taken(system: System, pipeline: str) -> bool:
+    ledger = system.ledger_of(pipeline)
+    record = ledger.complete_record(ledger.newest_complete())
+    at = {p: end for (_, p), end in ends_of(record.ranges).items()} if record else {}
+    taken = at == ends(system.broker.bootstrap)
+    if not taken and pipeline == "bank_submit":
+        submit(system)
+    return taken
+
+
+def submit(system: System) -> None:
+    """Start a run of ``bank_submit`` unless there is one."""
+    api = Api(system.airflow.url)
+    if not api.runs("bank_submit", "running", "queued"):
+        api.trigger("bank_submit", f"submit_{time.time_ns()}")
+
+
+def _failed_runs(system: System, pipeline: str, since: float) -> int:
+    runs = Api(system.airflow.url).runs(pipeline, "failed")
+    return sum(_seconds(run["start_date"]) > since for run in runs)
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def repeat_the_newest_run(system: System, pipeline: str) -> Repeat:
+    """Clear the whole run of the newest complete epoch, if Airflow still knows it, and wait for its end."""
+    ledger, api = system.ledger_of(pipeline), Api(system.airflow.url)
+    record = ledger.complete_record(ledger.newest_complete())
+    assert record is not None
+    run_id = record.opened_by.run_id
+    wait_for(lambda: api.state(pipeline, run_id) == "success", REPEAT_S)
+    before = snapshot(system, pipeline)
+    api.clear(pipeline, run_id)
+    ended = wait_for(lambda: api.state(pipeline, run_id) in ("success", "failed"), REPEAT_S)
+    after = snapshot(system, pipeline)
+    return Repeat(
+        what=f"run {run_id} was cleared", before=before, after=after if ended else {"the run": "has not ended"}
+    )
+
+
+def snapshot(system: System, pipeline: str) -> dict[str, str]:
+    """Every file of the pipeline's ledger and tables, by its digest."""
+    roots = [system.ledger / pipeline / "epochs", *(system.table(pipeline, sink) for sink in SINKS)]
+    files = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,183 @@
+"""The system under test: broker, Spark Connect with an executor of its own, two Airflows that know the same DAGs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from transfers import create_topic
+
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.store import LocalStore
+from stack.airflow import AirflowStack
+from stack.jars import Jars
+from stack.processes import Process, Server
+from stack.whole import Stack
+
+PROJECT = Path(__file__).parent / "project"
+PIPELINES = ("bank", "bank_submit")
+SINKS = ("debits", "credits")
+SOON_MISSED = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+}
+"""By default Airflow takes five minutes to miss a task that died, and as long for those of a scheduler that died."""
+
+
+class System(Stack):
+    """Everything; what was killed is brought back by ``mend``."""
+
+    def __init__(self, folder: Path, jars: Jars) -> None:
+        project = folder / "project"
+        shutil.copytree(PROJECT, project)
+        dags = project / "dags"
+        scheduled = {"BANK_SCHEDULE": "@continuous", **SOON_MISSED}
+        super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]")
+        env = {**self._task_env(), **SOON_MISSED}
+        self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
+        self.leftovers: list[int] = []
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        return self.airflow, self.other, self.connect, self.broker
+
+    def wait_ready(self) -> None:
+        self.broker.wait_ready()
+        create_topic(self.broker.bootstrap)
+        for server in (self.connect, self.airflow, self.other):
+            server.wait_ready()
+
+    def ledger_of(self, pipeline: str) -> Ledger:
+        return Ledger(LocalStore(self.ledger), pipeline)
+
+    def table(self, pipeline: str, sink: str) -> Path:
+        return self.lake / pipeline / sink
+
+    # -- breaking ---------------------------------------------------------------------------------------------------
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL the process alone: what it started lives on for a while, as it does after an OOM kill."""
+        os.kill(process.pid, signal.SIGKILL)
+        self.leftovers.append(process.pid)
+
+    def part(self, name: str) -> Process:
+        """The newest process of a name: broker, connect, scheduler, api-server, dag-processor."""
+        found = [p for server in (self.broker, self.connect, self.airflow) for p in server.processes if p.name == name]
+        return found[-1]
+
+    def task_processes(self) -> list[psutil.Process]:
+        """Running task processes of both Airflows."""
+        return [p for p in self._descendants() if " ".join(p.cmdline()).startswith("airflow worker -- ")]
+
+    def executors(self) -> list[psutil.Process]:
+        return [p for p in self._descendants() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
+
+    def submit_drivers(self) -> list[psutil.Process]:
+        """JVMs of spark-submit that tasks have started."""
+        server = self.part("connect").pid
+        found = [p for p in self._descendants() if "org.apache.spark.deploy.SparkSubmit" in " ".join(p.cmdline())]
+        return [p for p in found if os.getpgid(p.pid) != server]
+
+    def _descendants(self) -> list[psutil.Process]:
+        """All processes of the system that are alive, also those whose parent was killed."""
+        found = []
+        groups = {p.pid for server in self.servers for p in server.processes}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                ours = os.getpgid(process.pid) in groups or process.environ().get("LAKE") == str(self.lake)
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    process.cmdline()
+                    found.append(process)
+        return found
+
+    # -- mending ----------------------------------------------------------------------------------------------------
+
+    def mend(self) -> None:
+        """Start again what is not running, and wait for it."""
+        self.bury()
+        if not self.part("broker").running:
+            self.broker.start()
+            self.broker.wait_ready()
+        self.restart_dead_connect()
+        self.airflow.restart_dead()
+
+    def bury(self) -> None:
+        """End what processes left that were killed a while ago."""
+        for group in self.leftovers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        self.leftovers.clear()
+
+    def wipe_metadata(self) -> None:
+        """Airflow's metadata database is gone: all runs, task instances and XComs."""
+        self.airflow.stop()
+        for file in self.airflow.folder.glob("airflow.db*"):
+            file.unlink()
+        self.airflow.processes.clear()
+        self.airflow.start()
+        self.airflow.wait_ready()
+
+
+class Api:
+    """The calls of Airflow's REST API that are needed. Airflow may be down: then they raise httpx.HTTPError."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def runs(self, dag: str, *states: str) -> list[dict[str, Any]]:
+        """The newest hundred, newest first; only those in one of the states if any are named."""
+        wanted = "".join(f"&state={state}" for state in states)
+        return list(self._call("GET", f"dags/{dag}/dagRuns?order_by=-run_after&limit=100{wanted}")["dag_runs"])
+
+    def state(self, dag: str, run_id: str) -> str:
+        return str(self._call("GET", f"dags/{dag}/dagRuns/{run_id}")["state"])
+
+    def trigger(self, dag: str, run_id: str) -> None:
+        self._call("POST", f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
+
+    def clear(self, dag: str, run_id: str, tasks: list[str] | None = None) -> None:
+        """Clear tasks of a run, all if none are named."""
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
+        self._call("POST", f"dags/{dag}/clearTaskInstances", {**body, **({"task_ids": tasks} if tasks else {})})
+
+    def tasks(self, dag: str, run_id: str) -> dict[str, str]:
+        found = self._call("GET", f"dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {task["task_id"]: task["state"] for task in found}
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        with httpx.Client(base_url=self.url, timeout=10) as http:
+            token = http.get("/auth/token").raise_for_status().json()["access_token"]
+            answer = http.request(method, f"/api/v2/{path}", json=body, headers={"Authorization": f"Bearer {token}"})
+            return answer.raise_for_status().json()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it came true in time. What raises is not true yet."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.HTTPError, OSError):
+            if condition():
+                return True
+        time.sleep(0.3)
+    return False
+
+
+@contextlib.contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """SIGSTOP for the time of the block."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)

@@ -1,0 +1,161 @@
+"""Produces transfers without end, in transactions of which every fifth is aborted, and notes what became of each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import zlib
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from airflow_epochs.testing.history import Origin
+
+TOPIC, PARTITIONS = "transfers", 4
+PAUSE_S = 0.4
+ABORTED_SHARE = 0.2
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "10000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+}
+"""Keys are unique, so no transfer is compacted away; records of aborted transactions are, which leaves gaps."""
+
+
+def create_topic(bootstrap: str) -> None:
+    topic = NewTopic(TOPIC, PARTITIONS, 1, config=COMPACTED)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([topic])[TOPIC].result()
+
+
+class Transfers:
+    """A producer in a thread of its own. Broker restarts do not end it.
+
+    Attributes:
+        acknowledged: Records of transactions whose commit Kafka confirmed.
+        withdrawn: Records of transactions whose abort Kafka confirmed.
+        transactions: How many ended how; ``unsure``: a restart came in between.
+    """
+
+    def __init__(self, bootstrap: str, seed: int) -> None:
+        self.bootstrap, self.dice = bootstrap, random.Random(seed)
+        self.acknowledged: set[Origin] = set()
+        self.withdrawn: set[Origin] = set()
+        self.transactions = {"committed": 0, "aborted": 0, "unsure": 0}
+        self.number = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="transfers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop, after the end of the transaction that is open. Raises RuntimeError if that takes too long."""
+        self._stop.set()
+        self._thread.join(90)
+        if self._thread.is_alive():
+            raise RuntimeError("the producer has not ended")
+
+    def one_more(self, records: int = 40) -> None:
+        """One committed transaction, after ``finish``."""
+        self._transaction(self._producer(), records, abort=False)
+
+    def _run(self) -> None:
+        producer = None
+        while not self._stop.is_set():
+            try:
+                producer = producer or self._producer()
+                self._transaction(producer, self.dice.randint(10, 80), self.dice.random() < ABORTED_SHARE)
+            except KafkaException:
+                self.transactions["unsure"] += 1
+                producer = None  # the next one's init_transactions ends what is open
+            self._stop.wait(PAUSE_S)
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": "bank",
+                "transaction.timeout.ms": 15_000,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(30)
+        return producer
+
+    def _transaction(self, producer: Producer, records: int, abort: bool) -> None:
+        places: set[Origin] = set()
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is None:
+                places.add(_origin_of(message))
+
+        producer.begin_transaction()
+        for _ in range(records):
+            key, value = self._transfer()
+            producer.produce(TOPIC, key=key, value=value, on_delivery=delivered)
+        producer.flush(20)
+        if abort:
+            producer.abort_transaction(20)
+            self.withdrawn |= places
+        else:
+            _until_it_is_known(producer)
+            self.acknowledged |= places
+        self.transactions["aborted" if abort else "committed"] += 1
+
+    def _transfer(self) -> tuple[str, bytes]:
+        self.number += 1
+        payer, payee = self.dice.sample(range(100), 2)
+        value = {"id": self.number, "payer": f"a{payer}", "payee": f"a{payee}", "amount": self.dice.randint(1, 10_000)}
+        return f"t{self.number}", json.dumps(value).encode()
+
+
+def _until_it_is_known(producer: Producer) -> None:
+    for _ in range(5):
+        try:
+            producer.commit_transaction(10)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+    producer.commit_transaction(10)
+
+
+def _origin_of(message: Any) -> Origin:
+    return Origin(message.topic(), message.partition(), message.offset())
+
+
+def committed(bootstrap: str) -> dict[Origin, str]:
+    """What a ``read_committed`` reader finds in the whole topic: every record, with the CRC of its value."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "checker",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
+        found: dict[Origin, str] = {}
+        at_end: set[int] = set()
+        while len(at_end) < PARTITIONS:
+            for message in consumer.consume(5_000, timeout=10):
+                if message.error():
+                    at_end.add(message.partition())
+                else:
+                    found[_origin_of(message)] = str(zlib.crc32(message.value()))
+    return found
+
+
+def ends(bootstrap: str) -> dict[int, int]:
+    """The last stable offsets."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "isolation.level": "read_committed"})
+    with contextlib.closing(consumer):
+        partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        return {p.partition: consumer.get_watermark_offsets(p, timeout=10)[1] for p in partitions}
