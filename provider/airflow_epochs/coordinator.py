@@ -163,7 +163,7 @@ class Coordinator(Actor):
             raise Refused(
                 "There is nothing staged for this attempt."
                 if report is None
-                else f"What is staged is {report.txn_id}.",
+                else f"What is staged is {report.txn_id}, not this attempt.",
                 remedy="clear the task `stage`.",
                 **where(opened.txn),
             )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from airflow_epochs import durable
+from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -67,7 +68,10 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
-            raise ValueError(f"the ledger root must be an absolute path or a URL, not {str(root)!r}")
+            raise Refused(
+                f"The ledger root must be an absolute path or a URL, not {str(root)!r}.",
+                remedy="correct the field `ledger_root` of the connection of type epochs.",
+            )
         self._root = root
 
     def put_if_absent(self, key: str, value: bytes) -> bool:

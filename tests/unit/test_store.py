@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs.errors import Refused
 from airflow_epochs.store import LocalStore, open_store
 
 
@@ -155,7 +156,7 @@ def test_a_path_and_a_file_url_name_the_same_store(tmp_path: Path, url: str) -> 
 
 @pytest.mark.parametrize("url", ["ledger", "./ledger", ""])
 def test_a_relative_ledger_root_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="must be an absolute path or a URL"):
+    with pytest.raises(Refused, match=r"must be an absolute path or a URL.*correct the field `ledger_root`"):
         open_store(url)
 
 

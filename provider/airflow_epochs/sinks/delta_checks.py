@@ -19,6 +19,7 @@ from airflow_epochs.storage import Files
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
 _PARQUET_MAGIC = b"PAR1"
 _RESTAGE = "Clear the stage task: it stages into a fresh place."
+_STAGE_ANEW = "Clear the stage task: it stages for the table that is there now."
 
 
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
@@ -86,7 +87,7 @@ def require_same_table(shape: TableShape | None, staging: Staging, name: str) ->
         raise Refused(
             f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
             f"was {promised}.",
-            remedy="Clear the stage task: it stages for the table that is there now.",
+            remedy=_STAGE_ANEW,
         )
 
 
@@ -94,15 +95,18 @@ def require_addable(shape: TableShape | None, staging: Staging, name: str) -> No
     """The staged files can be added to the table as they are."""
     require_committable(shape or staging.shape, name)
     if shape is not None and (difference := shape.difference_for(staging.shape)):
-        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy="Clear the stage task.")
+        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy=_STAGE_ANEW)
 
 
 def require_insertable(shape: TableShape | None, staging: Staging, name: str) -> None:
     """Spark can append the staged rows to the table."""
     if shape is not None and staging.note["table_id"] is None:
-        raise Refused(f"{name} was created since its rows were staged.", remedy="Clear the stage task.")
+        raise Refused(f"{name} was created since its rows were staged.", remedy=_STAGE_ANEW)
     if shape is not None and (found := delta_schema.problems(shape.schema, staging.shape.schema)):
-        raise Refused(f"The rows do not fit {name}: {'; '.join(found)}.", remedy="Correct the transform or the table.")
+        raise Refused(
+            f"The rows do not fit {name}: {'; '.join(found)}.",
+            remedy="Correct the transform or the table, and clear the stage task.",
+        )
 
 
 def require_committable(shape: TableShape, name: str) -> None:
@@ -119,7 +123,7 @@ def require_lasting_marker(shape: TableShape, name: str) -> None:
     if retention := shape.properties.get(TXN_RETENTION):
         raise Refused(
             f"{name} forgets transactions after {retention} ({TXN_RETENTION}): the epoch marker would expire.",
-            remedy=f"ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}').",
+            remedy=f"Take it off: ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}').",
         )
 
 
@@ -128,7 +132,8 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
     if not agree(found, previous):
         raise Refused(
             f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
-            remedy="Find out who else writes under these names, or whether the ledger or the table was restored.",
+            remedy="Find out who else writes under these names, or whether the ledger or the table was restored. See "
+            "docs/delta.md, 'The marker is not the expected one'.",
         )
 
 

@@ -167,8 +167,8 @@ def require_promised(where: Where, staging: Staging | None, staged: Staged) -> S
         raise Corrupt(
             f"The digest of the rows promised to {where.name} was made by another version of the provider: what lies "
             f"at {staged.place} cannot be compared with it.",
-            remedy="Finish this epoch with the version that voted, or waive this sink for this epoch with the "
-            "provider's command. Nothing was written.",
+            remedy="Finish this epoch with the version that voted, or waive this sink for this epoch "
+            "(`airflow epochs waive`). Nothing was written.",
         )
     if staging is None:
         raise _rows_gone(where, staged, "the staging table is gone")
@@ -220,7 +220,7 @@ def _require_same_table(this: Publication, shape: TableShape) -> None:
     if promised is not None and shape.id != promised:
         raise Corrupt(
             f"{this.where.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
-            remedy="Put the old table back, or waive this sink for this epoch with the provider's command.",
+            remedy="Put the old table back, or waive this sink for this epoch (`airflow epochs waive`).",
         )
     if shape.refused_features:
         raise Altered(f"it now has {', '.join(shape.refused_features)}, which deltalake does not support")
@@ -232,7 +232,7 @@ def _require_never_there(this: Publication) -> None:
     if this.staging.note.get("table_id") is not None:
         raise Corrupt(
             f"{this.where.name} is gone: it was there when its rows were staged.",
-            remedy="Put the table back, or waive this sink for this epoch with the provider's command.",
+            remedy="Put the table back, or waive this sink for this epoch (`airflow epochs waive`).",
         )
 
 

@@ -57,8 +57,8 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     except Refused as error:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
-            remedy="The table was changed after the vote: undo that, or waive this sink for this epoch with the "
-            f"provider's command. {error.remedy}",
+            remedy="The table was changed after the vote: undo that, or waive this sink for this epoch "
+            f"(`airflow epochs waive`). {error.remedy}",
         ) from error
     except NotApplied as error:
         raise OutcomeUnknown(
@@ -70,7 +70,7 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     if report["refused"]:
         raise Corrupt(
             f"The rows of {this.txn} cannot be inserted into {this.target}: {report['refused']}.",
-            remedy="Put the table back as it was, or waive this sink for this epoch with the provider's command.",
+            remedy="Put the table back as it was, or waive this sink for this epoch (`airflow epochs waive`).",
         )
     if report["txn"] != str(this.txn):
         raise Corrupt(

@@ -110,7 +110,7 @@ class ConnectRunner:
             return
         try:
             with self._session(session) as spark:
-                interrupted = _bounded(spark.interruptAll, RELEASE_TIMEOUT_S, "interrupting")
+                interrupted = _bounded(spark.interruptAll, RELEASE_TIMEOUT_S, "Interrupting Spark's jobs")
                 log.info("interrupted %s operations of session %s", len(interrupted), session["session_id"])
         except Exception as error:
             # Nobody will look at what that session writes: stopping it saves the server's time, no more.
@@ -230,7 +230,7 @@ def _release(spark: SparkSession, seconds: float) -> None:
     # left logs them whole, at its default level: with the Kafka options, and so with the credentials.
     wait(spark.client._release_futures, seconds)
     try:
-        _bounded(spark.stop, seconds, "releasing the session")
+        _bounded(spark.stop, seconds, "Releasing the Spark session")
     except Exception as error:
         log.warning("the Spark Connect session was not released: %s", error)
 

@@ -161,7 +161,7 @@ class Transform:
         shape = "a DataFrame or a dict with the key" if len(sinks) == 1 else "a dict of DataFrames with the keys"
         return Refused(
             f"The transform {self.name} in {self.path} returned {what}.",
-            remedy=f"Return {shape} {wanted}, built from the batch by spark.read-style (not streaming) operations.",
+            remedy=f"Return {shape} {wanted}, built from the batch; streaming DataFrames cannot be staged.",
         )
 
 

@@ -70,7 +70,8 @@ def _imported_modules(file: Path) -> set[str]:
         tree = ast.parse(read_source(str(file)))
     except SyntaxError as error:
         raise Refused(
-            f"{file} is not valid Python: line {error.lineno}: {error.msg}", remedy="Correct the file."
+            f"{file} is not valid Python: line {error.lineno}: {error.msg}",
+            remedy="Correct the file; nothing was read or written.",
         ) from error
     names: set[str] = set()
     for node in ast.walk(tree):
