@@ -300,14 +300,15 @@ class Coordinator(Actor):
         assert view.complete
         with tolerated("committing the consumer group's offsets"):
             self.pipeline.source.acknowledge(self.pipeline.name, self.newest_complete().ranges, self.env)
-        for epoch in (view.number - 1, view.number):
+        pruned = view.number - self.pipeline.keep_epochs
+        for epoch in (pruned, view.number - 1, view.number):  # of the first, the last time that its places are known
             self._sweep(epoch)
         for sink in self.pipeline.sinks:
             if maintain := getattr(sink, "maintain", None):
                 with tolerated(f"maintaining sink {sink.name}"):
                     maintain(self.pipeline.name, view.number, self.env)
         with tolerated("pruning"):
-            self.ledger.prune(view.number - self.pipeline.keep_epochs)
+            self.ledger.prune(pruned)
 
     def _sweep(self, epoch: int) -> None:
         with tolerated(f"sweeping epoch {epoch}"):

@@ -5,6 +5,7 @@ Where they differ, the ledger wins for every epoch that is open; the next epoch 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,30 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         validated_name("pipeline", self.name)
-        names = [validated_name("sink", sink.name) for sink in self.sinks]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"a pipeline needs sinks with distinct names, not {names}")
+        require_distinct(self.sinks)
+
+
+def require_distinct(sinks: Sequence[Sink]) -> None:
+    """Raise ValueError unless there are sinks, no two with one name, and no two on one destination."""
+    names = [validated_name("sink", sink.name) for sink in sinks]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"a pipeline needs sinks with distinct names, not {names}")
+    taken: dict[str, str] = {}
+    for sink in sinks:
+        destination = sink.destination()
+        if destination is None:
+            continue
+        if destination in taken:
+            raise ValueError(
+                f"the sinks {taken[destination]!r} and {sink.name!r} are both on {destination}: one sink each"
+            )
+        taken[destination] = sink.name
+
+
+def require_one_run_at_a_time(dag_id: str, max_active_runs: int) -> None:
+    """Raise ValueError unless the DAG's runs follow one another: a second one would only be fenced."""
+    if max_active_runs != 1:
+        raise ValueError(
+            f"DAG {dag_id!r} has max_active_runs={max_active_runs}; a pipeline works on one epoch at a time: "
+            "set max_active_runs=1"
+        )

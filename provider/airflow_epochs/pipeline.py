@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
+from airflow_epochs.definition import require_distinct, require_one_run_at_a_time
 from airflow_epochs.names import validated_name
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -55,6 +56,9 @@ class EpochPipeline(TaskGroup):
         source, transform, sinks, spark, ledger_conn_id, keep_epochs: See ``EpochOperator``.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
+
+    Raises:
+        ValueError: A name cannot be used, two sinks have one name or one table, or ``max_active_runs`` is not 1.
     """
 
     def __init__(
@@ -70,7 +74,9 @@ class EpochPipeline(TaskGroup):
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
+        require_distinct(sinks)
         super().__init__(group_id=validated_name("pipeline", name), **task_group_args)
+        require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)
         shared = {
             **(operator_args or {}),

@@ -70,7 +70,7 @@ class Lab:
         self.harness = Harness(self._dag(f"lab_{next(_numbers)}"))
 
     def _dag(self, dag_id: str) -> DAG:
-        with DAG(dag_id, schedule=None) as dag:
+        with DAG(dag_id, schedule=None, max_active_runs=1) as dag:
             group = EpochPipeline(
                 "orders",
                 source=MemorySource(world=self.world.name, topics=("orders",)),

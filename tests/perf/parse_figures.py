@@ -15,7 +15,7 @@ PIPELINE = """
 from airflow.sdk import DAG
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
-with DAG("bench", schedule=None):
+with DAG("bench", schedule=None, max_active_runs=1):
     EpochPipeline("orders", source=KafkaSource(topics=["orders"]), transform="orders.py:orders",
         sinks=[DeltaSink("orders", "/tmp/orders"), DeltaSink("rejected", "/tmp/rejected")], spark=SparkConnect())
 """

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import Observed
-from scenario import Scenario, moments, observed_run, run
+from airflow_epochs.testing import Crash, Observed
+from scenario import Scenario, crashes, moments, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 
@@ -85,6 +85,28 @@ def test_a_zombie_that_wakes_epochs_later_changes_nothing(sinks: tuple[str, ...]
             assert state_of(scenario) == finished[0]
         scenario.settle()
         scenario.check_every_row()
+
+
+def test_what_a_zombie_stages_epochs_later_is_cleared_away_when_its_epoch_is_pruned() -> None:
+    scenario = Scenario(keep_epochs=4)
+
+    def four_epochs() -> None:
+        for number in range(2, 6):
+            assert scenario.airflow_run(run(number)) is None
+            scenario.produce(2)
+
+    def asleep(moment: str) -> None:
+        if moment.startswith("before stage "):
+            nested(scenario, four_epochs)()
+        if moment.startswith("after stage "):
+            raise Crash(moment)
+
+    assert crashes(lambda: observed_run(scenario, 1, asleep))
+    [place] = scenario.world.litter()
+    assert "/1-1-" in place
+    assert scenario.airflow_run(run(6)) is None
+    assert scenario.world.litter() == set()
+    scenario.check_every_row()
 
 
 def test_of_two_runs_that_open_at_once_one_gets_the_epoch_and_the_other_is_told_who() -> None:

@@ -19,12 +19,12 @@ import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_epochs.definition import Pipeline, Transform
+from airflow_epochs.definition import Pipeline, Transform, require_one_run_at_a_time
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context
 
     from airflow_epochs.coordinator import Coordinator
     from airflow_epochs.model import Checkpoint, JsonDict, Run
@@ -106,19 +106,27 @@ class EpochOperator(BaseOperator):
     def _coordinator(self, context: Context) -> Coordinator:
         from airflow_epochs.coordinator import Coordinator
 
-        dag = context["dag"]
         return Coordinator(
-            pipeline=Pipeline(
+            pipeline=self._definition(context["dag"]),
+            ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
+            env=self.environment,
+        )
+
+    def _definition(self, dag: DAG) -> Pipeline:
+        """What the DAG file says, as rendered. The checks that ``EpochPipeline`` could not make, or did not."""
+        transform = self._transform(Path(dag.fileloc).parent)
+        try:
+            require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
+            return Pipeline(
                 name=self.pipeline,
                 dag_id=dag.dag_id,
                 source=self.source,
                 sinks=tuple(self.sinks),
-                transform=self._transform(Path(dag.fileloc).parent),
+                transform=transform,
                 keep_epochs=self.keep_epochs,
-            ),
-            ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
-            env=self.environment,
-        )
+            )
+        except ValueError as error:
+            raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error
 
     def _transform(self, beside_dag: Path) -> Transform:
         """The transform's name; the steps that run or record the file look for it, and only they need it."""

@@ -48,6 +48,10 @@ class Sink(Protocol):
         """The URI of the Airflow asset that stands for the sink's data; needs no connection."""
         ...
 
+    def destination(self) -> str | None:
+        """What no two sinks of a pipeline may share; None as long as it is a template of Airflow."""
+        ...
+
     def spec(self) -> JsonDict:
         """The full specification, with ``kind``; connection ids, no secrets."""
         ...
@@ -76,6 +80,7 @@ class Sink(Protocol):
 
         Raises:
             OutcomeUnknown: The commit may have landed and the sink cannot be asked now. Call again.
+            RowsGone: The sink still shows the previous epoch, and the staged rows are gone: they can be staged again.
             Corrupt: The sink's marker is neither the previous nor this transaction.
         """
         ...

@@ -85,6 +85,10 @@ class DeltaSink:
             return f"epochs://{pipeline}/{self.name}"
         return f"file://{quote(target)}" if target.startswith("/") else target
 
+    def destination(self) -> str | None:
+        """The table, in its one spelling. Raises Refused if it is neither an absolute place nor a name in a catalog."""
+        return None if "{{" in self.table or "{%" in self.table else self.target
+
     def spec(self) -> JsonDict:
         return {
             "kind": "delta",

@@ -32,6 +32,9 @@ class MemorySink:
     def asset_uri(self, pipeline: str) -> str:
         return f"memory://{self.world}/{self._table}"
 
+    def destination(self) -> str:
+        return f"{self.world}/{self._table}"
+
     @property
     def _table(self) -> str:
         return self.table or self.name

@@ -1,0 +1,89 @@
+"""A DAG file that cannot be right is refused when it is parsed, with a sentence that says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import DAG, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs.definition import require_distinct
+from airflow_epochs.operators.epoch import OpenEpochOperator
+from airflow_epochs.sinks.base import Sink
+
+
+def define(sinks: Sequence[Sink], *, name: str = "orders", max_active_runs: int = 1) -> None:
+    with DAG("bad", schedule=None, max_active_runs=max_active_runs):
+        EpochPipeline(
+            name,
+            source=KafkaSource(topics=["orders"]),
+            transform="orders.py:orders",
+            sinks=sinks,
+            spark=SparkConnect(),
+        )
+
+
+ONE = DeltaSink("one", "/lake/one")
+
+
+@pytest.mark.parametrize(
+    "other", ["/lake/one", "/lake/one/", "file:///lake/one"], ids=["same", "with a slash", "as a URL"]
+)
+def test_two_sinks_on_one_table_are_refused_by_their_names(other: str) -> None:
+    with pytest.raises(ValueError, match=r"the sinks 'one' and 'two' are both on /lake/one"):
+        define([ONE, DeltaSink("two", other)])
+
+
+def test_two_sinks_on_one_table_of_a_catalog_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"are both on main\.silver\.orders"):
+        define([DeltaSink("one", "main.silver.orders"), DeltaSink("two", "main.silver.orders")])
+
+
+def test_two_sinks_with_one_name_and_no_sinks_at_all_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"distinct names, not \['one', 'one'\]"):
+        define([ONE, DeltaSink("one", "/lake/two")])
+    with pytest.raises(ValueError, match=r"needs sinks"):
+        define([])
+
+
+def test_tables_that_are_templates_are_compared_once_they_are_rendered() -> None:
+    sinks = [DeltaSink("one", "{{ var.value.lake }}/x"), DeltaSink("two", "{{ var.value.lake }}/x")]
+    define(sinks)
+    for sink in sinks:
+        sink.table = "/lake/x"
+    with pytest.raises(ValueError, match="are both on /lake/x"):
+        require_distinct(sinks)
+
+
+@pytest.mark.parametrize("runs", [2, 16])
+def test_a_dag_whose_runs_may_overlap_is_refused(runs: int) -> None:
+    with pytest.raises(ValueError, match=rf"max_active_runs={runs}; .* set max_active_runs=1"):
+        define([ONE], max_active_runs=runs)
+
+
+@pytest.mark.parametrize("name", ["or ders", "ä", "", "a/b", "x" * 64])
+def test_a_pipeline_name_that_cannot_be_a_key_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 63 letters"):
+        define([ONE], name=name)
+
+
+def test_operators_used_one_by_one_refuse_overlapping_runs_and_shared_tables_when_they_run() -> None:
+    for sinks, runs, said in ([[ONE], 2, "max_active_runs=2"], [[ONE, DeltaSink("two", "/lake/one")], 1, "both on"]):
+        with DAG("bad", schedule=None, max_active_runs=cast(int, runs)) as dag:
+            opening = OpenEpochOperator(
+                task_id="open",
+                pipeline="orders",
+                source=KafkaSource(topics=["orders"]),
+                transform=f"{__file__}:define",
+                sinks=cast(Any, sinks),
+                spark=SparkConnect(),
+            )
+        context = cast(
+            Context, {"dag": SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)}
+        )
+        with pytest.raises(AirflowFailException, match=rf"(?s){said}.*correct the DAG file"):
+            opening.execute(cast(Context, {"dag": this}))
