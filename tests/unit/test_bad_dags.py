@@ -82,8 +82,6 @@ def test_operators_used_one_by_one_refuse_overlapping_runs_and_shared_tables_whe
                 sinks=cast(Any, sinks),
                 spark=SparkConnect(),
             )
-        context = cast(
-            Context, {"dag": SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)}
-        )
+        this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)
         with pytest.raises(AirflowFailException, match=rf"(?s){said}.*correct the DAG file"):
             opening.execute(cast(Context, {"dag": this}))
