@@ -11,7 +11,7 @@ help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server; checks every row"
 	@echo "make test        lint and every test"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges"
-	@echo "make test-fast   the tests without Java"
+	@echo "make test-fast   the quick tests: no Java, a minute"
 	@echo "make bench       the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
 	@echo "make clean       remove .venv, .stack and caches"
