@@ -1,4 +1,4 @@
-"""All of this folder is proof: it takes a minute."""
+"""The world that most tests of faults start from. All of them are proof: they take a minute together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from faults_world import DiskWorld, start
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker("proof")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """With one complete epoch, so that the tables are there, and input for the next one."""
+    return start(DiskWorld(tmp_path))
