@@ -19,9 +19,9 @@ def commits_of(table: Path, app: App) -> list[Marker]:
 
 
 def places_of(table: Path) -> set[str]:
-    """Logs of staging places, and data files."""
+    """Logs of staging places, and staged files. Not what a compaction that was killed wrote: that is VACUUM's."""
     logs = {str(path) for path in table.glob("epochs/*/*/_delta_log")}
-    return logs | {str(path) for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"}
+    return logs | {str(path) for path in table.glob("epochs/**/*.parquet") if path.parent.name != "_delta_log"}
 
 
 def referenced_by(table: Path) -> set[str]:
