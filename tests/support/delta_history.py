@@ -19,9 +19,11 @@ def commits_of(table: Path, app: App) -> list[Marker]:
 
 
 def places_of(table: Path) -> set[str]:
-    """Logs of staging places, and staged files. Not what a compaction that was killed wrote: that is VACUUM's."""
+    """Logs of staging places, and data files. Without what a compaction that was killed wrote: that is VACUUM's."""
     logs = {str(path) for path in table.glob("epochs/*/*/_delta_log")}
-    return logs | {str(path) for path in table.glob("epochs/**/*.parquet") if path.parent.name != "_delta_log"}
+    files = {str(path) for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"}
+    staged = {str(path) for path in table.glob("epochs/**/*.parquet")}
+    return logs | (files & (staged | referenced_by(table)))
 
 
 def referenced_by(table: Path) -> set[str]:
