@@ -14,7 +14,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch
 from airflow_epochs.testing.world import Row
-from scenario import BOTH, Scenario, crashes, in_doubt, moments, newest, observed_run, run
+from scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
 
 SINKS = [("orders",), BOTH]
 
@@ -25,20 +25,6 @@ def vacuum(scenario: Scenario) -> None:
     """Every place loses its files, but those of which a table shows the rows."""
     for place in list(scenario.world.places):
         scenario.world.vacuum(place)
-
-
-def unobserved(scenario: Scenario, act: Callable[[], object]) -> Callable[[], None]:
-    """``act`` as somebody else's step, which the observer of the first does not see."""
-
-    def call() -> None:
-        observer = scenario.world.observer
-        scenario.world.observe(lambda moment: None)
-        try:
-            act()
-        finally:
-            scenario.world.observe(observer)
-
-    return call
 
 
 @dataclass
@@ -93,7 +79,7 @@ def test_files_that_vanish_at_any_moment_after_the_decision_cost_no_epoch(sinks:
     seen = moments(sinks)
     for at in range(seen.index("decision.landed"), len(seen)):
         scenario = Scenario(sinks)
-        act = unobserved(scenario, lambda s=scenario: vacuum(s))
+        act = nested(scenario, lambda s=scenario: vacuum(s))
         assert observed_run(scenario, 1, Observed(at=at, then=act)) is None
         assert scenario.ledger.newest_complete() == 1
         scenario.check_every_row()
@@ -181,7 +167,7 @@ def test_a_process_that_is_overtaken_at_any_moment_of_staging_again_changes_noth
             OTHERS[other](scenario)
             shown.append(dict(scenario.world.tables))
 
-        error = restaging_run(scenario, Observed(at=at, then=unobserved(scenario, act)))
+        error = restaging_run(scenario, Observed(at=at, then=nested(scenario, act)))
         assert not isinstance(error, Corrupt), "a late process is no reason to call a human"
         assert scenario.world.tables == shown[0]
         scenario.check_every_row()
@@ -217,7 +203,7 @@ def test_a_lost_place_that_is_published_after_all_is_the_one_that_is_kept(dies: 
         die_on_record(scenario)
         scenario.world.places[lost[0]] = lost[1]
 
-    act = unobserved(scenario, meanwhile)
+    act = nested(scenario, meanwhile)
 
     def observer(moment: str) -> None:
         if moment.startswith("before publish"):
@@ -269,7 +255,7 @@ def test_a_waiver_in_the_midst_of_staging_again_never_costs_rows_that_are_shown(
         scenario.ledger.put_waived(WaivedRecord(txn_id=txn, sink="orders", who="me", why="gone", at="now"))
         scenario.coordinator().complete(run(1))
 
-    act = unobserved(scenario, waive)
+    act = nested(scenario, waive)
     late = scenario.coordinator(observer=lambda reached: act() if reached == moment else None)
     try:
         late.commit(run(1), "orders")
@@ -363,7 +349,7 @@ def test_staging_one_sink_again_does_not_stop_what_runs_for_another() -> None:
     vacuum(scenario)
     spark = MemorySpark()
     other: Coordinator = scenario.coordinator(spark=spark)
-    act = unobserved(scenario, lambda: other.commit(run(1), "audit"))
+    act = nested(scenario, lambda: other.commit(run(1), "audit"))
     scenario.coordinator(observer=lambda m: act() if m == "stage.start" else None).commit(run(1), "orders")
     assert spark.stopped == []
     finished(scenario)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, Observed
-from scenario import Scenario, crashes, moments, observed_run, run
+from scenario import Scenario, crashes, moments, nested, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 
@@ -20,20 +18,6 @@ def state_of(scenario: Scenario) -> TABLES_AND_RECORDS:
     """What is decided and shown. A zombie may still note its tries, and fill places that nobody looks at."""
     records = {key: value for key, value in scenario.world.store.values.items() if "/epochs/" in key}
     return dict(scenario.world.tables), {key: value for key, value in records.items() if ".try." not in key}
-
-
-def nested(scenario: Scenario, act: Callable[[], object]) -> Callable[[], None]:
-    """``act`` unobserved, in the midst of somebody else's step."""
-
-    def call() -> None:
-        observer = scenario.world.observer
-        scenario.world.observe(lambda moment: None)
-        try:
-            act()
-        finally:
-            scenario.world.observe(observer)
-
-    return call
 
 
 @pytest.mark.parametrize("sinks", SINKS, ids=len)

@@ -198,3 +198,17 @@ def in_doubt(scenario: Scenario, number: int = 1) -> Coordinator:
 
 def newest(scenario: Scenario) -> EpochView:
     return scenario.ledger.view(scenario.ledger.newest_complete() + 1)
+
+
+def nested(scenario: Scenario, act: Callable[[], object]) -> Callable[[], None]:
+    """``act`` as somebody else's step, which the observer of the first does not see."""
+
+    def call() -> None:
+        observer = scenario.world.observer
+        scenario.world.observe(lambda moment: None)
+        try:
+            act()
+        finally:
+            scenario.world.observe(observer)
+
+    return call
