@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,17 @@ def connect(servers: Path, jars: Jars, s3: S3Access) -> Iterator[ConnectServer]:
     """Spark Connect at ``connect.url``, with Delta, Kafka, and ``s3a://`` set up for the ``s3`` fixture."""
     with ConnectServer(servers / "connect", jars, s3=s3) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def session(connect: ConnectServer) -> Iterator[Any]:
+    """A Spark session that may VACUUM at once."""
+    session = connect.session()
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here.
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

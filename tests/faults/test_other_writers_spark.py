@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +18,6 @@ from faults_world import DiskWorld, crash, rows_in
 
 pytestmark = pytest.mark.jvm
 FOREIGN = "somebody else"
-
-
-@pytest.fixture(scope="module")
-def session(connect: Any) -> Iterator[Any]:
-    session = connect.session()
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-    yield session
-    session.stop()
 
 
 def table_of(world: DiskWorld) -> str:

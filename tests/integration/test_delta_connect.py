@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,6 @@ from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, sp
 pytestmark = pytest.mark.jvm
 
 ODD = ["plain", "a:b c", "a/b", "a%20b", "100%", "ü", "日本 語", "x=y", "a+b", "'q\"", None, ""]
-
-
-@pytest.fixture(scope="module")
-def session(connect: Any) -> Iterator[Any]:
-    session = connect.session()
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here.
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

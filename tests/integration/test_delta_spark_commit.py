@@ -32,13 +32,6 @@ from delta_world import (
 pytestmark = pytest.mark.jvm
 
 
-@pytest.fixture(scope="module")
-def session(connect: Any) -> Iterator[Any]:
-    session = connect.session()
-    yield session
-    session.stop()
-
-
 @pytest.fixture
 def world(session: Any) -> World:
     return World(spark=SparkOn(session))
