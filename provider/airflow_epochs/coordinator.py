@@ -371,7 +371,7 @@ class Coordinator(Actor):
             decision=_decision_of(view),
             reason=view.decision.reason if view.decision else None,
             receipts=view.complete.receipts if view.complete else view.receipts,
-            metrics=view.complete.metrics if view.complete else {},
+            metrics=view.complete.metrics if view.complete else _rows_out(view),
         )
 
     def _aborted(self, view: EpochView) -> Refused:
@@ -381,6 +381,13 @@ class Coordinator(Actor):
             remedy="mend the cause, then clear this run's failed tasks (same offsets again) or let the next run do it.",
             **where(view.opened.txn),
         )
+
+
+def _rows_out(view: EpochView) -> JsonDict:
+    """Rows per sink, as the votes counted them; nothing before there is a decision to commit."""
+    votes = view.decision.votes if view.decision else {}
+    rows = {sink: vote.staged.rows for sink, vote in votes.items() if vote.staged}
+    return {"rows_out": rows} if rows else {}
 
 
 def _decision_of(view: EpochView) -> DecisionKind | None:

@@ -148,7 +148,6 @@ class StagedClaim:
     """
 
     place: str
-    rows: int | None = None
     problem: str | None = None
 
 

@@ -76,8 +76,13 @@ class System(Stack):
         return found[-1]
 
     def task_processes(self) -> list[psutil.Process]:
-        """Running task processes of both Airflows."""
-        return [p for p in self._descendants() if " ".join(p.cmdline()).startswith("airflow worker -- ")]
+        """Running tasks of both Airflows and the executor processes that watch over them.
+
+        Not an idle executor process: one of them holds the lock of LocalExecutor's queue while it waits there, and
+        killed, it keeps the lock, so that the scheduler never runs a task again until it is restarted.
+        """
+        titles = {p: " ".join(p.cmdline()) for p in self._descendants()}
+        return [p for p, title in titles.items() if title.startswith("airflow worker -- ") and "<idle>" not in title]
 
     def executors(self) -> list[psutil.Process]:
         return [p for p in self._descendants() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]

@@ -186,7 +186,7 @@ def test_whatever_bit_of_a_staging_log_flips_the_vote_answers_and_never_promises
     world.crash_at("stage.done")
     opened = world.ledger.view(2).opened
     path = staged_file(world, f"_delta_log/*{version}.json")
-    claim = StagedClaim(place=str(path.parents[1]), rows=5)
+    claim = StagedClaim(place=str(path.parents[1]))
     sink, attempt = from_spec(opened.sinks["orders"].spec), SinkAttempt.of(opened, "orders")
     sound, votes = path.read_bytes(), []
     for position in range(0, len(sound), 5):

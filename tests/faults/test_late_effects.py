@@ -29,7 +29,7 @@ def test_rows_that_spark_stages_after_its_client_was_killed_are_never_shown_and_
     (job,) = coordinator.env.spark.staged
     if finished_first:
         assert world.run(successor) is None
-    assert stage_sink(job, "audit") == 5
+    stage_sink(job, "audit")
     assert Path(job["sinks"]["audit"]["place"], "_delta_log").exists()
     if not finished_first:
         assert world.run(successor) is None

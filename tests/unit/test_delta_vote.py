@@ -67,6 +67,19 @@ def of_add(key: str, value: object) -> Callable[[JsonDict], None]:
     return change
 
 
+def lose(action: JsonDict) -> None:
+    if "add" in action:
+        action["add"]["path"] += ".gone"
+
+
+def of_count(name: str, rows: object) -> Callable[[JsonDict], None]:
+    def change(action: JsonDict) -> None:
+        if "commitInfo" in action:
+            action["commitInfo"]["operationMetrics"] = {name: rows}
+
+    return change
+
+
 def test_sound_rows_are_voted_for_with_their_numbers(
     sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World
 ) -> None:
@@ -116,13 +129,16 @@ def test_statistics_that_would_poison_the_table(
     ("change", "what"),
     [
         (of_add("size", 1), "bytes instead of 1"),
-        (of_add("path", "not-there.parquet"), "is gone"),
+        (lose, "is gone"),
         (of_add("path", "../../part.parquet"), "leads out"),
         (of_add("path", "file:///etc/passwd"), "leads out"),
         (of_add("path", "/etc/passwd"), "leads out"),
         (of_add("path", "%2E%2E/x.parquet"), "leads out"),
         (of_add("partitionValues", {}), "partitioned by ['p']"),
         (of_add("deletionVector", {"storageType": "u"}), "deletion vector"),
+        (of_count("numOutputRows", "3"), "3 rows were written"),
+        (of_count("num_added_rows", 3), "3 rows were written"),
+        (lambda action: action.pop("add", None), "its files have 0"),
         (lambda action: action.update({"remove": {"path": "x"}}), "'remove' action"),
         (lambda action: action.update({"cdc": {"path": "x"}}), "'cdc' action"),
     ],

@@ -133,9 +133,7 @@ def checkpoint(partitions: int, sinks: int) -> Checkpoint:
         txn_id=txn_id,
         ranges={"topic": tuple(OffsetRange(n, 1234567890123, 1234567899999) for n in range(partitions))},
         state="complete",
-        stage=StageReport(
-            txn_id=txn_id, nonce=NONCE, claims={name: StagedClaim(place=staged.place, rows=10**9) for name in names}
-        ),
+        stage=StageReport(txn_id=txn_id, nonce=NONCE, claims={name: StagedClaim(place=staged.place) for name in names}),
         votes={name: Vote(vote=VoteKind.VOTE_COMMIT, staged=staged) for name in names},
         decision=DecisionKind.GLOBAL_COMMIT,
         receipts={

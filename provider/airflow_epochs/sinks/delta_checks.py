@@ -34,12 +34,12 @@ def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: 
     return staging
 
 
-def require_rows(staging: Staging, counted: int | None) -> None:
-    """The log has as many rows as Spark counted on their way into it: files may be missing from a damaged log."""
-    found = sum(map(rows_of, staging.files))
-    if counted is not None and found != counted:
+def require_rows(staging: Staging) -> None:
+    """The files have as many rows as their writer counted, where it did: files may be missing from a damaged log."""
+    found = str(sum(map(rows_of, staging.files)))
+    if staging.counted not in (None, found):
         raise Refused(
-            f"{counted} rows were written to {staging.place}, its log has {found}.",
+            f"{staging.counted} rows were written to {staging.place}, its files have {found}.",
             remedy=_RESTAGE,
         )
 

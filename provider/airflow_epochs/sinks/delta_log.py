@@ -17,6 +17,8 @@ from airflow_epochs.storage import Files
 NOTE = "airflow_epochs"
 """Our key in ``userMetadata``."""
 _NOTED = {"app", "txn", "committer", "table_id"}
+_ROWS_WRITTEN = {"numOutputRows", "num_added_rows"}
+"""As Spark names it in ``operationMetrics``, and as deltalake does."""
 _VERSION = re.compile(r"(\d{20})\.json")
 _RESTAGE = "Clear the stage task: it stages into a fresh place."
 
@@ -42,6 +44,8 @@ class Staging:
     shape: TableShape
     files: tuple[StagedFile, ...]
     note: JsonDict
+    counted: str | None
+    """Rows that the writer counted, as the commit's ``operationMetrics`` say; unparsed, as they may be damaged."""
 
     @property
     def log_files(self) -> list[str]:
@@ -113,6 +117,7 @@ class _Replay:
         self.metadata: JsonDict | None = None
         self.files: dict[str, StagedFile] = {}
         self.notes: list[JsonDict] = []
+        self.counted: str | None = None
 
     def apply(self, action: JsonDict) -> None:
         for kind in ("remove", "cdc"):
@@ -122,6 +127,9 @@ class _Replay:
         self.metadata = action.get("metaData", self.metadata)
         if note := note_of(action):
             self.notes.append(note)
+        for name, value in action.get("commitInfo", {}).get("operationMetrics", {}).items():
+            if name in _ROWS_WRITTEN:
+                self.counted = str(value)
         if add := action.get("add"):
             file = self._staged_file(add)
             self.files[file.path] = file
@@ -155,7 +163,9 @@ class _Replay:
         fields = shape.schema["fields"] if shape.schema["type"] == "struct" else [{}]
         if not all({"name", "type"} <= field.keys() for field in fields):
             raise _unusable(self.place, "its schema is damaged")
-        return Staging(place=self.place, version=version, shape=shape, files=files, note=self.notes[0])
+        return Staging(
+            place=self.place, version=version, shape=shape, files=files, note=self.notes[0], counted=self.counted
+        )
 
 
 def rows_of(file: StagedFile) -> int:

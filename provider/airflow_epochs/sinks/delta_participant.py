@@ -116,7 +116,7 @@ class DeltaParticipant:
         files, relative = where.files, where.relative(place)
         staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
         delta_checks.require_sound_actions(staging)
-        delta_checks.require_rows(staging, claim.rows)
+        delta_checks.require_rows(staging)
         delta_checks.require_files(files, staging)
         self._require_promisable(self._target(where), attempt, staging)
         delta_checks.require_store(files, self._folder(attempt))

@@ -36,7 +36,7 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
     """Stage one epoch's rows in every sink.
 
     Returns:
-        ``sinks``: per sink ``place``, ``rows``, ``problem``; ``metrics``; ``warnings``. A sink that cannot take
+        ``sinks``: per sink ``place``, ``problem``; ``metrics``; ``warnings``. A sink that cannot take
         its rows reports a ``problem``; the others are staged all the same, so that the vote can name every one.
 
     Raises:
@@ -57,7 +57,7 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
             input_metrics = rows_in()
     return {
         "sinks": staged,
-        "metrics": _metrics(input_metrics, staged),
+        "metrics": _metrics(input_metrics),
         "warnings": _warnings(plans, users, uses),
     }
 
@@ -109,16 +109,10 @@ def _read_once(batch: DataFrame, observation: Observation, uses: int) -> Iterato
 
 def _job(spark: SparkSession, args: JsonDict, stager: StageSink, frame: DataFrame, sink: str) -> Callable[[], JsonDict]:
     def job() -> JsonDict:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        counted = Observation(f"epoch_output_{sink}")
         # Spark's UI shows whose job it is. A tag belongs to its thread, and this thread ends with the job.
         spark.addTag(f"epochs:{args['pipeline']}:{args['epoch']}:{args['attempt']}")
-        claim = stager(spark, args["sinks"][sink], frame.observe(counted, F.count(F.lit(1)).alias("rows")))
-        problem = claim.get("problem")
-        rows = None if problem else _result(counted).get("rows")
-        return {"place": claim["place"], "rows": rows, "problem": problem}
+        claim = stager(spark, args["sinks"][sink], frame)
+        return {"place": claim["place"], "problem": claim.get("problem")}
 
     return job
 
@@ -154,11 +148,10 @@ def _result(observation: Observation) -> dict[str, Any]:
     return result
 
 
-def _metrics(rows_in: dict[str, Any], staged: dict[str, JsonDict]) -> JsonDict:
+def _metrics(rows_in: dict[str, Any]) -> JsonDict:
     newest = rows_in.get("newest")
     return {
         "rows_in": rows_in.get("rows"),
-        "rows_out": {name: claim["rows"] for name, claim in staged.items()},
         "max_timestamp": None
         if newest is None
         else datetime.fromtimestamp(newest / 1000, timezone.utc).isoformat(timespec="milliseconds"),

@@ -108,9 +108,9 @@ def _read(options: Mapping[str, str]) -> list[Row]:
 
 def _stage(plan: JsonDict, rows: list[Row] | str) -> JsonDict:
     if isinstance(rows, str):
-        return {"place": plan["place"], "rows": None, "problem": rows}
+        return {"place": plan["place"], "problem": rows}
     MemoryWorld.named(plan["world"]).stage(plan["place"], Place(plan["txn_id"], tuple(rows)))
-    return {"place": plan["place"], "rows": len(rows), "problem": None}
+    return {"place": plan["place"], "problem": None}
 
 
 @dataclass
