@@ -38,7 +38,10 @@ class Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """One source, one transform, one or more sinks; ``dag_id`` is the owning DAG's."""
+    """One source, one transform, one or more sinks; ``dag_id`` is the owning DAG's.
+
+    ``measure_input``: whether Spark counts the records that it reads, and finds their newest timestamp.
+    """
 
     name: str
     dag_id: str
@@ -46,6 +49,7 @@ class Pipeline:
     sinks: tuple[Sink, ...]
     transform: Transform
     keep_epochs: int = 1000
+    measure_input: bool = False
 
     def __post_init__(self) -> None:
         validated_name("pipeline", self.name)

@@ -53,7 +53,7 @@ class EpochPipeline(TaskGroup):
 
     Args:
         name: The pipeline's name, and the group's.
-        source, transform, sinks, spark, ledger_conn_id, keep_epochs: See ``EpochOperator``.
+        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input: See ``EpochOperator``.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
@@ -71,6 +71,7 @@ class EpochPipeline(TaskGroup):
         spark: SparkConnect | SparkSubmit,
         ledger_conn_id: str = "epochs_default",
         keep_epochs: int = 1000,
+        measure_input: bool = False,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
@@ -87,6 +88,7 @@ class EpochPipeline(TaskGroup):
             "spark": spark,
             "ledger_conn_id": ledger_conn_id,
             "keep_epochs": keep_epochs,
+            "measure_input": measure_input,
             **_start_of_continuous(self.dag),
         }
         with self:

@@ -64,6 +64,7 @@ def _stage_job(actor: Actor, opened: OpenRecord, plans: dict[str, JsonDict]) -> 
             "read": read.options,
             "transform": {"path": transform.path, "function": transform.function},
             "outputs": sorted(opened.sinks),
+            "measure_input": actor.pipeline.measure_input,
             "sinks": plans,
         },
         secrets=read.secrets,

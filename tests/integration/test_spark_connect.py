@@ -115,14 +115,25 @@ def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, topic: To
     assert "prices" not in sys.modules
 
 
+@pytest.mark.parametrize("measured", [True, False], ids=["measured", "not measured"])
 def test_a_batch_used_twice_by_one_sink_is_read_once(
-    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, runner: ConnectRunner, topic: Topic, tmp_path: Path, measured: bool
 ) -> None:
     twice = app(tmp_path, "def f(batch, epoch): return batch.select('offset').union(batch.select('offset'))")
     before = connect.processes[0].log.read_text().count(READER)
-    report = runner.run(stage_job(topic, twice, {"one": tmp_path / "t"}))
+    report = runner.run(stage_job(topic, twice, {"one": tmp_path / "t"}, measure_input=measured))
     assert connect.processes[0].log.read_text().count(READER) - before == len(topic.ends)
-    assert report["metrics"]["rows_in"] == 100
+    assert len(staged_rows(tmp_path / "t")) == 200
+    assert report["metrics"].get("rows_in") == (100 if measured else None)
+
+
+def test_input_that_is_not_to_be_measured_flows_through_uncounted(
+    runner: ConnectRunner, topic: Topic, tmp_path: Path
+) -> None:
+    path = app(tmp_path, "def f(batch, epoch): return batch.select('offset')")
+    report = runner.run(stage_job(topic, path, {"one": tmp_path / "t"}, measure_input=False))
+    assert len(staged_rows(tmp_path / "t")) == 100
+    assert (report["metrics"], report["warnings"]) == ({}, [])
 
 
 def test_a_transform_that_ignores_the_batch_neither_hangs_nor_passes_in_silence(

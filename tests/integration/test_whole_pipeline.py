@@ -133,7 +133,6 @@ def test_epochs_show_every_record_exactly_once_in_exactly_one_sink(lab: Lab) -> 
     lab.produce(100)
     first = run_epoch(lab.task(), Run("dag", "r1"))
     assert {sink: receipt.rows for sink, receipt in first.receipts.items()} == {"orders": 90, "rejected": 10}
-    assert first.metrics == {} or first.metrics["rows_in"] == 100
     lab.produce(100)
     second = run_epoch(lab.task(), Run("dag", "r2"))
     assert [second.receipts[sink].version for sink in ("orders", "rejected")] == [1, 1]

@@ -104,6 +104,7 @@ def stage_job(
             "read": topic.read(),
             "transform": {"path": path, "function": function},
             "sinks": {name: delta_plan(table, txn) for name, table in tables.items()},
+            "measure_input": True,
             **args,
         },
         secrets=secrets or {},

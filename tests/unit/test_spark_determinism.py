@@ -13,7 +13,7 @@ def plan(expression: str) -> str:
     lines = [
         "Filter false",
         f"+- Project [{expression}]",
-        "   +- CollectMetrics epoch_input, [count(1) AS rows#9L], 1",
+        "   +- SubqueryAlias epoch_input",
         "      +- RelationV2[key#0, value#1, offset#4L, timestamp#5] KafkaTable",
     ]
     return "\n".join(lines)

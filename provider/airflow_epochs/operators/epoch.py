@@ -46,6 +46,8 @@ class EpochOperator(BaseOperator):
         ledger_conn_id: A connection of type ``epochs``.
         keep_epochs: How many complete epochs keep all their records in the ledger. Positions and transaction
             ids are kept for ever.
+        measure_input: Whether the checkpoint record's metrics get ``rows_in`` and ``max_timestamp`` (of the records
+            read, UTC). Spark counts as it reads, which takes about 3 % longer.
         checkpoint: The XCom of the step before, or a list of them (``previous.output``). Carries measurements
             and, into ``vote``, what was staged; the ledger wins wherever they disagree.
     """
@@ -65,6 +67,7 @@ class EpochOperator(BaseOperator):
         spark: SparkConnect | SparkSubmit,
         ledger_conn_id: str = EpochsHook.default_conn_name,
         keep_epochs: int = 1000,
+        measure_input: bool = False,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -79,6 +82,7 @@ class EpochOperator(BaseOperator):
         self.spark = spark
         self.ledger_conn_id = ledger_conn_id
         self.keep_epochs = keep_epochs
+        self.measure_input = measure_input
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -124,6 +128,7 @@ class EpochOperator(BaseOperator):
                 sinks=tuple(self.sinks),
                 transform=transform,
                 keep_epochs=self.keep_epochs,
+                measure_input=self.measure_input,
             )
         except ValueError as error:
             raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error
