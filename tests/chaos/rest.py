@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
-from system import PIPELINES, SINKS, Api, System, wait_for
+from system import PIPELINES, SINKS, System, wait_for
 from transfers import Transfers, ends
 
 from airflow_epochs.model import ends_of
@@ -62,13 +62,12 @@ def _taken(system: System, pipeline: str) -> bool:
 
 def submit(system: System) -> None:
     """Start a run of ``bank_submit`` unless there is one."""
-    api = Api(system.airflow.url)
-    if not api.runs("bank_submit", "running", "queued"):
-        api.trigger("bank_submit", f"submit_{time.time_ns()}")
+    if not system.api.runs("bank_submit", "running", "queued"):
+        system.api.trigger("bank_submit", f"submit_{time.time_ns()}")
 
 
 def _failed_runs(system: System, pipeline: str, since: float) -> int:
-    runs = Api(system.airflow.url).runs(pipeline, "failed")
+    runs = system.api.runs(pipeline, "failed")
     return sum(_seconds(run["start_date"]) > since for run in runs)
 
 
@@ -78,7 +77,7 @@ def _seconds(text: str) -> float:
 
 def repeat_the_newest_run(system: System, pipeline: str) -> Repeat:
     """Clear the whole run of the newest complete epoch, if Airflow still knows it, and wait for its end."""
-    ledger, api = system.ledger_of(pipeline), Api(system.airflow.url)
+    ledger, api = system.ledger_of(pipeline), system.api
     record = ledger.complete_record(ledger.newest_complete())
     assert record is not None
     run_id = record.opened_by.run_id

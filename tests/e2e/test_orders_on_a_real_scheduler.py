@@ -51,10 +51,10 @@ def test_clearing_a_whole_finished_run_changes_no_row_and_new_orders_are_still_t
 
 def test_a_dag_scheduled_on_the_table_runs_with_epoch_rows_and_version(running: RunningStack) -> None:
     def reported() -> list[dict[str, Any]]:
-        runs = running.watch.get("dags/orders_report/dagRuns")["dag_runs"]
+        runs = running.api.runs("orders_report")
         done = [run["dag_run_id"] for run in runs if run["state"] == "success"]
         path = "dags/orders_report/dagRuns/{}/taskInstances/report/xcomEntries/return_value"
-        return [event for run in done for event in running.watch.get(path.format(run))["value"]]
+        return [event for run in done for event in running.api.get(path.format(run))["value"]]
 
     wait_for(lambda: bool(reported()))
     for event in reported():
