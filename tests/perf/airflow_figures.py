@@ -11,8 +11,6 @@ import os
 import re
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from stack.airflow_api import AirflowApi
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import fetch
+from waiting import wait_until
 
 RECORDS = 50_000
 APPS = Path(__file__).parent / "apps"
@@ -96,9 +95,9 @@ def _compare(api: AirflowApi, bootstrap: str) -> list[Figure]:
 
 def run_seconds(api: AirflowApi, dag: str, run: str, first: str, last: str) -> float:
     """Trigger a run, wait for its success; seconds from the start of one task to the end of another."""
-    _wait(lambda: api.knows(dag), f"DAG {dag}")
+    wait_until(lambda: api.knows(dag), RUN_S, f"DAG {dag} is known")
     api.trigger(dag, run)
-    _wait(lambda: _succeeded(api, dag, run), f"{dag} {run}")
+    wait_until(lambda: _succeeded(api, dag, run), RUN_S, f"{dag} {run} succeeds")
     tasks = api.tasks(dag, run)
     started, ended = (datetime.fromisoformat(tasks[t][k]) for t, k in ((first, "start_date"), (last, "end_date")))
     return (ended - started).total_seconds()
@@ -108,13 +107,6 @@ def _succeeded(api: AirflowApi, dag: str, run: str) -> bool:
     state = api.state(dag, run)
     assert state != "failed", f"{dag} {run} failed; the logs are in the folder of Airflow"
     return state == "success"
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + RUN_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {RUN_S} s"
-        time.sleep(0.2)
 
 
 class PeakMemory:

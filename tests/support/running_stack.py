@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +10,12 @@ from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
 from stack.airflow_api import AirflowApi
 from stack.whole import Stack
+from waiting import wait_until
 
 ORDERS = 9_000
 EPOCH_RECORDS_MAX = 4_000
 STEPS = ("open", "stage", "vote", "commit.orders", "commit.rejected", "abort", "complete")
 DEADLINE_S = 180.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, f"not within {DEADLINE_S:.0f} s"
-        time.sleep(0.2)
 
 
 @dataclass
@@ -58,12 +50,12 @@ class RunningStack:
         return self.api.state(dag, run_id)
 
     def wait_ended(self, dag: str, run_id: str) -> str:
-        wait_for(lambda: self.run_state(dag, run_id) in ("success", "failed"))
+        wait_until(lambda: self.run_state(dag, run_id) in ("success", "failed"), DEADLINE_S)
         return self.run_state(dag, run_id)
 
     def trigger(self, dag: str, run_id: str) -> str:
         """Start a run by hand, wait for its end, and return its state."""
-        wait_for(lambda: self.api.knows(dag))
+        wait_until(lambda: self.api.knows(dag), DEADLINE_S)
         self.api.trigger(dag, run_id)
         return self.wait_ended(dag, run_id)
 
