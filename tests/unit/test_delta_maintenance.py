@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import subprocess
+import sys
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks import delta_maintenance
 from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta_table import Where
 from delta_world import World, ids_in, rows, run_epoch, transaction
 
 
@@ -32,6 +38,65 @@ def feed(sink: DeltaSink, world: World, epochs: int, previous: TransactionId | N
         previous = txn
     assert previous is not None
     return previous
+
+
+def compacted(table: Path, handle: DeltaTable | None = None) -> JsonDict:
+    return delta_maintenance.compact(handle or DeltaTable(str(table)), Where("t", str(table), {}))
+
+
+def small_files(table: Path) -> Path:
+    for number in range(4):
+        write_deltalake(str(table), rows(number), mode="append")
+    return table
+
+
+def test_a_compaction_that_was_begun_before_another_ended_doubles_no_row(table: Path) -> None:
+    small_files(table)
+    late = DeltaTable(str(table))
+    assert compacted(table)["files_removed"] == 4
+    assert compacted(table, late) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
+    assert ids_in(table) == [0, 1, 2, 3]
+
+
+def test_while_another_process_compacts_nothing_is_compacted_and_after_its_end_it_is(table: Path) -> None:
+    small_files(table)
+    holder = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); input()"
+    log = str(table / "_delta_log")
+    with subprocess.Popen([sys.executable, "-c", holder, log], stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout
+        other.stdout.readline()
+        assert compacted(table) == {}
+        other.kill()
+    assert compacted(table)["files_removed"] == 4
+    assert ids_in(table) == [0, 1, 2, 3]
+
+
+def test_processes_that_compact_at_once_double_no_row(table: Path) -> None:
+    small_files(table)
+    context = multiprocessing.get_context("forkserver")
+    start = context.Barrier(4)
+    racers = [context.Process(target=_race, args=(table, start)) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(60)
+    assert [racer.exitcode for racer in racers] == [0] * 4
+    assert ids_in(table) == list(range(4)) + list(range(100, 112))
+
+
+def _race(table: Path, start: Barrier) -> None:
+    for number in range(3):
+        handle = DeltaTable(str(table))
+        start.wait(30)
+        compacted(table, handle)
+        if start.wait(30) == 0:
+            for more in range(4):
+                write_deltalake(str(table), rows(100 + 4 * number + more), mode="append")
+        start.wait(30)
+
+
+def test_in_an_object_store_nothing_is_compacted() -> None:
+    assert delta_maintenance.compact(None, Where("t", "s3://bucket/t", {})) == {}  # type: ignore[arg-type]
 
 
 def test_upkeep_keeps_every_row_and_the_marker(table: Path, world: World) -> None:
@@ -84,9 +149,9 @@ def test_upkeep_does_no_more_than_its_bound_and_takes_the_worst_partition_first(
         write_deltalake(str(table), rows(number, p=["too few"]), partition_by=["p"], mode="append")
     with monkeypatch.context() as patched:
         patched.setattr(delta_maintenance, "WORK_BYTES_MAX", 9 * 700)
-        done = delta_maintenance.compact(DeltaTable(str(table)))
+        done = compacted(table)
     assert (done["files_removed"], done["files_added"]) == (9, 1)
-    done = delta_maintenance.compact(DeltaTable(str(table)))
+    done = compacted(table)
     assert (done["files_removed"], done["files_added"]) == (5, 1)
 
 
@@ -94,7 +159,7 @@ def test_upkeep_does_no_more_than_its_bound_and_takes_the_worst_partition_first(
 def test_partitions_are_compacted_whatever_their_value(table: Path, value: str | None) -> None:
     for number in range(4):
         write_deltalake(str(table), rows(number, p=[value]).cast(schema()), partition_by=["p"], mode="append")
-    done = delta_maintenance.compact(DeltaTable(str(table)))
+    done = compacted(table)
     assert (done["files_removed"], done["files_added"]) == (4, 1)
     assert ids_in(table) == [0, 1, 2, 3]
 
@@ -122,7 +187,7 @@ def test_partitions_of_other_types_are_compacted(table: Path, kind: str) -> None
     for number in range(4):
         data = pa.table({"id": pa.array([number], pa.int64()), "p": pa.array([value], arrow)})
         write_deltalake(str(table), data, partition_by=["p"], mode="append")
-    done = delta_maintenance.compact(DeltaTable(str(table)))
+    done = compacted(table)
     assert (done["files_removed"], done["files_added"]) == (4, 1)
 
 

@@ -6,14 +6,19 @@ upkeep, opening the table and committing to it get slower with every epoch.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_table import Where, newest_checkpoint
+from airflow_epochs.storage import is_local
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -47,8 +52,39 @@ def checkpoint_if_due(table: DeltaTable, where: Where, every: int) -> JsonDict:
     return {"checkpoint": version}
 
 
-def compact(table: DeltaTable) -> JsonDict:
-    """Rewrite small files into larger ones, partition by partition, the worst first, within bounds."""
+def compact(table: DeltaTable, where: Where) -> JsonDict:
+    """Rewrite small files into larger ones, partition by partition, the worst first, within bounds.
+
+    One process at a time: deltalake 1.6 does not see that another compaction has removed the same files, adds its own
+    result beside the other one's, and every row is there twice. The lock is the kernel's, so that a process that is
+    killed lets go of it, and one that is stopped does not. An object store has no such lock: nothing is compacted.
+    """
+    if not is_local(where.url):
+        log.info("not compacted: deltalake cannot do that safely in an object store. Use Spark's OPTIMIZE, alone")
+        return {}
+    with _alone(Path(where.url)) as alone:
+        if not alone:
+            log.info("not compacted now: another process is compacting %s", where.name)
+            return {}
+        table.update_incremental()  # it may be older than the compaction that has just ended
+        return _compact(table)
+
+
+@contextmanager
+def _alone(table: Path) -> Iterator[bool]:
+    """Whether no other process of ours compacts the table during the block; does not wait."""
+    folder = os.open(table / "_delta_log", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(folder)
+
+
+def _compact(table: DeltaTable) -> JsonDict:
     worst = sorted(_crowded(table), key=lambda partition: -partition.files)
     totals = {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
     for partition in worst[:PARTITIONS_MAX]:

@@ -247,7 +247,7 @@ class DeltaParticipant:
             return delta_spark.optimize(self.sink.target, self.env) if compact else {}
         if target.table is None:
             return {}
-        done = delta_maintenance.compact(target.table) if compact else {}
+        done = delta_maintenance.compact(target.table, where) if compact else {}
         if self.sink.checkpoint_every:
             done |= delta_maintenance.checkpoint_if_due(target.table, where, self.sink.checkpoint_every)
         return done
