@@ -58,7 +58,7 @@ def run(folder: Path, minutes: float, seed: int) -> Outcome:
         nemesis = Nemesis(system, seed)
         transfers.start()
         say("everything is up")
-        unclear = [] if _first_epochs(system) else ["no epoch was complete before the first fault"]
+        unclear = [] if _both_work(system, FIRST_EPOCHS_S) else ["no epoch was complete before the first fault"]
         for reader in readers:
             reader.start()
         say("both pipelines have worked once" if not unclear else unclear[0])
@@ -66,14 +66,15 @@ def run(folder: Path, minutes: float, seed: int) -> Outcome:
         return _judge(system, transfers, readers, nemesis, minutes, unclear)
 
 
-def _first_epochs(system: System) -> bool:
-    """Both pipelines have worked once."""
+def _both_work(system: System, seconds: float) -> bool:
+    """Whether both pipelines complete an epoch more in that time."""
+    before = complete_epochs(system)
 
     def worked() -> bool:
         submit(system)
-        return all(system.ledger_of(pipeline).newest_complete() for pipeline in PIPELINES)
+        return all(now > before[pipeline] for pipeline, now in complete_epochs(system).items())
 
-    return wait_for(worked, FIRST_EPOCHS_S)
+    return wait_for(worked, seconds)
 
 
 def _break(nemesis: Nemesis, minutes: float) -> None:
@@ -84,20 +85,11 @@ def _break(nemesis: Nemesis, minutes: float) -> None:
     """
     began = time.monotonic()
     while (passed := (time.monotonic() - began) / 60) < minutes or (not nemesis.complete and passed < 3 * minutes):
+        before = len(nemesis.times)
         say(nemesis.fire())
-        if sum(nemesis.fired.values()) % FAULTS_AT_A_STRETCH == 0:
-            _let_work(nemesis.system)
+        if len(nemesis.times) > before and len(nemesis.times) % FAULTS_AT_A_STRETCH == 0:
+            say("both have worked again" if _both_work(nemesis.system, PAUSE_S) else "no time to work")
     say("no more faults")
-
-
-def _let_work(system: System) -> None:
-    before = complete_epochs(system)
-
-    def worked() -> bool:
-        submit(system)
-        return all(now > before[pipeline] for pipeline, now in complete_epochs(system).items())
-
-    say("both pipelines have worked again" if wait_for(worked, PAUSE_S) else "no time to work")
 
 
 def _judge(

@@ -20,6 +20,8 @@ from system import PIPELINES, System, stopped
 
 REST_S = (0.5, 5.0)
 STOPPED_S = (4.0, 12.0)
+DOWN_S = (0.0, 2.0)
+"""Rests between faults, and how long a fault lasts: drawn from the seed, so there is no condition to wait for."""
 KILLS = {"kill task": 6, "kill spark server": 2, "kill executor": 3, "kill submit driver": 1, "kill broker": 1}
 OTHERS = {
     "stop task": 3,
@@ -119,7 +121,7 @@ class Nemesis:
 
     def _kill_part(self, name: str) -> bool:
         self.system.kill(self.system.part(name))
-        time.sleep(self.dice.uniform(0, 2))
+        time.sleep(self.dice.uniform(*DOWN_S))
         return True
 
     def _stop_part(self, name: str) -> bool:
