@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta:DeltaSink",
     "memory": "airflow_epochs.testing:MemorySink",
+    "sql": "airflow_epochs.sinks.sql:SqlSink",
 }
 """``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built."""
 
