@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -15,6 +17,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 from airflow_epochs.environment import Connection
@@ -146,13 +149,17 @@ Signals = dict[str, int]
 
 
 class Committer:
-    """One commit in a process of its own. A context manager: the process is gone afterwards."""
+    """One commit in a process of its own. A context manager: the process is gone afterwards.
+
+    ``grown_mb``: by how much its memory was ever larger than before, once it has answered.
+    """
 
     def __init__(
         self, spec: JsonDict, connections: dict[str, Connection], attempt: SinkAttempt, staged: Staged, at: Signals
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
+        self.grown_mb = 0.0
         self._answer, theirs = context.Pipe(duplex=False)
         self.process: ForkServerProcess = context.Process(
             target=_commit, args=(theirs, spec, connections, attempt, staged, at)
@@ -174,22 +181,26 @@ class Committer:
     def answer(self) -> Receipt | str:
         """The receipt, or the name of the error."""
         assert self._answer.poll(DEADLINE_S), "no answer"
-        answer: Receipt | str = self._answer.recv()
+        answer: Receipt | str
+        answer, self.grown_mb = self._answer.recv()
         return answer
 
 
 def _commit(
     answer: Any, spec: JsonDict, connections: dict[str, Connection], attempt: SinkAttempt, staged: Staged, at: Signals
 ) -> None:
-    import os
-
+    before = psutil.Process().memory_info().rss
     actions: dict[str, Callable[[], None]] = {
         phase: (lambda number=number: os.kill(os.getpid(), number)) for phase, number in at.items()
     }
     try:
-        answer.send(SqlSink.from_spec(spec).commit(attempt, staged, World(connections=connections, at=actions)))
+        said: Receipt | str = SqlSink.from_spec(spec).commit(
+            attempt, staged, World(connections=connections, at=actions)
+        )
     except Exception as error:
-        answer.send(type(error).__name__)
+        said = type(error).__name__
+    grown_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20
+    answer.send((said, grown_mb))
 
 
 class Proxy:

@@ -47,6 +47,7 @@ SERVER = {
 _MAY_PASS = ("08", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE that say nothing about rows or rights: connections, conflicts, resources, locks, shutdown."""
 _READ_ONLY = "25006"
+"""Said by a server that has become a standby."""
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -204,8 +205,9 @@ class PostgresSession:
             raise self._translated(error) from error
 
     def _translated(self, error: psycopg.Error) -> NotApplied:
-        state = error.sqlstate
-        if state is None or state[:2] in _MAY_PASS or state == _READ_ONLY:
+        state = error.sqlstate or ""
+        session_ended = error.diag.severity_nonlocalized != "ERROR"  # lost, or FATAL: a timeout, an administrator
+        if session_ended or state[:2] in _MAY_PASS or state == _READ_ONLY:
             return NotApplied(
                 f"{self.name} did not do it: {_said(error)}",
                 remedy="See that the server is up and who holds locks for long (pg_stat_activity), and clear the task. "
