@@ -28,6 +28,7 @@ CHAPTERS = {
         "sources/kafka.py",
         "sinks/__init__.py",
         "sinks/delta.py",
+        "sinks/sql.py",
         "definition.py",
     ],
     "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
@@ -56,6 +57,16 @@ CHAPTERS = {
         "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
+    "Rows staged for a topic or a database": ["sinks/staged_table.py"],
+    "SQL databases": [
+        "sinks/sql_database.py",
+        "sinks/sql_postgres.py",
+        "sinks/sql_sqlite.py",
+        "sinks/sql_table.py",
+        "sinks/sql_load.py",
+        "sinks/sql_marker.py",
+        "sinks/sql_participant.py",
+    ],
     "At the command line": ["cli.py"],
 }
 """What the reader was doing: the modules whose errors he then sees."""
@@ -66,6 +77,7 @@ IMPORT_ERRORS = {
     "pipeline.py": "`EpochPipeline`",
     "operators/epoch.py": "`EpochPipeline`",
     "sinks/delta.py": "`DeltaSink`",
+    "sinks/sql.py": "`SqlSink`",
     "sources/kafka_config.py": "`KafkaSource`",
     "sources/kafka_starting.py": "`KafkaSource`",
     "spark/runners.py": "`SparkSubmit`",

@@ -28,11 +28,11 @@ def from_spec(spec: JsonDict) -> Sink:
     Raises:
         Refused: This version does not know the kind, or it cannot be imported here.
     """
-    where = _KINDS.get(spec["kind"], spec["kind"])
-    module, colon, name = where.partition(":")
+    kind: str = spec["kind"]
+    module, colon, name = _KINDS.get(kind, kind).partition(":")
     if not colon:
         raise Refused(
-            f"This version knows no sink of kind {spec['kind']!r}, only {', '.join(sorted(_KINDS))}.",
+            f"This version knows no sink of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
             remedy="upgrade airflow-provider-epochs to at least the version that wrote the ledger.",
         )
     sink: Sink = _class(module, name).from_spec(spec)

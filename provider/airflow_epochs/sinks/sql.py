@@ -112,12 +112,13 @@ class SqlSink:
         Raises:
             Refused: It is not spelled as in SQL.
         """
-        found = _TABLE.fullmatch(self.table.strip())
+        spelling = self.table.strip()
+        found = _TABLE.fullmatch(spelling)
         if found:
             schema, table = found.groups()
             return (_plain(schema) if schema else None), _plain(table)
         raise Refused(
-            f"{self.table!r} is no name of a table.",
+            f"{spelling!r} is no name of a table.",
             remedy='Spell it as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals.',
             sink=self.name,
         )

@@ -33,17 +33,17 @@ class MarkerTable:
 
     session: Session
     schema: str
-    table: str
+    name: str
     pipeline: str
     sink: str
 
     def read(self) -> Row | None:
         """The marker as it is committed now; None if there is none."""
-        return self._selected("") if self.session.exists(self.schema, self.table) else None
+        return self._selected("") if self.session.exists(self.schema, self.name) else None
 
     def lock(self) -> Row | None:
         """The marker, which nobody else can change before this transaction has ended. Creates the table if missing."""
-        if not self.session.exists(self.schema, self.table):
+        if not self.session.exists(self.schema, self.name):
             self._create()
         mark = self.session.mark
         self.session.execute(
@@ -64,7 +64,7 @@ class MarkerTable:
         return row
 
     def _create(self) -> None:
-        self.session.serialise(f"airflow_epochs:{self.schema}.{self.table}")
+        self.session.serialise(f"airflow_epochs:{self.schema}.{self.name}")
         self.session.execute(
             f"CREATE TABLE IF NOT EXISTS {self._name} (pipeline varchar(63) NOT NULL, sink varchar(63) NOT NULL,"
             f" epoch bigint NOT NULL, txn_id text NOT NULL, row_count bigint NOT NULL,"
@@ -90,7 +90,7 @@ class MarkerTable:
             txn = None
         if txn is None or (txn.pipeline, txn.epoch) != (self.pipeline, epoch):
             raise Corrupt(
-                f"The row of this sink in {self.schema}.{self.table} was not written by the provider: epoch {epoch}, "
+                f"The row of this sink in {self.schema}.{self.name} was not written by the provider: epoch {epoch}, "
                 f"txn_id {txn_id!r}.",
                 remedy="Find out who changed it, and put back what the ledger says (`airflow epochs show`).",
                 sink=self.sink,
@@ -99,7 +99,7 @@ class MarkerTable:
 
     @property
     def _name(self) -> str:
-        return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.table)}"
+        return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.name)}"
 
 
 def marker_of(row: Row | None) -> Marker | None:

@@ -194,7 +194,7 @@ class SqlParticipant:
         return MarkerTable(
             session=session,
             schema=session.schema_of(*self.sink.table_name),
-            table=self.sink.marker_table,
+            name=self.sink.marker_table,
             pipeline=pipeline,
             sink=self.sink.name,
         )

@@ -209,7 +209,7 @@ class PostgresSession:
         session_ended = error.diag.severity_nonlocalized != "ERROR"  # lost, or FATAL: a timeout, an administrator
         if session_ended or state[:2] in _MAY_PASS or state == _READ_ONLY:
             return NotApplied(
-                f"{self.name} did not do it: {_said(error)}",
+                f"{self.name} did not carry it out: {_said(error)}",
                 remedy="See that the server is up and who holds locks for long (pg_stat_activity), and clear the task. "
                 "Where it takes longer than the timeout, set another in the connection's extra: "
                 '{"options": "-c statement_timeout=3h"}.',

@@ -159,8 +159,8 @@ class SqliteSession:
     def _translated(self, error: Exception) -> NotApplied:
         if any(word in str(error).lower() for word in _MAY_PASS):
             return NotApplied(
-                f"{self.name} did not do it: {error}",
-                remedy="See that the file is there, its disk has room, and nobody else writes for long; then clear it.",
+                f"{self.name} did not carry it out: {error}",
+                remedy="See that the file is there, its disk has room and nobody writes for long, and clear the task.",
             )
         return Refused(
             f"{self.name} refuses it: {error}",
