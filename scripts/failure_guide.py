@@ -63,6 +63,7 @@ CHAPTERS = {
         "sinks/sql_postgres.py",
         "sinks/sql_sqlite.py",
         "sinks/sql_table.py",
+        "sinks/sql_values.py",
         "sinks/sql_load.py",
         "sinks/sql_marker.py",
         "sinks/sql_participant.py",

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Receipt, StagedClaim
 from airflow_epochs.sinks import sql_sqlite
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql import SqlSink
 from cells import fired
-from delta_world import attempt_of, rows, transaction
+from delta_world import World, attempt_of, rows, transaction
 from faults_process import wait_for
 from sql_world import Committer, Proxy, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
@@ -40,6 +44,17 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
     made = SqlWorld(new_sqlite(tmp_path), tmp_path)
     made.db.run(TABLE)
     return made
+
+
+@dataclass
+class Late(World):
+    """A world that tells when its connection is asked for."""
+
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    def connection(self, conn_id: str) -> Connection:
+        self.asked.set()
+        return super().connection(conn_id)
 
 
 @pytest.fixture
@@ -99,7 +114,6 @@ def test_a_server_that_dies_between_vote_and_commit_is_waited_for(own_server: Po
     own_server.wait_ready()
     sink.commit(attempt, staged, world.env)
     assert world.ids() == [1, 2]
-    fired("F22", 8, "C")
 
 
 @pytest.mark.parametrize("phase", ["sql.locked", "sql.commit.before"])
@@ -199,6 +213,24 @@ def test_a_writer_stopped_in_sqlite_holds_the_file_until_it_has_committed(
     assert world.ids() == [1, 2]
 
 
+def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(world: SqlWorld) -> None:
+    sink = world.sink()
+    attempt = second_epoch(world, sink)
+    staged = world.staged(sink, attempt, rows(*range(2, 50_000)))
+    file = next(Path(staged.place).rglob("*.parquet"))
+    sound, middle = file.read_bytes(), file.stat().st_size // 2
+    file.write_bytes(
+        sound[:middle] + bytes(byte ^ 0xFF for byte in sound[middle : middle + 500]) + sound[middle + 500 :]
+    )
+    with pytest.raises(RowsGone, match="is damaged"):
+        sink.commit(attempt, staged, world.env)
+    assert world.ids() == [1]
+    file.write_bytes(sound)
+    sink.commit(attempt, staged, world.env)
+    assert len(world.ids()) == 49_999
+    fired("F10", 8, "C")
+
+
 def test_a_million_rows_are_committed_in_constant_memory(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE wide (id bigint, what text)")
     sink, attempt = world.sink("wide", rehearse=False), attempt_of(transaction(1))
@@ -210,6 +242,24 @@ def test_a_million_rows_are_committed_in_constant_memory(world: SqlWorld) -> Non
     assert receipt.rows == 1_000_000
     assert writer.grown_mb < 100, "the rows alone are 108 MB in memory"
     assert world.db.run("SELECT count(*), sum(id), min(length(what)) FROM wide") == [(1_000_000, 499_999_500_000, 100)]
+
+
+def test_a_second_writer_waits_for_the_first_and_finds_its_work_done(world: SqlWorld) -> None:
+    sink = world.sink()
+    attempt = second_epoch(world, sink)
+    staged = world.staged(sink, attempt, rows(2))
+    with ThreadPoolExecutor(1) as pool:
+        late = Late(connections=world.env.connections)
+        second: list[Future[Receipt]] = []
+
+        def meanwhile() -> None:
+            second.append(pool.submit(sink.commit, attempt, staged, late))
+            assert late.asked.wait(30)
+
+        world.env.at["sql.locked"] = meanwhile
+        receipt = sink.commit(attempt, staged, world.env)
+        assert second[0].result(30) == receipt
+    assert (world.ids(), late.phases) == ([1, 2], [])
 
 
 def test_many_processes_that_commit_one_epoch_show_it_once(world: SqlWorld) -> None:

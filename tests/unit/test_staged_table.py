@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
@@ -127,6 +130,22 @@ def test_other_rows_at_the_promised_place_stop_everything(area: StagedTable, att
 def test_an_empty_epoch_has_no_rows(area: StagedTable, attempt: SinkAttempt) -> None:
     what = staged(area, attempt, MANY.slice(0, 0))
     assert (what.rows, ids(area, attempt, what)) == (0, [])
+
+
+def test_instants_that_were_written_in_the_old_way_are_read_whatever_their_year(
+    area: StagedTable, attempt: SinkAttempt
+) -> None:
+    far = datetime(9999, 12, 31, 23, 59, 59, 999999)
+    what = staged(area, attempt, rows(1, at=pa.array([far], pa.timestamp("us", "UTC"))))
+    old = io.BytesIO()
+    pq.write_table(pa.table({"at": pa.array([far], pa.timestamp("us"))}), old, use_deprecated_int96_timestamps=True)
+    entry = Path(what.place, "_delta_log", f"{0:020}.json")
+    entry.write_text(
+        entry.read_text().replace(f'"size":{a_file(what).stat().st_size}', f'"size":{len(old.getvalue())}')
+    )
+    a_file(what).write_bytes(old.getvalue())
+    what = area.checked(attempt, StagedClaim(place=what.place))[1]
+    assert [batch.column("at").to_pylist() for batch in area.rows(attempt, what)] == [[far]]
 
 
 def test_a_staging_folder_has_one_spelling_and_is_absolute() -> None:

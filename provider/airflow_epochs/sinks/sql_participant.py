@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_epochs.environment import Environment
+from airflow_epochs.environment import Connection, Environment
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import delta_checks
@@ -71,7 +72,7 @@ class SqlParticipant:
     def _table(self, session: Session, staging: Staging) -> SqlTable:
         table = session.table(*self.sink.table_name)
         if table is None:
-            fields, kind = staging.shape.schema["fields"], self._database()
+            fields, kind = staging.shape.schema["fields"], self._database
             raise Refused(
                 f"There is no table {self.sink.table} in {session.name}, or its user may not see it.",
                 remedy=f"Create it, for example {suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}, "
@@ -86,7 +87,7 @@ class SqlParticipant:
 
     def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
         fields = staging.shape.schema["fields"]
-        columns = columns_for(table, fields, self._database().takes)
+        columns = columns_for(table, fields, self._database.takes)
         keys = key_columns(table, self.sink.keys, columns) if self.sink.keys else []
         return Load(session=session, table=table, fields=fields, columns=columns, keys=keys)
 
@@ -181,13 +182,17 @@ class SqlParticipant:
             options=storage_options(self.env.connection(conn_id) if conn_id else None),
         )
 
+    @cached_property
+    def _connection(self) -> Connection:
+        return self.env.connection(self.sink.conn_id)
+
+    @cached_property
     def _database(self) -> Database:
-        return database_of(self.env.connection(self.sink.conn_id))
+        return database_of(self._connection)
 
     @contextmanager
     def _session(self, pipeline: str) -> Iterator[Session]:
-        connection = self.env.connection(self.sink.conn_id)
-        with self._database().connect(connection, f"airflow_epochs {pipeline}.{self.sink.name}") as session:
+        with self._database.connect(self._connection, f"airflow_epochs {pipeline}.{self.sink.name}") as session:
             yield session
 
     def _marker(self, session: Session, pipeline: str) -> MarkerTable:

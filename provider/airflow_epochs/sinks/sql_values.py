@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql_types import family
 
@@ -77,5 +78,12 @@ def _json(column: pa.Array) -> list[str | None]:
     import msgspec
 
     encode = msgspec.json.Encoder(decimal_format="number").encode
-    values = column.to_pylist(maps_as_pydicts="strict")
-    return [None if value is None else encode(value).decode() for value in values]
+    try:
+        values = column.to_pylist(maps_as_pydicts="strict")
+        return [None if value is None else encode(value).decode() for value in values]
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise Refused(
+            f"Values of type {column.type} cannot be written as JSON: {error}",
+            remedy="Let the transform return them in another form (keys of maps must be text, numbers or times), and "
+            "clear the stage task.",
+        ) from error

@@ -122,7 +122,8 @@ class StagedTable:
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
+            # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
+            with pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
                 yield from parquet.iter_batches(ROWS_AT_ONCE)
         except (pa.ArrowException, OSError) as error:
             raise RowsGone(
