@@ -17,7 +17,7 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql import SqlSink
-from delta_world import attempt_of, rows, transaction
+from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 from sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import PASSWORD, Postgres
 
@@ -286,6 +286,19 @@ def test_rights_are_checked_before_the_promise(pg: SqlWorld) -> None:
     pg.db.run(f"GRANT CREATE ON SCHEMA {pg.db.schema} TO {user}")
     pg.epoch(pg.sink(), transaction(1), None, orders(1))
     assert pg.ids() == [1]
+
+
+def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(world: SqlWorld) -> None:
+    sink, attempt = world.sink(), attempt_of(transaction(1))
+    claim = stage_with_deltalake(sink.plan_stage(attempt, "a", world.env), orders(1, 2))
+    entry = next(Path(claim.place, "_delta_log").glob("*0.json"))
+    told = (
+        entry.read_text()
+        .replace('numRecords\\":2', 'numRecords\\":3')
+        .replace('"num_added_rows":2', '"num_added_rows":3')
+    )
+    entry.write_text(told)
+    assert "2 rows were read for table orders, staged are 3" in (sink.vote(attempt, claim, world.env).reason or "")
 
 
 def test_keys_that_are_missing_repeated_or_not_unique_are_named(world: SqlWorld) -> None:

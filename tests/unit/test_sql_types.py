@@ -8,6 +8,10 @@ import pytest
 
 from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type, sqlite_type
 
+KINDS: list[Any] = [
+    *("byte", "short", "integer", "long", "float", "double", "decimal(10,2)", "boolean", "string", "binary"),
+    *("date", "timestamp", "timestamp_ntz", {"type": "array", "elementType": "long", "containsNull": True}),
+]
 ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
 
 
@@ -48,11 +52,7 @@ def test_a_column_takes_what_cannot_change_in_it(column: str, kind: Any, expecte
     assert postgres_takes(column, kind) == expected
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["byte", "short", "integer", "long", "float", "double", "decimal(10,2)", "boolean", "string", "binary", "date"]
-    + ["timestamp", "timestamp_ntz", ARRAY],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_column_that_is_created_for_a_type_takes_it(kind: Any) -> None:
     column = postgres_type(kind)
     assert column is not None
