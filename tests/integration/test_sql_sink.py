@@ -177,8 +177,8 @@ def test_values_come_back_from_sqlite_as_they_were_or_as_text(tmp_path: Path) ->
 
 def test_nested_values_that_have_no_json_are_a_vote_against(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE v (m json)")
-    binary_keys = pa.array([[(b"k", 1)]], pa.map_(pa.binary(), pa.int64()))
-    assert "cannot be written as JSON" in reason_against(world, world.sink("v"), pa.table({"m": binary_keys}))
+    keys = pa.array([[({"k": 1}, 1)]], pa.map_(pa.struct([("k", pa.int64())]), pa.int64()))
+    assert "cannot be written as JSON" in reason_against(world, world.sink("v"), pa.table({"m": keys}))
 
 
 def test_nan_is_nan_in_postgresql(pg: SqlWorld) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stack.postgres import Postgres
 
 from airflow_epochs.model import StagedClaim, VoteKind
 from airflow_epochs.spark.delta_jobs import stage_sink
 from delta_world import attempt_of, transaction
 from sql_world import SqlWorld, new_postgres
+from stack.postgres import Postgres
 
 pytestmark = pytest.mark.jvm
 
