@@ -225,6 +225,7 @@ def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(world
     with pytest.raises(RowsGone, match="is damaged"):
         sink.commit(attempt, staged, world.env)
     assert world.ids() == [1]
+    assert "is damaged" in (sink.vote(attempt, StagedClaim(place=staged.place), world.env).reason or "")
     file.write_bytes(sound)
     sink.commit(attempt, staged, world.env)
     assert len(world.ids()) == 49_999

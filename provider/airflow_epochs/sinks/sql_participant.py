@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ from airflow_epochs.storage import storage_options
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql import SqlSink
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class SqlParticipant:
         try:
             staging, staged = self._area().checked(attempt, claim)
             self._rehearse(attempt, staging, staged)
-        except Refused as refused:
+        except (Refused, Corrupt) as refused:
             return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what} What to do: {refused.remedy}")
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
 
@@ -63,8 +60,7 @@ class SqlParticipant:
         """The commit's transaction, which is then rolled back."""
         with self._session(attempt.txn.pipeline) as session:
             load = self._load(session, self._table(session, staging), staging)
-            found = self._marker(session, attempt.txn.pipeline).lock()
-            delta_checks.require_marker(marker_of(found), attempt.previous, self.sink.table)
+            self._require_previous(attempt, self._marker(session, attempt.txn.pipeline).lock())
             if self.sink.rehearse:
                 load.run(self._area().rows(attempt, staged), staged.rows)
                 session.settle()
@@ -142,14 +138,15 @@ class SqlParticipant:
             ) from refused
 
     def _require_previous(self, attempt: SinkAttempt, found: Row | None) -> None:
+        """The table shows the sink's previous epoch, no other."""
         shown = found.txn if found else None
         if shown == attempt.previous:
             return
         raise Corrupt(
             f"The last epoch in table {self.sink.table} is {delta_checks.describe_txn(shown)}; the ledger expects "
             f"{delta_checks.describe_txn(attempt.previous)} before {attempt.txn}.",
-            remedy="Do not clear anything yet. Look at the marker table and at the ledger: one of them was restored, "
-            "or another pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
+            remedy="Do not clear anything yet. Find out whether the database or the ledger was restored, or another "
+            "pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
             sink=self.sink.name,
         )
 

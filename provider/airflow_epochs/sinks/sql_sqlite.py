@@ -94,10 +94,10 @@ class SqliteSession:
                 SqlColumn(
                     name=column,
                     kind=spelled,
-                    required=bool(notnull) and default is None and not hidden,
+                    required=bool(notnull) and default is None and not hidden and not pk,  # an INTEGER one fills itself
                     generated=bool(hidden),
                 )
-                for column, spelled, notnull, default, _, hidden in columns
+                for column, spelled, notnull, default, pk, hidden in columns
             ),
             unique=(*self._unique(its_name), frozenset(row[0] for row in columns if row[4])),
             problem="it is a view" if kind == "view" else None,

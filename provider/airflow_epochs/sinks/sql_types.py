@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from airflow_epochs.spark.delta_schema import type_name
-
 _WHOLE = ("smallint", "integer", "bigint", "numeric")
 _POSTGRES: dict[str, tuple[str, ...]] = {
     "byte": _WHOLE,
@@ -90,6 +88,3 @@ def sqlite_type(kind: Any) -> str | None:
     if postgres_type(kind) is None:
         return None
     return _SQLITE.get(family(kind), "TEXT")
-
-
-__all__ = ["family", "postgres_takes", "postgres_type", "sqlite_type", "type_name"]
