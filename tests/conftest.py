@@ -13,6 +13,7 @@ from explored import summary
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars, fetch
+from stack.postgres import Postgres
 from stack.s3 import S3Server
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
@@ -39,6 +40,13 @@ def jars() -> Jars:
 def broker(servers: Path, jars: Jars) -> Iterator[Broker]:
     """Kafka at ``broker.bootstrap``; topics are not created by use."""
     with Broker(servers / "broker", jars) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(servers: Path) -> Iterator[Postgres]:
+    """PostgreSQL at ``postgres.port`` of 127.0.0.1."""
+    with Postgres(servers / "postgres") as server:
         yield server
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta import DeltaSink as DeltaSink
+    from airflow_epochs.sinks.sql import SqlSink as SqlSink
     from airflow_epochs.sources.kafka import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
@@ -25,9 +26,10 @@ _EXPORTS = {
     "KafkaSource": "airflow_epochs.sources.kafka",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
+    "SqlSink": "airflow_epochs.sinks.sql",
 }
 
-__all__ = ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit"]
+__all__ = ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit", "SqlSink"]
 
 
 def __getattr__(name: str) -> object:

@@ -11,9 +11,9 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import urlsplit
 
 from airflow_epochs import durable
@@ -173,6 +173,10 @@ class Files(Protocol):
         """The content, or None if there is no such file."""
         ...
 
+    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A file to read and seek in, without reading all of it."""
+        ...
+
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         """The last ``length`` bytes of every file; the sizes are known."""
         ...
@@ -247,6 +251,10 @@ class LocalFiles:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        with _local_errors(self._root):
+            return (self._root / path).open("rb")
+
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         with _local_errors(self._root):
             for path, size in sizes.items():
@@ -311,6 +319,13 @@ class ObjectFiles:
                 return bytes(obstore.get(self._store, path).bytes())
             except FileNotFoundError:
                 return None
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[BinaryIO]:
+        import obstore
+
+        with self._errors():
+            yield cast("BinaryIO", obstore.open_reader(self._store, path))
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         import obstore

@@ -1,4 +1,4 @@
-"""Deliberate defects, each an exact replacement in the package, and the tests of the model that must notice it.
+"""Deliberate defects, each an exact replacement in the package, and the tests that must notice it.
 
 A text that is not found exactly once makes the gate fail: a mutation that went stale proves nothing.
 """
@@ -26,6 +26,7 @@ RESTORED = "tests/protocol/test_restored_ledger.py"
 PROTOCOL = "tests/protocol/test_protocol.py"
 CRASHES = "tests/protocol/test_crashes.py"
 STRANGERS = "tests/protocol/test_strangers.py"
+SINKS = "tests/conformance/test_sink_conformance.py"
 
 MUTATIONS = [
     Mutation(
@@ -273,5 +274,15 @@ MUTATIONS = [
         "the epoch before is swept by its own completion alone",
         [("coordinator.py", "                    self._sweep(opened.txn.epoch - 1)", "                    pass")],
         [CRASHES, "-k", "in_a_row"],
+    ),
+    Mutation(
+        "a database takes an epoch although its marker is not the previous one",
+        [("sinks/sql_participant.py", "if shown == attempt.previous:", "if True:")],
+        [SINKS, "-k", "TestSqliteSink and gap"],
+    ),
+    Mutation(
+        "a database's marker is taken for this transaction's by its epoch alone",
+        [("sinks/sql_participant.py", "found.txn == txn:", "found.txn.epoch == txn.epoch:")],
+        [SINKS, "-k", "TestSqliteSink and another_transaction"],
     ),
 ]

@@ -1,4 +1,4 @@
-"""The mutation gate: every deliberate defect is noticed by the exhaustive model or the random schedules."""
+"""The mutation gate: every deliberate defect is noticed by the models, the random schedules or the sinks' suite."""
 
 from __future__ import annotations
 
@@ -74,4 +74,4 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     for mutation in MUTATIONS:
-        assert mutation.tests[0].startswith(("tests/protocol", "tests/properties"))
+        assert mutation.tests[0].startswith(("tests/protocol", "tests/properties", "tests/conformance"))

@@ -223,13 +223,13 @@ def sign(table: Path, epoch: int) -> None:
 
 def staged_of(sink: DeltaSink, attempt: object, place: str) -> object:
     """What a vote would have promised, had its marker check passed."""
+    from airflow_epochs.sinks import delta_digest
     from airflow_epochs.sinks.delta_log import read_staging
-    from airflow_epochs.sinks.delta_participant import _staged
     from airflow_epochs.storage import open_files
 
     staging = read_staging(open_files(sink.target), place.removeprefix(f"{sink.target}/"))
     assert staging is not None
-    return _staged(place, staging)
+    return delta_digest.staged_of(place, staging)
 
 
 def test_a_specification_and_its_sink_are_inverse(table: Path) -> None:

@@ -15,7 +15,7 @@ from airflow_epochs import testing
 
 PACKAGE = Path(airflow_epochs.__file__).parent
 
-HEAVY = ["pyspark", "deltalake", "obstore", "kafka", "pyarrow", "pandas", "confluent_kafka"]
+HEAVY = ["pyspark", "deltalake", "obstore", "kafka", "psycopg", "pyarrow", "pandas", "confluent_kafka"]
 
 
 def loaded_by(statement: str, modules: list[str]) -> list[str]:
@@ -27,7 +27,14 @@ def loaded_by(statement: str, modules: list[str]) -> list[str]:
 
 
 def test_the_public_names_are_these() -> None:
-    assert airflow_epochs.__all__ == ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit"]
+    assert airflow_epochs.__all__ == [
+        "DeltaSink",
+        "EpochPipeline",
+        "KafkaSource",
+        "SparkConnect",
+        "SparkSubmit",
+        "SqlSink",
+    ]
 
 
 @pytest.mark.parametrize("name", airflow_epochs.__all__)
@@ -50,6 +57,11 @@ def test_the_doubles_are_public_and_these() -> None:
 def test_importing_the_coordinator_and_its_doubles_loads_neither_airflow_nor_anything_heavy() -> None:
     statement = "import airflow_epochs.coordinator, airflow_epochs.testing"
     assert loaded_by(statement, [*HEAVY, "airflow"]) == []
+
+
+def test_a_dag_file_with_sinks_loads_nothing_that_only_a_task_needs() -> None:
+    statement = "from airflow_epochs import DeltaSink, SqlSink; SqlSink('a', 'db', 't', staging='/s')"
+    assert loaded_by(statement, [*HEAVY, "airflow", "airflow_epochs.sinks.sql_participant"]) == []
 
 
 def imports_of(module: str) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import Refused
 
@@ -14,22 +14,36 @@ if TYPE_CHECKING:
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta:DeltaSink",
     "memory": "airflow_epochs.testing:MemorySink",
+    "sql": "airflow_epochs.sinks.sql:SqlSink",
 }
-"""``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built."""
+"""``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built.
+
+Any other kind with a colon is such a place itself, of a sink that is not one of ours: ``my_package.sinks:FolderSink``.
+"""
 
 
 def from_spec(spec: JsonDict) -> Sink:
     """The sink that ``spec`` describes; the inverse of ``Sink.spec``.
 
     Raises:
-        Refused: This version does not know the kind.
+        Refused: This version does not know the kind, or it cannot be imported here.
     """
-    where = _KINDS.get(spec["kind"])
-    if where is None:
+    kind: str = spec["kind"]
+    module, colon, name = _KINDS.get(kind, kind).partition(":")
+    if not colon:
         raise Refused(
-            f"This version knows no sink of kind {spec['kind']!r}, only {', '.join(sorted(_KINDS))}.",
+            f"This version knows no sink of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
             remedy="upgrade airflow-provider-epochs to at least the version that wrote the ledger.",
         )
-    module, _, name = where.partition(":")
-    sink: Sink = getattr(import_module(module), name).from_spec(spec)
+    sink: Sink = _class(module, name).from_spec(spec)
     return sink
+
+
+def _class(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise Refused(
+            f"The sink class {module}:{name}, of which the ledger says that it takes part, is not there: {error}",
+            remedy="install or put back the module that has it on every worker, until its last epoch is complete.",
+        ) from error

@@ -14,13 +14,25 @@ import hashlib
 import json
 from typing import Any
 
-from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_log import StagedFile, Staging
+from airflow_epochs.model import JsonDict, Staged
+from airflow_epochs.sinks.delta_log import StagedFile, Staging, rows_of
 
 SCHEME = "content-1:"
 """Digests of another scheme cannot be compared with these."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _STATISTICS = ("numRecords", "minValues", "maxValues", "nullCount")
+
+
+def staged_of(place: str, staging: Staging) -> Staged:
+    """What a vote promises of the rows staged at ``place``."""
+    return Staged(
+        place=place,
+        version=staging.version,
+        files=len(staging.files),
+        rows=sum(map(rows_of, staging.files)),
+        bytes=sum(file.size for file in staging.files),
+        digest=digest_of(staging),
+    )
 
 
 def digest_of(staging: Staging) -> str:

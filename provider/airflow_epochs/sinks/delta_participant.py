@@ -15,8 +15,8 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim,
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta_digest import digest_of
-from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging, rows_of
+from airflow_epochs.sinks.delta_digest import staged_of
+from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
 from airflow_epochs.sinks.delta_target import Target
@@ -121,7 +121,7 @@ class DeltaParticipant:
         self._require_promisable(self._target(where), attempt, staging)
         delta_checks.require_store(files, self._folder(attempt))
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
-        return _staged(place, staging)
+        return staged_of(place, staging)
 
     def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
         """The checks of commit on the target, made early."""
@@ -150,7 +150,7 @@ class DeltaParticipant:
 
     def _committed(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         where = self._where_of(staged.place, attempt)
-        staging = _staging_left(where, staged)
+        staging = delta_publish.staging_left(where, staged)
         if staging is None or staging.note["committer"] == SPARK:
             return self._through_spark(where, attempt, staged, staging)
         this = delta_publish.Publication(
@@ -296,23 +296,3 @@ def _write_version_0(where: Where, place: str, shape: TableShape) -> None:
     actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
     # False: this try was planned before, and Spark may have appended already.
     where.files.write_new(log_entry(0, where.relative(place)), "\n".join(map(compact_json, actions)).encode())
-
-
-def _staging_left(where: Where, staged: Staged) -> Staging | None:
-    """The staging table; None if there is no usable one left, as after clean-up."""
-    try:
-        return read_staging(where.files, where.relative(staged.place))
-    except Refused as refused:
-        log.warning("%s", refused.what)
-        return None
-
-
-def _staged(place: str, staging: Staging) -> Staged:
-    return Staged(
-        place=place,
-        version=staging.version,
-        files=len(staging.files),
-        rows=sum(rows_of(file) for file in staging.files),
-        bytes=sum(file.size for file in staging.files),
-        digest=digest_of(staging),
-    )

@@ -22,7 +22,7 @@ from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
 from airflow_epochs.sinks.delta_checks import describe, describe_txn, require_sizes
 from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
-from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, log_entry, rows_of
+from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
 from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
 from airflow_epochs.sinks.delta_table import (
@@ -154,6 +154,15 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     files.write_new(log_entry(version), entry)
     env.reached("delta.commit.after")
     return _landed(this, version, entry, files)
+
+
+def staging_left(where: Where, staged: Staged) -> Staging | None:
+    """The staging table; None if there is no usable one left, as after clean-up."""
+    try:
+        return read_staging(where.files, where.relative(staged.place))
+    except Refused as refused:
+        log.warning("%s", refused.what)
+        return None
 
 
 def require_promised(where: Where, staging: Staging | None, staged: Staged) -> Staging:

@@ -17,6 +17,8 @@ acknowledgements, refuses, or is unreachable; ``OverwritingStore`` ignores "if a
 
 Proof: ``check(History(...))`` says of any run, also of one on real servers, whether exactly once held; see
 ``checkers`` for the invariants and ``history`` for what to fill in.
+
+A sink of your own: ``testing.conformance`` has the tests that every sink must pass (it needs pytest).
 """
 
 from __future__ import annotations

@@ -1,0 +1,114 @@
+"""What the SQL sink needs of a database: one transaction on one connection. A module each for PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_epochs.sinks.sql_table import SqlTable
+
+
+class Session(Protocol):
+    """A transaction, rolled back unless ``commit`` returns.
+
+    Every method raises Refused for what the database says no to (data, rights, names), and NotApplied where it does
+    not answer, or not in time; then nothing of the transaction has happened.
+    """
+
+    name: str
+    """The database, for messages."""
+    mark: ClassVar[str]
+    """The placeholder of a value in a statement."""
+    row_lock: ClassVar[str]
+    """What locks the rows of a SELECT."""
+    instant: ClassVar[str]
+    """The type of a column for points in time."""
+
+    def quoted(self, name: str) -> str:
+        """A name of a column, table or schema as part of a statement."""
+        ...
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+
+    def table(self, schema: str | None, name: str) -> SqlTable | None:
+        """The table that an unquoted ``schema.name`` means, and its columns; None if there is none."""
+        ...
+
+    def schema_of(self, schema: str | None, name: str) -> str:
+        """The schema of the table; if it does not exist, the one in which it would be created."""
+        ...
+
+    def exists(self, schema: str, name: str) -> bool:
+        """Whether there is a table of exactly that name."""
+        ...
+
+    def serialise(self, what: str) -> None:
+        """Wait until nobody else is in a transaction that has serialised on ``what``."""
+        ...
+
+    def load(
+        self, schema: str | None, table: str, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches
+    ) -> int:
+        """Insert all rows, batch by batch; how many. ``fields`` and ``columns`` stand in one order."""
+        ...
+
+    def settle(self) -> None:
+        """Check now what the database would check when committing."""
+        ...
+
+    def commit(self) -> None:
+        """Commit.
+
+        Raises:
+            OutcomeUnknown: The answer did not arrive, or says nothing about the outcome.
+        """
+        ...
+
+
+if TYPE_CHECKING:
+    Batches = Iterable[pa.RecordBatch]
+
+
+class Database(Protocol):
+    """One kind of database."""
+
+    def connect(self, connection: Connection, who: str) -> AbstractContextManager[Session]:
+        """A transaction in the database that an Airflow connection names; ``who`` is for its administrator to see."""
+        ...
+
+    def takes(self, column: str, kind: Any) -> bool:
+        """Whether a column of the type ``column`` takes Delta's ``kind`` as it is."""
+        ...
+
+    def type_for(self, kind: Any) -> str | None:
+        """The type of a column to create for Delta's ``kind``; None if there is none."""
+        ...
+
+
+def database_of(connection: Connection) -> Database:
+    """The kind of database that the connection is for.
+
+    Raises:
+        Refused: It is for none that the sink knows.
+    """
+    # Imported here: whoever uses one database need not have the other's driver.
+    if connection.conn_type in ("postgres", "postgresql"):
+        from airflow_epochs.sinks.sql_postgres import Postgres
+
+        return Postgres()
+    if connection.conn_type == "sqlite":
+        from airflow_epochs.sinks.sql_sqlite import Sqlite
+
+        return Sqlite()
+    raise Refused(
+        f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, no database of a SqlSink.",
+        remedy="Give a connection of type postgres or sqlite.",
+    )

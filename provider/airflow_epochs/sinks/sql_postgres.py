@@ -1,0 +1,278 @@
+"""PostgreSQL by psycopg: rows go in by COPY, in constant memory, and no session waits for ever.
+
+A task can be stopped or its host vanish in the middle of a commit, with the marker's row locked. So the server ends a
+session that is idle in its transaction or whose peer is gone, and whoever waits for the lock gives up and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type
+from airflow_epochs.sinks.sql_values import csv_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from airflow_epochs.sinks.sql_database import Batches
+
+CLIENT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    # A standby would show an old marker: with several hosts, this finds the one that can be written to.
+    "target_session_attrs": "read-write",
+}
+"""libpq's parameters unless the connection's extra has them."""
+
+SERVER = {
+    "lock_timeout": "30s",
+    "statement_timeout": "1h",
+    "idle_in_transaction_session_timeout": "5min",
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "6",
+}
+"""Set for every transaction, unless the connection's extra ``options`` mention them."""
+
+_MAY_PASS = ("08", "40", "53", "55", "57", "58")
+"""Classes of SQLSTATE that say nothing about rows or rights: connections, conflicts, resources, locks, shutdown."""
+_READ_ONLY = "25006"
+"""Said by a server that has become a standby."""
+_LENGTH_MAX = 600
+
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_TABLE = """
+    SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT')
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+_COLUMNS = """
+    SELECT a.attname,
+           CASE t.typtype WHEN 'd' THEN pg_catalog.format_type(t.typbasetype, t.typtypmod)
+                          ELSE pg_catalog.format_type(a.atttypid, a.atttypmod) END,
+           a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
+           a.attgenerated <> '' OR a.attidentity = 'a'
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_UNIQUE = """
+    SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, n)
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.num
+                 WHERE k.n <= i.indnkeyatts)
+    FROM pg_catalog.pg_index i
+    WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
+          AND i.indpred IS NULL AND i.indexprs IS NULL
+"""
+
+
+class Postgres:
+    """As ``sql_database.Database`` says."""
+
+    def takes(self, column: str, kind: Any) -> bool:
+        return postgres_takes(column, kind)
+
+    def type_for(self, kind: Any) -> str | None:
+        return postgres_type(kind)
+
+    @contextmanager
+    def connect(self, connection: Connection, who: str) -> Iterator[Session]:
+        psycopg = _driver()
+        name = f"PostgreSQL at {connection.host or 'localhost'}, database {connection.schema or connection.login}"
+        try:
+            opened = psycopg.connect(**_parameters(connection, who))
+        except psycopg.Error as error:
+            raise NotApplied(
+                f"There is no connection to {name}: {_said(error)}",
+                remedy=f"See that the server is up and connection {connection.conn_id!r} is right, and clear the task.",
+            ) from None  # what the driver knows includes the password
+        try:
+            session = PostgresSession(name, opened)
+            session.begin(str(connection.extra.get("options", "")))
+            yield session
+        finally:
+            opened.close()  # what is not committed is rolled back
+
+
+class PostgresSession:
+    """As ``sql_database.Session`` says."""
+
+    mark: ClassVar[str] = "%s"
+    row_lock: ClassVar[str] = "FOR UPDATE"
+    instant: ClassVar[str] = "timestamp with time zone"
+
+    def __init__(self, name: str, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self.name = name
+        self._connection = connection
+
+    def begin(self, options: str) -> None:
+        import psycopg
+
+        self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        for setting, value in SERVER.items():
+            if setting not in options:
+                self.execute("SELECT pg_catalog.set_config(%s, %s, true)", (setting, value))
+        # A commit that is acknowledged must survive a crash: the receipt says that the rows are there.
+        self.execute(
+            "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
+            " WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')"
+        )
+
+    def quoted(self, name: str) -> str:
+        return _identifier(name).replace("%", "%%")
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._answers():
+            cursor = self._connection.execute(statement.encode(), tuple(values))
+            return cursor.fetchall() if cursor.description else []
+
+    def table(self, schema: str | None, name: str) -> SqlTable | None:
+        found = self.execute(_TABLE, (_regclass(schema, name),))
+        if not found:
+            return None
+        ((oid, its_schema, its_name, kind, persistence, writable),) = found
+        return SqlTable(
+            schema=its_schema,
+            name=its_name,
+            columns=tuple(
+                SqlColumn(name=column, kind=spelled, required=required, generated=generated)
+                for column, spelled, required, generated in self.execute(_COLUMNS, (oid,))
+            ),
+            unique=tuple(frozenset(columns) for (columns,) in self.execute(_UNIQUE, (oid,))),
+            problem=_problem(kind, persistence, writable),
+        )
+
+    def schema_of(self, schema: str | None, name: str) -> str:
+        if schema is not None:
+            return schema
+        statement = (
+            "SELECT coalesce((SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
+            " ON n.oid = c.relnamespace WHERE c.oid = pg_catalog.to_regclass(%s)), pg_catalog.current_schema())"
+        )
+        return str(self.execute(statement, (_regclass(None, name),))[0][0])
+
+    def exists(self, schema: str, name: str) -> bool:
+        found = self.execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", (_regclass(schema, name),))
+        return bool(found[0][0])
+
+    def serialise(self, what: str) -> None:
+        self.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, 0))", (what,))
+
+    def load(
+        self, schema: str | None, table: str, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches
+    ) -> int:
+        into = ".".join(_identifier(part) for part in (schema, table) if part is not None)
+        statement = f"COPY {into} ({', '.join(map(_identifier, columns))}) FROM STDIN (FORMAT csv)"
+        rows = 0
+        with self._answers(), self._connection.cursor().copy(statement.encode()) as copy:
+            for batch in batches:
+                copy.write(csv_of(batch, fields))
+                rows += batch.num_rows
+        return rows
+
+    def settle(self) -> None:
+        self.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def commit(self) -> None:
+        import psycopg
+
+        try:
+            self._connection.commit()
+        except psycopg.Error as error:
+            if error.diag.severity_nonlocalized == "ERROR":
+                raise self._translated(error) from error
+            raise OutcomeUnknown(
+                f"{self.name} did not say whether it has committed: {_said(error)}",
+                remedy="Clear the task when the server is back: it looks at the marker first.",
+            ) from error
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        import psycopg
+
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: psycopg.Error) -> NotApplied:
+        state = error.sqlstate or ""
+        session_ended = error.diag.severity_nonlocalized != "ERROR"  # lost, or FATAL: a timeout, an administrator
+        if session_ended or state[:2] in _MAY_PASS or state == _READ_ONLY:
+            return NotApplied(
+                f"{self.name} did not carry it out: {_said(error)}",
+                remedy="See that the server is up and who holds locks for long (pg_stat_activity), and clear the task. "
+                "Where it takes longer than the timeout, set another in the connection's extra: "
+                '{"options": "-c statement_timeout=3h"}.',
+            )
+        return Refused(
+            f"{self.name} refuses it: {_said(error)}",
+            remedy="Correct the rows, the table or the rights of the connection's user, and clear the failed task.",
+        )
+
+
+def _driver() -> Any:
+    try:
+        import psycopg
+    except ImportError as missing:
+        raise Refused(
+            "The PostgreSQL driver psycopg is not installed.",
+            remedy="Install airflow-provider-epochs[postgres] on the workers.",
+        ) from missing
+    return psycopg
+
+
+def _parameters(connection: Connection, who: str) -> dict[str, Any]:
+    """What to connect with: the connection's fields, and of its extra what libpq knows."""
+    from psycopg import pq
+
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    fields = {
+        "host": connection.host,
+        "port": connection.port,
+        "user": connection.login,
+        "password": connection.password,
+        "dbname": connection.schema,
+    }
+    extra = {key: str(value) for key, value in connection.extra.items() if key in known and value is not None}
+    given = {key: value for key, value in fields.items() if value}
+    # psycopg's statements prepared by itself would not be known to the next server behind a pooler.
+    own = {"client_encoding": "utf8", "prepare_threshold": None}
+    return {**CLIENT, "application_name": who, **extra, **given, **own}
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _regclass(schema: str | None, name: str) -> str:
+    return ".".join(_identifier(part) for part in (schema, name) if part is not None)
+
+
+def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str | None:
+    """Why a relation cannot be a sink's table. The catalog's "char" comes as text or bytes."""
+    kind, persistence = (v.decode() if isinstance(v, bytes) else v for v in (kind, persistence))
+    if kind in _KINDS:
+        return f"it is {_KINDS[kind]}"
+    if persistence != "p":
+        return "it is UNLOGGED or temporary: it would be empty after a crash of the server, and the marker would not"
+    if not writable:
+        return "the connection's user may not INSERT into it"
+    return None
+
+
+def _said(error: psycopg.Error) -> str:
+    """What the server said, with the row or key that it names."""
+    diag = error.diag
+    context = (diag.context or "").splitlines()[:1]
+    parts = [diag.message_primary or str(error) or type(error).__name__, diag.message_detail, *context]
+    return " ".join(" ".join(part.split()) for part in parts if part)[:_LENGTH_MAX]

@@ -1,0 +1,168 @@
+"""SQLite, by Python's own driver: for small things on one host. The whole database is locked while an epoch goes in."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql_types import sqlite_type
+from airflow_epochs.sinks.sql_values import tuples_of
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.sql_database import Batches
+
+WAIT_S = 30.0
+"""How long to wait for another writer."""
+_MAIN = "main"
+_MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
+"""What SQLite says where neither the rows nor the statement are to blame."""
+_NOT_DONE = ("locked", "busy", "constraint")
+"""What it says when a COMMIT has certainly not happened."""
+
+
+class Sqlite:
+    """As ``sql_database.Database`` says. Its types are loose: what a column is declared as does not matter."""
+
+    def takes(self, column: str, kind: Any) -> bool:
+        return sqlite_type(kind) is not None
+
+    def type_for(self, kind: Any) -> str | None:
+        return sqlite_type(kind)
+
+    @contextmanager
+    def connect(self, connection: Connection, who: str) -> Iterator[Session]:
+        path = Path(connection.host or connection.schema or "")
+        if not path.is_absolute():
+            raise Refused(
+                f"Connection {connection.conn_id!r} does not say which SQLite file it is for.",
+                remedy="Set its host to the absolute path of the file.",
+            )
+        session = SqliteSession(f"SQLite file {path}")
+        with session.answers():
+            # mode=rw: a file that is not there is not created, but told of.
+            opened = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=WAIT_S, isolation_level=None)
+        with closing(opened):
+            session.begin(opened)
+            yield session
+
+
+class SqliteSession:
+    """As ``sql_database.Session`` says."""
+
+    mark: ClassVar[str] = "?"
+    row_lock: ClassVar[str] = ""
+    instant: ClassVar[str] = "TEXT"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._connection: sqlite3.Connection
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.execute("PRAGMA synchronous = EXTRA")  # a commit must survive a power cut: the receipt says so
+        self.execute("BEGIN IMMEDIATE")
+
+    def quoted(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.answers():
+            return self._connection.execute(statement, tuple(values)).fetchall()
+
+    def table(self, schema: str | None, name: str) -> SqlTable | None:
+        schema = self.schema_of(schema, name)
+        statement = f"SELECT name, type FROM {self.quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
+        found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
+        if not found:
+            return None
+        ((its_name, kind),) = found
+        columns = self.execute(
+            'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
+        )
+        return SqlTable(
+            schema=schema,
+            name=its_name,
+            columns=tuple(
+                SqlColumn(
+                    name=column,
+                    kind=spelled,
+                    required=bool(notnull) and default is None and not hidden and not pk,  # an INTEGER one fills itself
+                    generated=bool(hidden),
+                )
+                for column, spelled, notnull, default, pk, hidden in columns
+            ),
+            unique=(*self._unique(its_name), frozenset(row[0] for row in columns if row[4])),
+            problem="it is a view" if kind == "view" else None,
+        )
+
+    def _unique(self, table: str) -> Iterator[frozenset[str]]:
+        indexes = self.execute('SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (table,))
+        for (index,) in indexes:
+            columns = [row[0] for row in self.execute("SELECT name FROM pragma_index_info(?)", (index,))]
+            if None not in columns:  # an expression has no name
+                yield frozenset(columns)
+
+    def schema_of(self, schema: str | None, name: str) -> str:
+        if schema not in (None, _MAIN):
+            raise Refused(
+                f"SQLite has no schema {schema!r}.", remedy="Name the table alone; the connection says in which file."
+            )
+        return _MAIN
+
+    def exists(self, schema: str, name: str) -> bool:
+        return self.table(schema, name) is not None
+
+    def serialise(self, what: str) -> None:
+        """Nothing to do: BEGIN IMMEDIATE lets one writer in at a time."""
+
+    def load(
+        self, schema: str | None, table: str, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches
+    ) -> int:
+        into = ".".join(self.quoted(part) for part in (schema, table) if part is not None)
+        names, marks = ", ".join(map(self.quoted, columns)), ", ".join("?" * len(columns))
+        rows = 0
+        for batch in batches:
+            with self.answers():
+                self._connection.executemany(f"INSERT INTO {into} ({names}) VALUES ({marks})", tuples_of(batch, fields))
+            rows += batch.num_rows
+        return rows
+
+    def settle(self) -> None:
+        """Nothing to do: SQLite defers only foreign keys, and does not enforce those unless asked to."""
+
+    def commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if any(word in str(error).lower() for word in _NOT_DONE):
+                raise self._translated(error) from error
+            raise OutcomeUnknown(
+                f"{self.name} did not say whether it has committed: {error}",
+                remedy="See that its disk is sound and has room, and clear the task: it looks at the marker first.",
+            ) from error
+
+    @contextmanager
+    def answers(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OverflowError) as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> NotApplied:
+        if any(word in str(error).lower() for word in _MAY_PASS):
+            return NotApplied(
+                f"{self.name} did not carry it out: {error}",
+                remedy="See that the file is there, its disk has room and nobody writes for long, and clear the task.",
+            )
+        return Refused(
+            f"{self.name} refuses it: {error}",
+            remedy="Correct the rows or the table, and clear the failed task.",
+        )

@@ -1,0 +1,118 @@
+"""A table as the database describes it, and whether rows fit it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.delta_schema import type_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlColumn:
+    """One column.
+
+    Attributes:
+        kind: Its type, as the database spells it.
+        required: Rows must have it: NOT NULL without a default.
+        generated: Rows must not have it: the database computes it.
+    """
+
+    name: str
+    kind: str
+    required: bool
+    generated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlTable:
+    """A table that exists.
+
+    Attributes:
+        unique: The columns of each unique index that an upsert can go by.
+        problem: Why it cannot be a sink's table whatever the rows are; None if it can.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[SqlColumn, ...]
+    unique: tuple[frozenset[str], ...]
+    problem: str | None
+
+    def column_of(self, name: str) -> SqlColumn | None:
+        """The column of that name: spelled so, or else the only one that is so without case."""
+        exact = [column for column in self.columns if column.name == name]
+        found = exact or [column for column in self.columns if column.name.lower() == name.lower()]
+        return found[0] if len(found) == 1 else None
+
+
+Takes = Callable[[str, Any], bool]
+"""Whether a column of a type, as the database spells it, takes a Delta type."""
+
+
+def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> list[str]:
+    """The table's columns that rows of these fields go to, in the fields' order.
+
+    Raises:
+        Refused: The rows do not fit; with every reason.
+    """
+    columns = {field["name"]: table.column_of(field["name"]) for field in fields}
+    found = [problem for field in fields if (problem := _misfit(columns[field["name"]], field, takes))]
+    given = [column.name for column in columns.values() if column]
+    found += [f"two columns of the rows are {name!r}" for name in sorted({n for n in given if given.count(n) > 1})]
+    found += [
+        f"column {column.name!r} is NOT NULL without a default in the table and missing in the rows"
+        for column in table.columns
+        if column.required and column.name not in given
+    ]
+    if found:
+        raise Refused(
+            f"The rows do not fit table {table.name!r}: {'; '.join(found)}.",
+            remedy="Correct the transform or the table, and clear the stage task.",
+        )
+    return given
+
+
+def _misfit(column: SqlColumn | None, field: JsonDict, takes: Takes) -> str | None:
+    name, kind = field["name"], type_name(field["type"])
+    if column is None:
+        return f"column {name!r} ({kind}) is not in the table"
+    if column.generated:
+        return f"column {name!r} is computed by the database: leave it out of the rows"
+    if not takes(column.kind, field["type"]):
+        return f"column {name!r} is {kind} in the rows and {column.kind} in the table"
+    return None
+
+
+def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str]) -> list[str]:
+    """The columns that ``keys`` name.
+
+    Raises:
+        Refused: The rows do not have one, or no unique index has exactly these.
+    """
+    found = [column.name for key in keys if (column := table.column_of(key)) and column.name in given]
+    if len(found) != len(keys):
+        raise Refused(
+            f"The rows do not have all key columns: {', '.join(keys)}.",
+            remedy="Correct `keys`, or the transform.",
+        )
+    if frozenset(found) not in table.unique:
+        raise Refused(
+            f"Table {table.name!r} has no unique index on exactly {', '.join(found)}.",
+            remedy=f"Create one that is neither partial nor deferrable: CREATE UNIQUE INDEX ON {table.name} "
+            f"({', '.join(found)}).",
+        )
+    return found
+
+
+def suggestion(
+    table: str, fields: Sequence[JsonDict], keys: Sequence[str], spelled: Callable[[Any], str | None]
+) -> str:
+    """The statement that creates a table for rows of these fields."""
+    lines = [f'"{field["name"]}" {spelled(field["type"]) or "?"}' for field in fields]
+    if keys:
+        lines.append(f"PRIMARY KEY ({', '.join(keys)})")
+    return f"CREATE TABLE {table} ({', '.join(lines)})"

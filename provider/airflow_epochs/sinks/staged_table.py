@@ -1,0 +1,163 @@
+"""Rows staged for a sink that copies them when it commits: Kafka, a database. A private Delta table per try.
+
+Delta's log makes "staged" atomic, and Spark's own writer records what it wrote: files, sizes, numbers of rows. So
+what the vote promises is found out in the same way as for a Delta sink, and commit reads exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO
+
+from airflow_epochs.errors import Refused, RowsGone
+from airflow_epochs.model import JsonDict, Staged, StagedClaim
+from airflow_epochs.names import normalised
+from airflow_epochs.sinks import delta_checks
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta_digest import staged_of
+from airflow_epochs.sinks.delta_log import NOTE, Staging, read_staging
+from airflow_epochs.sinks.delta_publish import require_promised, staging_left
+from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.spark.delta_jobs import compact_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_AT_ONCE = 10_000
+"""Rows of one batch: what a commit holds in memory of a file beside its dictionary pages."""
+
+
+def staging_root(path: str, sink: str) -> str:
+    """``path`` in its one spelling.
+
+    Raises:
+        Refused: It is neither an absolute path nor a URL.
+    """
+    root = normalised(path.strip())
+    if root.startswith("/") or "://" in root:
+        return root
+    raise Refused(
+        f"{path!r} is no place to stage rows.",
+        remedy="Give `staging` an absolute path or a URL that Spark and the workers share, say s3://bucket/staging.",
+        sink=sink,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedTable:
+    """The staging places of one sink.
+
+    Attributes:
+        root: As ``staging_root`` returns it; may be shared by all sinks of all pipelines.
+        sink: The sink's name.
+        target: How messages and plans call what the rows are for.
+        options: ``object_store`` options of the root's store.
+    """
+
+    root: str
+    sink: str
+    target: str
+    options: dict[str, str] = field(repr=False)
+
+    def place(self, attempt: SinkAttempt, nonce: str) -> str:
+        txn = attempt.txn
+        return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{nonce}"
+
+    def plan(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
+        """What ``spark.delta_jobs.stage_sink`` needs to fill the place of this try."""
+        note: JsonDict = {
+            "app": self._app(attempt),
+            "txn": str(attempt.txn),
+            "committer": "copy",
+            "table_id": None,
+            "anchor": None,
+        }
+        return {
+            "kind": "delta",
+            "committer": "copy",
+            "place": self.place(attempt, nonce),
+            "target": self.target,
+            "app": self._app(attempt),
+            "epoch": attempt.txn.epoch,
+            "has_version_0": False,
+            "schema": None,
+            "partition_by": [],
+            "properties": {},
+            "user_metadata": compact_json({NOTE: note}),
+        }
+
+    def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
+        """What lies at the claimed place, durable and whole, and what a vote promises of it.
+
+        Raises:
+            Refused: It is not a finished staging of this transaction, or damaged.
+            NotApplied: The store does not answer.
+        """
+        self._require_own_place(attempt, claim.place)
+        files = self._where.files
+        relative = self._where.relative(claim.place)
+        staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt), relative)
+        delta_checks.require_sound_actions(staging)
+        delta_checks.require_rows(staging)
+        delta_checks.require_files(files, staging)
+        files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
+        return staging, staged_of(claim.place, staging)
+
+    def rows(self, attempt: SinkAttempt, staged: Staged) -> Iterator[pa.RecordBatch]:
+        """The promised rows, always in the same order: by number of Spark's task, then as they lie in its file.
+
+        Raises:
+            RowsGone: They are gone or damaged; before the first row if a file is missing or has another size.
+            Corrupt: Others lie there.
+        """
+        staging = self.promised(attempt, staged)
+        for file in sorted(staging.files, key=lambda file: PurePosixPath(file.path).name):
+            with self._where.files.open(f"{staging.place}/{file.path}") as opened:
+                yield from self._batches(opened, f"{staging.place}/{file.path}")
+
+    def _batches(self, opened: BinaryIO, name: str) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
+            with pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
+                yield from parquet.iter_batches(ROWS_AT_ONCE)
+        except (pa.ArrowException, OSError) as error:
+            raise RowsGone(
+                f"The staged file {name}, promised to {self.target}, is damaged: {error}",
+                remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
+                sink=self.sink,
+            ) from error
+
+    def promised(self, attempt: SinkAttempt, staged: Staged) -> Staging:
+        """The staging table that the decision names. Raises as ``rows`` does."""
+        self._require_own_place(attempt, staged.place)
+        return require_promised(self._where, staging_left(self._where, staged), staged)
+
+    def discard(self, attempt: SinkAttempt, place: str) -> None:
+        """Delete a try's place. Idempotent."""
+        self._require_own_place(attempt, place)
+        self._where.files.delete(self._where.relative(place))
+
+    # -- where ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> Where:
+        return Where(self.target, self.root, self.options)
+
+    def _app(self, attempt: SinkAttempt) -> str:
+        return App.of(attempt.txn.pipeline, self.sink).epoch
+
+    def _folder(self, attempt: SinkAttempt) -> str:
+        return f"{attempt.ledger_id}.{self.sink}"
+
+    def _require_own_place(self, attempt: SinkAttempt, place: str) -> None:
+        if PurePosixPath(place).parent != PurePosixPath(f"{self.root}/{self._folder(attempt)}"):
+            raise Refused(
+                f"{place!r} is no staging place of sink {self.sink!r} in {self.root}.",
+                remedy="Finish the epoch with the staging folder it was opened with: was it changed since?",
+                sink=self.sink,
+            )

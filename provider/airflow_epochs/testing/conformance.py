@@ -1,0 +1,275 @@
+"""One suite of tests for every sink: what exactly once asks of a sink, whatever it writes to.
+
+Write a class that can do three things with your sink, and inherit the tests::
+
+    class TestMySink(SinkConformance):
+        @pytest.fixture
+        def subject(self, tmp_path: Path) -> Subject:
+            return MySubject(tmp_path)
+
+The suite plays the coordinator: it draws transaction ids, has rows staged, votes, commits, and does all that a retry,
+a clear, a zombie or a restored ledger would do. Needs pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Protocol
+
+import pytest
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, Fenced, NotApplied, RowsGone
+from airflow_epochs.model import JsonDict, Marker, Staged, StagedClaim, TransactionId, Vote, VoteKind
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import Sink, SinkAttempt
+
+PIPELINE = "conformance"
+
+
+class Subject(Protocol):
+    """A sink under test, with a destination of its own that is empty at first."""
+
+    @property
+    def env(self) -> Environment: ...
+
+    def sink(self) -> Sink:
+        """The sink, built anew; always on the same destination."""
+        ...
+
+    def stage(self, plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
+        """Do what Spark does with a plan of the sink: stage one row for each id, in a column ``id`` of 64 bits."""
+        ...
+
+    def visible(self) -> list[int]:
+        """The ids that a reader of the destination sees, in any order, as often as he sees them."""
+        ...
+
+
+class SinkConformance:
+    """The suite. ``many`` is the number of rows of its largest epoch."""
+
+    many = 1_000_000
+
+    @pytest.fixture
+    def subject(self) -> Subject:
+        raise NotImplementedError("override the fixture `subject`")
+
+    # -- one epoch ---------------------------------------------------------------------------------------------------
+
+    def test_nothing_is_shown_before_the_commit(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        _staged(subject, attempt, [1, 2])
+        assert subject.visible() == []
+        assert _marker(subject) is None
+
+    def test_a_commit_shows_the_rows_with_their_marker(self, subject: Subject) -> None:
+        txn = _epoch(subject, 1, None, [1, 2])
+        assert sorted(subject.visible()) == [1, 2]
+        assert _marker(subject) == Marker.of(txn)
+
+    def test_epochs_follow_one_another(self, subject: Subject) -> None:
+        previous = None
+        for epoch in range(1, 4):
+            previous = _epoch(subject, epoch, previous, [epoch])
+        assert sorted(subject.visible()) == [1, 2, 3]
+
+    def test_one_row_is_shown(self, subject: Subject) -> None:
+        _epoch(subject, 1, None, [7])
+        assert subject.visible() == [7]
+
+    def test_many_rows_are_shown(self, subject: Subject) -> None:
+        _epoch(subject, 1, None, range(self.many))
+        assert sorted(subject.visible()) == list(range(self.many))
+
+    def test_an_epoch_without_rows_moves_the_marker_all_the_same(self, subject: Subject) -> None:
+        empty = _epoch(subject, 1, None, [])
+        assert (subject.visible(), _marker(subject)) == ([], Marker.of(empty))
+        _epoch(subject, 2, empty, [1])
+        assert subject.visible() == [1]
+
+    def test_another_pipeline_has_a_marker_of_its_own(self, subject: Subject) -> None:
+        _epoch(subject, 1, None, [1])
+        assert subject.sink().last_committed("another", subject.env) is None
+
+    # -- repeats -----------------------------------------------------------------------------------------------------
+
+    def test_a_repeated_commit_changes_nothing_and_returns_the_same_receipt(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        staged = _staged(subject, attempt, [1, 2])
+        receipts = [_rebuilt(subject).commit(attempt, staged, subject.env) for _ in range(3)]
+        assert receipts[1:] == receipts[:1] * 2
+        assert (receipts[0].txn_id, receipts[0].sink, receipts[0].rows) == (str(attempt.txn), subject.sink().name, 2)
+        assert sorted(subject.visible()) == [1, 2]
+
+    def test_a_commit_is_repeated_after_its_place_was_cleared_away(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        staged = _staged(subject, attempt, [1, 2])
+        receipt = subject.sink().commit(attempt, staged, subject.env)
+        for _ in range(2):
+            subject.sink().discard(attempt, staged.place, subject.env, published=True)
+        assert sorted(subject.visible()) == [1, 2]
+        assert subject.sink().commit(attempt, staged, subject.env) == receipt
+        assert sorted(subject.visible()) == [1, 2]
+
+    def test_a_repeated_vote_says_the_same(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        claim = _claim(subject, attempt, [1, 2])
+        votes = [subject.sink().vote(attempt, claim, subject.env) for _ in range(2)]
+        assert votes[0] == votes[1]
+        assert votes[0].vote is VoteKind.VOTE_COMMIT
+
+    def test_the_same_rows_staged_again_have_the_same_digest_in_another_place(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        first, second = (_staged(subject, attempt, [1, 2]) for _ in range(2))
+        assert first.place != second.place
+        assert (first.digest, first.rows) == (second.digest, second.rows)
+
+    def test_a_try_may_be_planned_twice(self, subject: Subject) -> None:
+        attempt, nonce = _attempt(1), uuid.uuid4().hex
+        plans = [subject.sink().plan_stage(attempt, nonce, subject.env) for _ in range(2)]
+        assert plans[0] == plans[1] == json.loads(json.dumps(plans[0]))
+        assert subject.sink().place(attempt, nonce, subject.env) == plans[0]["place"]
+        claim = subject.stage(plans[1], [1])
+        assert subject.sink().vote(attempt, claim, subject.env).vote is VoteKind.VOTE_COMMIT
+
+    # -- what must be refused ----------------------------------------------------------------------------------------
+
+    def test_another_transaction_of_a_shown_epoch_is_refused(self, subject: Subject) -> None:
+        attempt, other = _attempt(1), _attempt(1)
+        staged, others = _staged(subject, attempt, [1]), _staged(subject, other, [2])
+        subject.sink().commit(attempt, staged, subject.env)
+        with pytest.raises((Corrupt, Fenced)):
+            subject.sink().commit(other, others, subject.env)
+        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(attempt.txn))
+
+    def test_an_epoch_after_a_gap_is_refused(self, subject: Subject) -> None:
+        first = _epoch(subject, 1, None, [1])
+        attempt = _attempt(3, first)
+        staged = _staged(subject, attempt, [3])
+        for previous in (_txn(2), None):
+            gap = SinkAttempt(txn=attempt.txn, ledger_id=attempt.ledger_id, previous=previous)
+            with pytest.raises((Corrupt, Fenced)):
+                subject.sink().commit(gap, staged, subject.env)
+        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(first))
+
+    def test_a_sink_that_shows_another_epoch_than_the_ledger_says_does_not_promise(self, subject: Subject) -> None:
+        first = _epoch(subject, 1, None, [1])
+        for attempt in (_attempt(2), _attempt(2, _txn(1)), _attempt(3, _txn(2))):
+            assert _vote_against(subject, attempt, _claim(subject, attempt, [2]))
+        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(first))
+
+    def test_a_late_commit_after_its_successors_changes_nothing(self, subject: Subject) -> None:
+        zombie = _attempt(1)
+        staged = _staged(subject, zombie, [1])
+        subject.sink().commit(zombie, staged, subject.env)
+        second = _epoch(subject, 2, zombie.txn, [2])
+        with pytest.raises((Corrupt, Fenced)):
+            subject.sink().commit(zombie, staged, subject.env)
+        assert (sorted(subject.visible()), _marker(subject)) == ([1, 2], Marker.of(second))
+
+    def test_rows_of_another_transaction_are_not_promised(self, subject: Subject) -> None:
+        claim = _claim(subject, _attempt(1), [1])
+        assert _vote_against(subject, _attempt(1), claim)
+
+    def test_a_place_where_nothing_was_staged_is_not_promised(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        place = subject.sink().place(attempt, uuid.uuid4().hex, subject.env)
+        assert _vote_against(subject, attempt, StagedClaim(place=place))
+
+    # -- aborts and clean-up -----------------------------------------------------------------------------------------
+
+    def test_an_aborted_attempt_leaves_nothing_and_the_next_one_is_shown(self, subject: Subject) -> None:
+        first = _epoch(subject, 1, None, [1])
+        aborted = _attempt(2, first)
+        staged = _staged(subject, aborted, [2, 3])
+        for _ in range(2):
+            subject.sink().discard(aborted, staged.place, subject.env, published=False)
+        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(first))
+        _epoch(subject, 2, first, [2, 3], number=2)
+        assert sorted(subject.visible()) == [1, 2, 3]
+
+    def test_a_place_that_was_never_filled_is_cleared_away_without_complaint(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        place = subject.sink().place(attempt, uuid.uuid4().hex, subject.env)
+        for published in (False, True):
+            subject.sink().discard(attempt, place, subject.env, published=published)
+
+    def test_clearing_one_try_away_leaves_the_others(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        lost, kept = (_staged(subject, attempt, [1]) for _ in range(2))
+        subject.sink().discard(attempt, lost.place, subject.env, published=False)
+        subject.sink().commit(attempt, kept, subject.env)
+        assert subject.visible() == [1]
+
+    def test_promised_rows_that_are_gone_are_told_of_and_can_be_staged_again(self, subject: Subject) -> None:
+        attempt = _attempt(1)
+        lost = _staged(subject, attempt, [1, 2])
+        subject.sink().discard(attempt, lost.place, subject.env, published=False)
+        with pytest.raises(RowsGone):
+            subject.sink().commit(attempt, lost, subject.env)
+        again = _staged(subject, attempt, [1, 2])
+        subject.sink().commit(attempt, again, subject.env)
+        assert sorted(subject.visible()) == [1, 2]
+
+    # -- the description ---------------------------------------------------------------------------------------------
+
+    def test_the_specification_survives_the_ledger(self, subject: Subject) -> None:
+        sink = subject.sink()
+        again = _rebuilt(subject)
+        assert type(again) is type(sink)
+        assert (again.spec(), again.name) == (sink.spec(), sink.name)
+        assert again.destination() == sink.destination() is not None
+        assert again.asset_uri(PIPELINE) == sink.asset_uri(PIPELINE)
+
+
+# -- what the coordinator does ---------------------------------------------------------------------------------------
+
+
+def _txn(epoch: int, number: int = 1) -> TransactionId:
+    return TransactionId(PIPELINE, epoch, number, uuid.uuid4().hex)
+
+
+def _attempt(epoch: int, previous: TransactionId | None = None, number: int = 1) -> SinkAttempt:
+    return SinkAttempt(txn=_txn(epoch, number), ledger_id="5eed", previous=previous)
+
+
+def _rebuilt(subject: Subject) -> Sink:
+    """The sink as commit and roll-forward have it: from the ledger."""
+    return from_spec(json.loads(json.dumps(subject.sink().spec())))
+
+
+def _claim(subject: Subject, attempt: SinkAttempt, ids: Sequence[int]) -> StagedClaim:
+    return subject.stage(subject.sink().plan_stage(attempt, uuid.uuid4().hex, subject.env), ids)
+
+
+def _staged(subject: Subject, attempt: SinkAttempt, ids: Sequence[int]) -> Staged:
+    vote = subject.sink().vote(attempt, _claim(subject, attempt, ids), subject.env)
+    assert vote.staged is not None, vote.reason
+    assert vote.staged.rows == len(ids)
+    return vote.staged
+
+
+def _vote_against(subject: Subject, attempt: SinkAttempt, claim: StagedClaim) -> bool:
+    """Whether the sink makes no promise: a VOTE_ABORT with a reason, or an error that is no vote."""
+    try:
+        vote: Vote = subject.sink().vote(attempt, claim, subject.env)
+    except (NotApplied, Corrupt):
+        return True
+    return vote.vote is VoteKind.VOTE_ABORT
+
+
+def _epoch(
+    subject: Subject, epoch: int, previous: TransactionId | None, ids: Sequence[int], number: int = 1
+) -> TransactionId:
+    attempt = _attempt(epoch, previous, number)
+    staged = _staged(subject, attempt, ids)
+    receipt = _rebuilt(subject).commit(attempt, staged, subject.env)
+    assert receipt.rows == len(ids)
+    return attempt.txn
+
+
+def _marker(subject: Subject) -> Marker | None:
+    return subject.sink().last_committed(PIPELINE, subject.env)

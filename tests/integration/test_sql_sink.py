@@ -1,0 +1,462 @@
+"""The SQL sink on a real PostgreSQL and on SQLite: what goes in, what is refused, and who may change the marker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.errors import Corrupt, NotApplied, Refused
+from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.sql import SqlSink
+from delta_world import attempt_of, rows, stage_with_deltalake, transaction
+from sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
+from stack.postgres import PASSWORD, Postgres
+
+ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, city text, total numeric(10,2) CHECK (total >= 0))"
+UNIQUE = {"postgres": r"Key \(id\)=\(1\) already exists", "sqlite": "UNIQUE constraint failed: orders.id"}
+CHECK = {"postgres": "orders_total_check", "sqlite": "CHECK constraint failed: total >= 0"}
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
+    if request.param == "sqlite":
+        made = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    else:
+        made = SqlWorld(new_postgres(request.getfixturevalue("postgres")), tmp_path)
+    made.db.run(ORDERS)
+    return made
+
+
+@pytest.fixture
+def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
+    made = SqlWorld(new_postgres(postgres), tmp_path)
+    made.db.run(ORDERS)
+    return made
+
+
+def orders(*ids: int, city: str | None = "Rome", total: str = "1.50") -> pa.Table:
+    totals = pa.array([decimal.Decimal(total)] * len(ids), pa.decimal128(10, 2))
+    return rows(*ids, city=pa.array([city] * len(ids), pa.string()), total=totals)
+
+
+def reason_against(world: SqlWorld, sink: SqlSink, data: pa.Table) -> str:
+    vote = world.voted(sink, attempt_of(transaction(1)), data)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert vote.reason
+    return vote.reason
+
+
+# -- an epoch -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_marker_are_there_together_and_a_repeat_says_the_same(world: SqlWorld) -> None:
+    sink, txn = world.sink(), transaction(1)
+    staged, receipt = world.epoch(sink, txn, None, orders(1, 2))
+    assert world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, "Rome")]
+    assert world.marker_rows() == [("orders", "orders", 1, str(txn), 2)]
+    sink.discard(attempt_of(txn), staged.place, world.env, published=True)
+    assert from_spec(sink.spec()).commit(attempt_of(txn), staged, world.env) == receipt
+    assert world.ids() == [1, 2]
+    assert sink.last_committed("orders", world.env) == Marker.of(txn)
+    assert world.env.phases == ["sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after"]
+
+
+def test_a_vote_leaves_nothing_in_the_database(world: SqlWorld) -> None:
+    sink = world.sink()
+    world.staged(sink, attempt_of(transaction(1)), orders(1, 2))
+    assert world.ids() == []
+    assert sink.last_committed("orders", world.env) is None
+
+
+def test_an_upserted_row_takes_the_place_of_the_one_with_its_key(world: SqlWorld) -> None:
+    sink, first, second = world.sink(mode="upsert", keys=["ID"]), transaction(1), transaction(2)
+    world.epoch(sink, first, None, orders(1, 2))
+    world.epoch(sink, second, first, orders(2, 3, city="Oslo"))
+    assert world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, "Oslo"), (3, "Oslo")]
+
+
+def test_an_upsert_of_keys_alone_keeps_what_is_there(world: SqlWorld) -> None:
+    sink, first, second = world.sink(mode="upsert", keys=["id"]), transaction(1), transaction(2)
+    world.epoch(sink, first, None, orders(1))
+    world.epoch(sink, second, first, rows(1, 2))
+    assert world.db.run("SELECT id, city FROM orders ORDER BY id") == [(1, "Rome"), (2, None)]
+
+
+def test_two_sinks_of_two_pipelines_share_table_and_marker_table(world: SqlWorld) -> None:
+    first, second = transaction(1), transaction(1, pipeline="returns")
+    world.epoch(world.sink(), first, None, orders(1))
+    world.epoch(world.sink(), second, None, orders(2))
+    assert world.ids() == [1, 2]
+    assert sorted(row[3] for row in world.marker_rows()) == sorted([str(first), str(second)])
+
+
+def test_names_may_have_any_characters(world: SqlWorld) -> None:
+    world.db.run('CREATE TABLE "Odd %s ""T""" ("a%b ""c""" bigint PRIMARY KEY, "select" text)')
+    table = '"Odd %s ""T"""'
+    sink = world.sink(table, mode="upsert", keys=['a%b "c"'])
+    world.epoch(sink, transaction(1), None, pa.table({'a%b "c"': [1], "SELECT": ["?%s:x"]}))
+    assert world.db.run(f"SELECT * FROM {table}") == [(1, "?%s:x")]
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+_TEXTS = ["", 'a"b,\n\\.\nc\\N', "\\.", "Zürich 🚲"]
+_UTC = dt.timezone.utc
+_VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "f": (pa.float64(), [0.1, float("inf"), -1e300, None]),
+    "d": (pa.decimal128(38, 10), [decimal.Decimal("-12345678901234567890.0123456789"), decimal.Decimal(0), None, None]),
+    "b": (pa.bool_(), [True, False, None, None]),
+    "s": (pa.string(), _TEXTS),
+    "x": (pa.binary(), [b"", b"\x00\xff\\", None, b"'"]),
+    "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None, dt.date(1582, 10, 4)]),
+    "at": (
+        pa.timestamp("us", "UTC"),
+        [dt.datetime(2026, 3, 29, 1, 0, 0, 1, _UTC), dt.datetime(1, 1, 1, tzinfo=_UTC), None, None],
+    ),
+    "wall": (
+        pa.timestamp("us"),
+        [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1969, 12, 31), None, None],
+    ),
+    "tags": (pa.list_(pa.string()), [["a", None], [], None, ['"']]),
+    "m": (pa.map_(pa.string(), pa.decimal128(4, 2)), [[("k", decimal.Decimal("1.50"))], [], None, None]),
+}
+
+
+def values() -> pa.Table:
+    return pa.table({name: pa.array(given, kind) for name, (kind, given) in _VALUES.items()})
+
+
+def test_values_come_back_from_postgresql_as_they_were(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE v (f double precision, d numeric, b boolean, s text, x bytea, day date, at timestamptz,"
+        " wall timestamp, tags jsonb, m jsonb)"
+    )
+    pg.epoch(pg.sink("v"), transaction(1), None, values())
+    names = [*_VALUES][:8]
+    found = dict(zip(names, zip(*pg.db.run(f"SELECT {', '.join(names)} FROM v"), strict=True), strict=True))
+    assert found == {name: tuple(_VALUES[name][1]) for name in names}
+    assert pg.db.run("SELECT tags::text, m::text FROM v") == [
+        ('["a", null]', '{"k": 1.50}'),
+        ("[]", "{}"),
+        (None, None),
+        ('["\\""]', None),
+    ]
+
+
+def test_values_come_back_from_sqlite_as_they_were_or_as_text(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    sink = world.sink("v")
+    reason = reason_against(world, sink, values())
+    world.db.run(reason[reason.index("CREATE TABLE") : reason.index(", and clear")])
+    world.epoch(sink, transaction(1), None, values())
+    found = world.db.run("SELECT f, b, s, x, day, at, wall, d, tags, m FROM v")
+    assert found[0] == (
+        0.1,
+        1,
+        "",
+        b"",
+        "0001-01-01",
+        "2026-03-29 01:00:00.000001+00",
+        "9999-12-31 23:59:59.999999",
+        "-12345678901234567890.0123456789",
+        '["a",null]',
+        '{"k":1.50}',
+    )
+    assert [row[2] for row in found] == _TEXTS
+    assert found[3][:2] == (None, None)
+
+
+def test_nested_values_that_have_no_json_are_a_vote_against(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (m json)")
+    keys = pa.array([[({"k": 1}, 1)]], pa.map_(pa.struct([("k", pa.int64())]), pa.int64()))
+    assert "cannot be written as JSON" in reason_against(world, world.sink("v"), pa.table({"m": keys}))
+
+
+def test_nan_is_nan_in_postgresql(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (f double precision)")
+    pg.epoch(pg.sink("v"), transaction(1), None, pa.table({"f": [float("nan")]}))
+    assert str(pg.db.run("SELECT f FROM v")[0][0]) == "nan"
+
+
+def test_text_goes_where_postgresql_reads_a_type_from_text(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TYPE mood AS ENUM ('ok')", "CREATE DOMAIN code AS varchar(3)", "CREATE TABLE v (a mood, b uuid, c code)"
+    )
+    given = pa.table({"a": ["ok"], "b": ["00000000-0000-0000-0000-000000000001"], "c": ["abc"]})
+    pg.epoch(pg.sink("v"), transaction(1), None, given)
+    assert pg.db.run("SELECT a::text, b::text, c FROM v") == [("ok", "00000000-0000-0000-0000-000000000001", "abc")]
+
+
+# -- the vote -------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(world: SqlWorld) -> None:
+    sink = world.sink("fresh", mode="upsert", keys=["id"])
+    reason = reason_against(world, sink, orders(1))
+    assert "There is no table" in reason
+    world.db.run(reason[reason.index("CREATE TABLE") : reason.index(", and clear")].replace(sink.table, "fresh"))
+    world.epoch(sink, transaction(1), None, orders(1))
+    assert world.ids("fresh") == [1]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (orders(1).append_column("extra", [["x"]]), r"column 'extra' \(string\) is not in the table"),
+        (orders(1).drop_columns(["id"]).append_column("ID2", [[1]]), "column 'ID2' (.*)not in the table"),
+        (orders(1).append_column("CITY", [["x"]]).select(["id", "city"]), None),
+    ],
+)
+def test_columns_are_compared_by_name(pg: SqlWorld, data: pa.Table, expected: str | None) -> None:
+    vote = pg.voted(pg.sink(), attempt_of(transaction(1)), data)
+    assert (vote.reason is None) == (expected is None), vote.reason
+    assert re.search(expected or "", vote.reason or "")
+
+
+def test_types_that_would_change_a_value_are_refused(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE v (n integer, t text, d numeric(5,2), g bigint GENERATED ALWAYS AS (1) STORED, q int NOT NULL)"
+    )
+    given = pa.table({"n": [1], "t": [1], "d": pa.array([None], pa.decimal128(10, 4)), "g": [1]})
+    reason = reason_against(pg, pg.sink("v"), given)
+    for part in (
+        "column 'n' is long in the rows and integer in the table",
+        "column 't' is long in the rows and text in the table",
+        "column 'd' is decimal(10,4) in the rows and numeric(5,2) in the table",
+        "column 'g' is computed by the database",
+        "column 'q' is NOT NULL without a default",
+    ):
+        assert part in reason
+
+
+def test_rows_that_break_a_rule_of_the_table_are_a_vote_against(world: SqlWorld) -> None:
+    world.epoch(world.sink(), transaction(1, pipeline="other"), None, orders(1))
+    for data, expected in (
+        (orders(1), UNIQUE[world.db.kind]),
+        (orders(2, total="-1"), CHECK[world.db.kind]),
+        (orders(3, 3), {"postgres": r"\(3\)", "sqlite": "UNIQUE"}[world.db.kind]),
+    ):
+        assert re.search(expected, reason_against(world, world.sink(), data))
+    assert world.ids() == [1]
+
+
+def test_postgresql_refuses_at_the_vote_what_it_would_refuse_at_the_commit(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE cities (name text PRIMARY KEY)",
+        "CREATE TABLE v (city text REFERENCES cities DEFERRABLE INITIALLY DEFERRED, short varchar(3))",
+    )
+    for column, value, expected in (
+        ("city", "Atlantis", 'not present in table "cities"'),
+        ("short", "abcd", "too long"),
+        ("short", "a\0b", "0x00"),
+    ):
+        assert expected in reason_against(pg, pg.sink("v"), pa.table({column: [value]}))
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("CREATE VIEW v AS SELECT * FROM orders", "it is a view"),
+        ("CREATE UNLOGGED TABLE v (id bigint)", "UNLOGGED"),
+        ("CREATE MATERIALIZED VIEW v AS SELECT * FROM orders", "it is a materialized view"),
+    ],
+)
+def test_what_is_no_lasting_table_is_refused(pg: SqlWorld, made: str, expected: str) -> None:
+    pg.db.run(made)
+    assert expected in reason_against(pg, pg.sink("v"), rows(1))
+
+
+def test_rights_are_checked_before_the_promise(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    user = f"u{pg.db.schema}"
+    pg.db.run(f"CREATE USER {user} PASSWORD 'x'", f"GRANT USAGE ON SCHEMA {pg.db.schema} TO {user}")
+    pg.env.connections["db"] = pg.db.connection(login=user, password="x")
+    assert "may not INSERT" in reason_against(pg, pg.sink(), orders(1))
+    pg.db.run(f"GRANT INSERT ON orders TO {user}")
+    assert "permission denied for schema" in reason_against(pg, pg.sink(), orders(1))
+    pg.db.run(f"GRANT CREATE ON SCHEMA {pg.db.schema} TO {user}")
+    pg.epoch(pg.sink(), transaction(1), None, orders(1))
+    assert pg.ids() == [1]
+
+
+def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(world: SqlWorld) -> None:
+    sink, attempt = world.sink(), attempt_of(transaction(1))
+    claim = stage_with_deltalake(sink.plan_stage(attempt, "a", world.env), orders(1, 2))
+    entry = next(Path(claim.place, "_delta_log").glob("*0.json"))
+    told = (
+        entry.read_text()
+        .replace('numRecords\\":2', 'numRecords\\":3')
+        .replace('"num_added_rows":2', '"num_added_rows":3')
+    )
+    entry.write_text(told)
+    assert "2 rows were read for table orders, staged are 3" in (sink.vote(attempt, claim, world.env).reason or "")
+
+
+def test_keys_that_are_missing_repeated_or_not_unique_are_named(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (a bigint, b text, c text, UNIQUE (a, b))")
+    sink = world.sink("v", mode="upsert", keys=["a", "b"])
+    assert "are NULL in some rows, among them: 1, None" in reason_against(
+        world, sink, pa.table({"a": [1, 2], "b": [None, "x"]})
+    )
+    assert "are not unique in the epoch's rows, among them: 2, x; 3, y." in reason_against(
+        world, sink, pa.table({"a": [2, 2, 3, 3, 4], "b": ["x", "x", "y", "y", "z"]})
+    )
+    assert "no unique index on exactly a" in reason_against(
+        world, world.sink("v", mode="upsert", keys=["a"]), pa.table({"a": [1]})
+    )
+    assert "do not have all key columns" in reason_against(world, sink, pa.table({"a": [1]}))
+
+
+# -- after the decision ---------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_rehearsed_or_was_changed_since_stops_until_it_is_undone(world: SqlWorld) -> None:
+    for sink in (world.sink(), world.sink(rehearse=False)):
+        attempt = attempt_of(transaction(1))
+        staged = world.staged(sink, attempt, orders(1, 2))
+        world.db.run("INSERT INTO orders (id) VALUES (1)")
+        with pytest.raises(Corrupt, match=UNIQUE[world.db.kind]):
+            sink.commit(attempt, staged, world.env)
+        assert world.ids() == [1]
+        world.db.run("DELETE FROM orders")
+    sink.commit(attempt, staged, world.env)
+    assert world.ids() == [1, 2]
+
+
+def test_a_table_that_was_dropped_after_the_vote_stops_until_it_is_back(world: SqlWorld) -> None:
+    sink, attempt = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, attempt, orders(1))
+    world.db.run("DROP TABLE orders")
+    with pytest.raises(Corrupt, match="There is no table"):
+        sink.commit(attempt, staged, world.env)
+    world.db.run(ORDERS)
+    sink.commit(attempt, staged, world.env)
+    assert world.ids() == [1]
+
+
+def test_a_marker_that_somebody_has_edited_stops_everything(world: SqlWorld) -> None:
+    sink, txn = world.sink(), transaction(1)
+    world.epoch(sink, txn, None, orders(1))
+    world.db.run("UPDATE epoch_markers SET epoch = 7")
+    with pytest.raises(Corrupt, match="not written by the provider"):
+        sink.last_committed("orders", world.env)
+
+
+def test_many_first_commits_at_once_make_one_marker_table_and_show_the_rows_once(pg: SqlWorld) -> None:
+    sink, attempt = pg.sink(), attempt_of(transaction(1))
+    staged = pg.staged(sink, attempt, orders(1, 2))
+    start, receipts = threading.Barrier(6), []
+
+    def commit() -> None:
+        start.wait()
+        receipts.append(sink.commit(attempt, staged, pg.env))
+
+    threads = [threading.Thread(target=commit) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(receipts) == 6
+    assert all(receipt == receipts[0] for receipt in receipts)
+    assert pg.ids() == [1, 2]
+
+
+# -- configuration --------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_durable_also_where_the_role_says_otherwise(pg: SqlWorld) -> None:
+    from airflow_epochs.sinks.sql_postgres import Postgres as Database
+
+    extra = {"options": "-c synchronous_commit=off -c lock_timeout=7s", "cursor": "dict", "sslmode": "prefer"}
+    with Database().connect(pg.db.connection(extra=extra), "test") as session:
+        assert session.execute("SHOW synchronous_commit") == [("on",)]
+        assert session.execute("SHOW lock_timeout") == [("7s",)]
+        assert session.execute("SHOW idle_in_transaction_session_timeout") == [("5min",)]
+
+
+def test_a_wrong_password_is_an_error_that_may_pass_and_does_not_tell_it(pg: SqlWorld) -> None:
+    pg.env.connections["db"] = pg.db.connection(password="wrong " + PASSWORD)
+    with pytest.raises(NotApplied, match="password authentication failed") as caught:
+        pg.sink().last_committed("orders", pg.env)
+    chain: BaseException | None = caught.value
+    while chain is not None:
+        assert PASSWORD not in f"{chain} {chain!r} {chain.args}"
+        chain = chain.__cause__ or chain.__context__
+
+
+def test_a_connection_of_another_kind_or_without_a_file_is_refused(world: SqlWorld) -> None:
+    for connection, expected in (
+        (world.db.connection(conn_type="mysql"), "no database of a SqlSink"),
+        (world.db.connection(conn_type="sqlite", host="relative.db", schema=None), "which SQLite file"),
+    ):
+        world.env.connections["db"] = connection
+        with pytest.raises(Refused, match=expected):
+            world.sink().last_committed("orders", world.env)
+
+
+def test_a_sqlite_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.env.connections["db"] = world.db.connection(host=str(tmp_path / "none.db"))
+    with pytest.raises(NotApplied, match="unable to open"):
+        world.sink().last_committed("orders", world.env)
+    assert not (tmp_path / "none.db").exists()
+
+
+def sinks_with(**changed: Any) -> SqlSink:
+    return SqlSink(**{"name": "orders", "conn_id": "db", "table": "orders", "staging": "/lake", **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"mode": "merge"}, "not known"),
+        ({"mode": "upsert"}, "needs keys"),
+        ({"keys": ["id"]}, "needs keys"),
+        ({"mode": "upsert", "keys": "id"}, "is a list"),
+        ({"marker_table": "a b"}, "plain lower-case name"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_at_once(changed: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        sinks_with(**changed)
+
+
+def test_a_specification_holds_all_and_no_secret() -> None:
+    sink = sinks_with(mode="upsert", keys=["id"], storage_conn_id="lake", rehearse=False, marker_table="m")
+    assert json.loads(json.dumps(sink.spec())) == sink.spec()
+    assert from_spec(sink.spec()).spec() == sink.spec()
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("Sales.Orders", ("sales", "orders")),
+        ('"Sales"."Or""ders.x"', ("Sales", 'Or"ders.x')),
+        (" orders ", (None, "orders")),
+        ("a.b.c", None),
+        ("orders; DROP TABLE x", None),
+        ("", None),
+    ],
+)
+def test_a_table_is_spelled_as_in_sql(table: str, expected: tuple[str | None, str] | None) -> None:
+    if expected is None:
+        with pytest.raises(Refused, match="no name of a table"):
+            sinks_with(table=table).destination()
+    else:
+        assert sinks_with(table=table).table_name == expected
+
+
+def test_a_sink_has_one_destination_and_none_while_it_is_a_template() -> None:
+    assert sinks_with(table="Sales.orders").destination() == sinks_with(table='sales."orders"').destination()
+    assert sinks_with(table="{{ params.table }}").destination() is None
+    assert sinks_with().asset_uri("p") == "epochs://p/orders"
+    assert repr(sinks_with()) == "SqlSink('orders', 'db', 'orders')"

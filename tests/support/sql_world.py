@@ -1,0 +1,256 @@
+"""Databases for tests of the SQL sink, each with a table ``orders``; and commits in processes that can be killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.sql import SqlSink
+from delta_world import World, attempt_of, promised, stage_with_deltalake
+from stack.postgres import DATABASE, PASSWORD, USER, Postgres
+
+DEADLINE_S = 60.0
+_PRELOADED = [
+    "airflow_epochs.sinks.sql_participant",
+    "delta_world",
+    "sql_world",
+    "psycopg",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+]
+
+
+@dataclass(frozen=True)
+class PostgresDb:
+    """A schema of its own in a server."""
+
+    server: Postgres
+    schema: str
+    kind: str = "postgres"
+
+    def connection(self, **changed: Any) -> Connection:
+        values = {
+            "conn_id": "db",
+            "conn_type": "postgres",
+            "host": "127.0.0.1",
+            "port": self.server.port,
+            "login": USER,
+            "password": PASSWORD,
+            "schema": DATABASE,
+            **changed,
+        }
+        return Connection(**values)
+
+    def table(self, name: str = "orders") -> str:
+        return f"{self.schema}.{name}"
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        with self.server.connect(options=f"-c search_path={self.schema}") as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+@dataclass(frozen=True)
+class SqliteDb:
+    """A file."""
+
+    path: Path
+    kind: str = "sqlite"
+
+    def connection(self, **changed: Any) -> Connection:
+        return Connection(**{"conn_id": "db", "conn_type": "sqlite", "host": str(self.path), **changed})
+
+    def table(self, name: str = "orders") -> str:
+        return name
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as connection:
+            for statement in statements:
+                found = connection.execute(statement).fetchall()
+            return found
+
+
+Db = PostgresDb | SqliteDb
+
+
+def new_postgres(server: Postgres) -> PostgresDb:
+    schema = f"s{uuid.uuid4().hex}"
+    with server.connect() as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+    return PostgresDb(server, schema)
+
+
+def new_sqlite(folder: Path) -> SqliteDb:
+    path = folder / "test.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    return SqliteDb(path)
+
+
+@dataclass
+class SqlWorld:
+    """A database with what a sink needs around it."""
+
+    db: Db
+    folder: Path
+    env: World = field(default_factory=World)
+
+    def __post_init__(self) -> None:
+        self.env.connections["db"] = self.db.connection()
+
+    def sink(self, table: str = "orders", **options: Any) -> SqlSink:
+        return SqlSink("orders", "db", self.db.table(table), staging=str(self.folder / "staging"), **options)
+
+    def voted(self, sink: SqlSink, attempt: SinkAttempt, data: pa.Table) -> Vote:
+        plan = sink.plan_stage(attempt, uuid.uuid4().hex, self.env)
+        return sink.vote(attempt, stage_with_deltalake(plan, data), self.env)
+
+    def staged(self, sink: SqlSink, attempt: SinkAttempt, data: pa.Table) -> Staged:
+        return promised(self.voted(sink, attempt, data))
+
+    def epoch(
+        self, sink: SqlSink, txn: TransactionId, previous: TransactionId | None, data: pa.Table
+    ) -> tuple[Staged, Receipt]:
+        attempt = attempt_of(txn, previous)
+        staged = self.staged(sink, attempt, data)
+        return staged, sink.commit(attempt, staged, self.env)
+
+    def ids(self, table: str = "orders") -> list[int]:
+        return [row[0] for row in self.db.run(f"SELECT id FROM {table} ORDER BY id")]
+
+    def marker_rows(self) -> list[tuple[Any, ...]]:
+        return self.db.run("SELECT pipeline, sink, epoch, txn_id, row_count FROM epoch_markers")
+
+    def commit_elsewhere(self, sink: SqlSink, attempt: SinkAttempt, staged: Staged, at: Signals) -> Committer:
+        """Start a commit in a process of its own that sends itself signals at phases."""
+        return Committer(sink.spec(), self.env.connections, attempt, staged, at)
+
+
+Signals = dict[str, int]
+
+
+class Committer:
+    """One commit in a process of its own. A context manager: the process is gone afterwards.
+
+    ``grown_mb``: by how much its memory was ever larger than before, once it has answered.
+    """
+
+    def __init__(
+        self, spec: JsonDict, connections: dict[str, Connection], attempt: SinkAttempt, staged: Staged, at: Signals
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
+        self.grown_mb = 0.0
+        self._answer, theirs = context.Pipe(duplex=False)
+        self.process: ForkServerProcess = context.Process(
+            target=_commit, args=(theirs, spec, connections, attempt, staged, at)
+        )
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> Committer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def wait_killed(self) -> None:
+        self.process.join(DEADLINE_S)
+        assert self.process.exitcode == -signal.SIGKILL, self.process.exitcode
+
+    def answer(self) -> Receipt | str:
+        """The receipt, or the name of the error."""
+        assert self._answer.poll(DEADLINE_S), "no answer"
+        answer: Receipt | str
+        answer, self.grown_mb = self._answer.recv()
+        return answer
+
+
+def _commit(
+    answer: Any, spec: JsonDict, connections: dict[str, Connection], attempt: SinkAttempt, staged: Staged, at: Signals
+) -> None:
+    before = psutil.Process().memory_info().rss
+    actions: dict[str, Callable[[], None]] = {
+        phase: (lambda number=number: os.kill(os.getpid(), number)) for phase, number in at.items()
+    }
+    try:
+        said: Receipt | str = SqlSink.from_spec(spec).commit(
+            attempt, staged, World(connections=connections, at=actions)
+        )
+    except Exception as error:
+        said = type(error).__name__
+    grown_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20
+    answer.send((said, grown_mb))
+
+
+class Proxy:
+    """Forwards connections to a port. ``mute`` passes on what the client says, and cuts it off before the answer."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._muted = threading.Event()
+        self._answered = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def mute(self) -> None:
+        self._muted.set()
+
+    def wait_answered(self) -> None:
+        """Until the server has answered what was said after ``mute``."""
+        assert self._answered.wait(DEADLINE_S)
+        self._muted.clear()
+
+    @contextmanager
+    def running(self) -> Iterator[Proxy]:
+        acceptor = threading.Thread(target=self._accept, daemon=True)
+        acceptor.start()
+        try:
+            yield self
+        finally:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            acceptor.join(DEADLINE_S)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                for source, to, answers in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self._forward, args=(source, to, answers), daemon=True).start()
+
+    def _forward(self, source: socket.socket, to: socket.socket, answers: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if answers and self._muted.is_set():
+                    break
+                to.sendall(data)
+        for end in (source, to):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        if answers:
+            source.close()
+            to.close()
+            if self._muted.is_set():
+                self._answered.set()

@@ -1,0 +1,64 @@
+"""Which column takes which of Spark's types, and which column to create for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type, sqlite_type
+
+KINDS: list[Any] = [
+    *("byte", "short", "integer", "long", "float", "double", "decimal(10,2)", "boolean", "string", "binary"),
+    *("date", "timestamp", "timestamp_ntz", {"type": "array", "elementType": "long", "containsNull": True}),
+]
+ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "expected"),
+    [
+        ("bigint", "long", True),
+        ("integer", "long", False),
+        ("numeric", "long", True),
+        ("smallint", "integer", False),
+        ("smallint", "byte", True),
+        ("double precision", "float", True),
+        ("real", "double", False),
+        ("numeric", "decimal(38,18)", True),
+        ("numeric(12,4)", "decimal(10,2)", True),
+        ("numeric(12,1)", "decimal(10,2)", False),
+        ("numeric(9,2)", "decimal(10,2)", False),
+        ("numeric(10)", "decimal(10,0)", True),
+        ("numeric(10)", "decimal(10,1)", False),
+        ("double precision", "decimal(10,2)", False),
+        ("text", "string", True),
+        ("character varying(20)", "string", True),
+        ("jsonb", "string", True),
+        ("uuid", "string", True),
+        ("integer", "string", False),
+        ("numeric(5,2)", "string", False),
+        ("timestamp(3) with time zone", "timestamp", True),
+        ("timestamp without time zone", "timestamp", False),
+        ("timestamp without time zone", "timestamp_ntz", True),
+        ("date", "timestamp_ntz", False),
+        ("jsonb", ARRAY, True),
+        ("bigint[]", ARRAY, False),
+        ("text", "void", False),
+        ("jsonb", "variant", False),
+    ],
+)
+def test_a_column_takes_what_cannot_change_in_it(column: str, kind: Any, expected: bool) -> None:
+    assert postgres_takes(column, kind) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_is_created_for_a_type_takes_it(kind: Any) -> None:
+    column = postgres_type(kind)
+    assert column is not None
+    assert postgres_takes(column, kind)
+    assert sqlite_type(kind) in ("INTEGER", "REAL", "TEXT", "BLOB")
+
+
+def test_no_column_is_created_for_what_has_no_type_there() -> None:
+    assert [postgres_type(kind) or sqlite_type(kind) for kind in ("void", "variant")] == [None, None]

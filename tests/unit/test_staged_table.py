@@ -1,0 +1,165 @@
+"""Rows staged for a sink that copies them: promised as a whole, read in one order, and never taken for other rows."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from obstore.store import MemoryStore
+
+from airflow_epochs.errors import Corrupt, Refused, RowsGone
+from airflow_epochs.model import Staged, StagedClaim
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.staged_table import StagedTable, staging_root
+from airflow_epochs.storage import ObjectFiles
+from delta_world import attempt_of, rows, stage_with_deltalake, transaction
+
+MANY = rows(*range(25_000))
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> StagedTable:
+    return StagedTable(root=str(tmp_path / "staging"), sink="orders", target="topic orders", options={})
+
+
+@pytest.fixture
+def attempt() -> SinkAttempt:
+    return attempt_of(transaction(3))
+
+
+def staged(area: StagedTable, attempt: SinkAttempt, data: pa.Table, nonce: str = "a") -> Staged:
+    return area.checked(attempt, stage_with_deltalake(area.plan(attempt, nonce), data))[1]
+
+
+def ids(area: StagedTable, attempt: SinkAttempt, what: Staged) -> list[int]:
+    return [value for batch in area.rows(attempt, what) for value in batch.column("id").to_pylist()]
+
+
+def a_file(what: Staged) -> Path:
+    return next(Path(what.place).rglob("*.parquet"))
+
+
+def test_what_was_staged_is_read_back_in_order_and_in_small_batches(area: StagedTable, attempt: SinkAttempt) -> None:
+    what = staged(area, attempt, MANY)
+    assert what.rows == 25_000
+    assert ids(area, attempt, what) == list(range(25_000))
+    assert max(len(batch) for batch in area.rows(attempt, what)) <= 10_000
+
+
+def test_files_are_read_by_the_number_of_the_task_that_wrote_them(area: StagedTable, attempt: SinkAttempt) -> None:
+    first, second = staged(area, attempt, rows(1, 2), "a"), staged(area, attempt, rows(3, 4), "b")
+    entry = Path(first.place, "_delta_log", f"{0:020}.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    (add,) = (action["add"] for action in actions if "add" in action)
+    actions = [action for action in actions if not {"add", "commitInfo"} & action.keys()]
+    note = area.plan(attempt, "a")["user_metadata"]
+    actions.append({"commitInfo": {"timestamp": 1, "userMetadata": note}})
+    for number, (folder, file) in enumerate((("zZ", a_file(first)), ("aA", a_file(second)))):
+        path = f"{folder}/part-0000{number}-x.parquet"  # as delta.randomizeFilePrefixes lays them
+        Path(first.place, folder).mkdir()
+        Path(first.place, path).write_bytes(file.read_bytes())
+        actions.append({"add": {**add, "path": path, "size": file.stat().st_size}})
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    both = area.checked(attempt, StagedClaim(place=first.place))[1]
+    assert ids(area, attempt, both) == [1, 2, 3, 4]
+
+
+def test_the_same_rows_staged_again_have_the_same_digest(area: StagedTable, attempt: SinkAttempt) -> None:
+    first, second = (staged(area, attempt, MANY, nonce) for nonce in "ab")
+    assert (first.digest, first.place != second.place) == (second.digest, True)
+
+
+def test_rows_of_another_transaction_or_sink_are_refused(area: StagedTable, attempt: SinkAttempt) -> None:
+    claim = stage_with_deltalake(area.plan(attempt, "a"), MANY)
+    other = SinkAttempt(txn=transaction(3), ledger_id=attempt.ledger_id, previous=None)
+    with pytest.raises(Refused, match="belongs to transaction"):
+        area.checked(other, claim)
+    with pytest.raises(Refused, match="Nothing was staged"):
+        area.checked(attempt, StagedClaim(place=area.place(attempt, "b")))
+    elsewhere = StagedTable(root=area.root, sink="audit", target="topic audit", options={})
+    with pytest.raises(Refused, match="no staging place of sink 'audit'"):
+        elsewhere.checked(attempt, claim)
+
+
+@pytest.mark.parametrize("place", ["/etc", "{root}", "{own}", "{own}/../../x"])
+def test_nothing_but_a_place_of_the_sink_is_ever_deleted(area: StagedTable, attempt: SinkAttempt, place: str) -> None:
+    own = str(Path(area.place(attempt, "a")).parent)
+    with pytest.raises(Refused, match="no staging place"):
+        area.discard(attempt, place.format(root=area.root, own=own))
+
+
+def test_a_discarded_place_is_gone_and_a_repeat_is_fine(area: StagedTable, attempt: SinkAttempt) -> None:
+    what, other = staged(area, attempt, MANY, "a"), staged(area, attempt, MANY, "b")
+    for _ in range(2):
+        area.discard(attempt, what.place)
+    assert (Path(what.place).exists(), Path(other.place).exists()) == (False, True)
+
+
+def test_promised_rows_that_are_gone_cut_or_damaged_are_to_be_staged_again(
+    area: StagedTable, attempt: SinkAttempt
+) -> None:
+    what = staged(area, attempt, MANY)
+    file = a_file(what)
+    sound = file.read_bytes()
+    middle = len(sound) // 2
+    file.write_bytes(sound[:40] + bytes(byte ^ 0xFF for byte in sound[40:middle]) + sound[middle:])
+    with pytest.raises(RowsGone, match="is damaged"):
+        ids(area, attempt, what)
+    file.write_bytes(sound[:-1])
+    with pytest.raises(RowsGone):
+        ids(area, attempt, what)
+    file.unlink()
+    with pytest.raises(RowsGone):
+        ids(area, attempt, what)
+
+
+def test_other_rows_at_the_promised_place_stop_everything(area: StagedTable, attempt: SinkAttempt) -> None:
+    what = staged(area, attempt, rows(1, 2))
+    area.discard(attempt, what.place)
+    stage_with_deltalake(area.plan(attempt, "a"), rows(1, 3))
+    with pytest.raises(Corrupt, match="was changed") as caught:
+        ids(area, attempt, what)
+    assert not isinstance(caught.value, RowsGone)
+
+
+def test_an_empty_epoch_has_no_rows(area: StagedTable, attempt: SinkAttempt) -> None:
+    what = staged(area, attempt, MANY.slice(0, 0))
+    assert (what.rows, ids(area, attempt, what)) == (0, [])
+
+
+def test_instants_that_were_written_in_the_old_way_are_read_whatever_their_year(
+    area: StagedTable, attempt: SinkAttempt
+) -> None:
+    far = datetime(9999, 12, 31, 23, 59, 59, 999999)
+    what = staged(area, attempt, rows(1, at=pa.array([far], pa.timestamp("us", "UTC"))))
+    old = io.BytesIO()
+    pq.write_table(pa.table({"at": pa.array([far], pa.timestamp("us"))}), old, use_deprecated_int96_timestamps=True)
+    entry = Path(what.place, "_delta_log", f"{0:020}.json")
+    entry.write_text(
+        entry.read_text().replace(f'"size":{a_file(what).stat().st_size}', f'"size":{len(old.getvalue())}')
+    )
+    a_file(what).write_bytes(old.getvalue())
+    what = area.checked(attempt, StagedClaim(place=what.place))[1]
+    assert [batch.column("at").to_pylist() for batch in area.rows(attempt, what)] == [[far]]
+
+
+def test_a_staging_folder_has_one_spelling_and_is_absolute() -> None:
+    assert staging_root(" /lake/staging/ ", "orders") == "/lake/staging"
+    assert staging_root("s3a://lake/staging/", "orders") == "s3://lake/staging"
+    with pytest.raises(Refused, match="no place to stage rows"):
+        staging_root("staging", "orders")
+
+
+def test_files_in_an_object_store_can_be_read_piece_by_piece() -> None:
+    import obstore
+
+    store = MemoryStore()
+    obstore.put(store, "a/b", b"0123456789")
+    with ObjectFiles("memory://x", store).open("a/b") as opened:
+        opened.seek(-3, 2)
+        assert bytes(opened.read(2)) == b"78"
