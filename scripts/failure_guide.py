@@ -28,6 +28,8 @@ CHAPTERS = {
         "sources/kafka.py",
         "sinks/__init__.py",
         "sinks/delta.py",
+        "sinks/kafka.py",
+        "sinks/staged_table.py",
         "definition.py",
     ],
     "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
@@ -56,6 +58,14 @@ CHAPTERS = {
         "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
+    "The Kafka sink": [
+        "sinks/kafka_cluster.py",
+        "sinks/kafka_checks.py",
+        "sinks/kafka_rows.py",
+        "sinks/kafka_marker.py",
+        "sinks/kafka_publish.py",
+        "sinks/kafka_participant.py",
+    ],
     "At the command line": ["cli.py"],
 }
 """What the reader was doing: the modules whose errors he then sees."""
@@ -66,6 +76,7 @@ IMPORT_ERRORS = {
     "pipeline.py": "`EpochPipeline`",
     "operators/epoch.py": "`EpochPipeline`",
     "sinks/delta.py": "`DeltaSink`",
+    "sinks/kafka.py": "`KafkaSink`",
     "sources/kafka_config.py": "`KafkaSource`",
     "sources/kafka_starting.py": "`KafkaSource`",
     "spark/runners.py": "`SparkSubmit`",
@@ -76,6 +87,7 @@ WITHIN = {
     "codec.py": "the ledger's 'cannot be trusted'",
     "ledger.py": "the ledger's 'cannot be trusted'",
     "model.py": "the ledger's 'cannot be trusted' and 'contradict each other'",
+    "sinks/kafka_marker.py": "'The newest record … is no epoch marker'",
     "sinks/delta_log.py": "'The statistics of the staged file … are missing or not strict JSON'",
     "spark/transform.py": "a plan that the provider itself wrote",
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta import DeltaSink as DeltaSink
+    from airflow_epochs.sinks.kafka import KafkaSink as KafkaSink
     from airflow_epochs.sources.kafka import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
@@ -22,12 +23,13 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta",
     "EpochPipeline": "airflow_epochs.pipeline",
+    "KafkaSink": "airflow_epochs.sinks.kafka",
     "KafkaSource": "airflow_epochs.sources.kafka",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
 }
 
-__all__ = ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit"]
+__all__ = ["DeltaSink", "EpochPipeline", "KafkaSink", "KafkaSource", "SparkConnect", "SparkSubmit"]
 
 
 def __getattr__(name: str) -> object:
