@@ -27,7 +27,14 @@ def loaded_by(statement: str, modules: list[str]) -> list[str]:
 
 
 def test_the_public_names_are_these() -> None:
-    assert airflow_epochs.__all__ == ["DeltaSink", "EpochPipeline", "KafkaSink", "KafkaSource", "SparkConnect", "SparkSubmit"]
+    assert airflow_epochs.__all__ == [
+        "DeltaSink",
+        "EpochPipeline",
+        "KafkaSink",
+        "KafkaSource",
+        "SparkConnect",
+        "SparkSubmit",
+    ]
 
 
 @pytest.mark.parametrize("name", airflow_epochs.__all__)

@@ -159,7 +159,9 @@ def test_a_column_of_another_type_is_refused_by_name() -> None:
 
 
 def test_columns_beside_a_value_that_would_not_be_sent_are_refused_by_name() -> None:
-    assert "with a column `value`, 'topic', 'id' would not be sent" in refusal(value="string", topic="string", id="long")
+    assert "with a column `value`, 'topic', 'id' would not be sent" in refusal(
+        value="string", topic="string", id="long"
+    )
 
 
 def test_rows_without_anything_to_send_are_refused() -> None:
@@ -194,7 +196,9 @@ def reason(*records: Record, **settings: str) -> str:
 def test_rows_that_the_topic_does_not_take_are_named() -> None:
     good = Record(b"k", b"v", 1, [])
     require_records([good] * 10, facts(**{"cleanup.policy": "compact,delete"}))
-    assert "row 1 makes a record of 1098 bytes (max.message.bytes=1000)" in reason(good, Record(b"k", b"x" * 1000, 0, []))
+    assert "row 1 makes a record of 1098 bytes (max.message.bytes=1000)" in reason(
+        good, Record(b"k", b"x" * 1000, 0, [])
+    )
     assert "row 2 is for partition 2, there are 2" in reason(good, good, Record(None, b"v", 2, []))
     assert "row 0 is for partition -1" in reason(Record(None, b"v", -1, []))
     assert "row 0 has no key" in reason(Record(None, b"v", 0, []), **{"cleanup.policy": "compact"})

@@ -1,0 +1,81 @@
+"""Sending an epoch: the Kafka sink against a bare producer of confluent-kafka that sends the same records.
+
+Both send the same keys, values and headers in one transaction, with the same settings, to a broker on this machine.
+The bare producer has its records in memory already; the sink reads them from staging, and looks at its marker.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from airflow_epochs import KafkaSink
+from airflow_epochs.sinks.kafka_publish import producer_options
+from airflow_epochs.sinks.kafka_rows import HEADER
+from figures import RUNS, Figure, figure, ratios, stopwatch
+from kafka_sink_world import Feed, world_at
+from stack.broker import Broker
+from stack.jars import fetch
+
+ROWS = 300_000
+TOPIC = "bench"
+
+
+def figures() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder, "broker"), fetch()) as broker:
+        broker.create_topic(TOPIC, partitions=2)
+        data = _data()
+        feed = Feed(KafkaSink("events", TOPIC, staging=f"{folder}/staging"), world_at(broker.bootstrap), "bench")
+        records = list(zip(data["key"].to_pylist(), data["value"].to_pylist(), strict=True))
+        ours, bare = [], []
+        for _ in range(RUNS + 1):  # the first warms up
+            ours.append(_sink(feed, data))
+            bare.append(_bare(broker.bootstrap, records))
+        speeds = [ROWS / seconds for seconds in ours[1:]]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [
+        figure("Kafka sink: rows sent, of 200 bytes", "rows/s", speeds),
+        figure("Kafka sink ÷ bare producer, same records", "ratio", ratios(ours[1:], bare[1:]), least=0.8),
+        figure("Kafka sink: memory of the process that sends", "MB", [peak], note="with the bare producer's records"),
+    ]
+
+
+def _data() -> pa.Table:
+    keys = [f"customer-{number % 10_007}" for number in range(ROWS)]
+    return pa.table({"key": keys, "value": [f"{number:0200}" for number in range(ROWS)]})
+
+
+def _sink(feed: Feed, data: pa.Table) -> float:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, data)
+    with stopwatch() as seconds:
+        feed.commit(attempt, staged)
+    feed.sink.discard(attempt, staged.place, feed.world, published=True)
+    return seconds()
+
+
+def _bare(bootstrap: str, records: list[tuple[str, str]]) -> float:
+    """One transaction with the same settings, headers and order, and nothing else."""
+    options: dict[str, Any] = {"bootstrap.servers": bootstrap, **producer_options(uuid.uuid4().hex, 900, {})}
+    with stopwatch() as seconds:
+        producer = Producer(options)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for number, (key, value) in enumerate(records):
+            headers = [(HEADER, b"bench/events/1/%d" % number)]
+            while True:
+                try:
+                    producer.produce(TOPIC, value, key, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if not number % 1_000:
+                producer.poll(0)
+        producer.commit_transaction(120)
+    return seconds()
