@@ -45,7 +45,6 @@ FAULTS = {
 
 NOT_APPLICABLE = {
     "F16": "there is no Spark checkpoint: an epoch's ranges are in the ledger, and staging is a batch job",
-    "F18": "only a Kafka sink holds a transaction at a broker, and there is none yet; Delta sinks hold nothing open",
     "F21": "the kernel ends a process that is out of memory by SIGKILL: that is F1, F2 and F3",
 }
 """Reviewed by hand. A fault leaves this list with the feature that it can strike."""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.kafka_marker import partition_of
 from airflow_epochs.sources.base import Limits
+from cells import fired
 from kafka_sink_world import (
     COMMITTED,
     FAILED,
@@ -200,6 +202,7 @@ def test_a_committer_that_is_killed_is_followed_by_one_that_sends_the_rest_or_no
     receipt = feed.commit(attempt, staged)
     assert feed.commit(attempt, staged) == receipt
     assert visible(broker, topic) == ["a", "b", "c"]
+    fired("F1", 9 if "after" in phase else 8, "C")
 
 
 @pytest.mark.parametrize("phase", BEFORE_COMMIT)
@@ -219,6 +222,7 @@ def test_a_committer_that_wakes_up_after_another_has_sent_the_epoch_is_fenced(
     assert zombie.exitcode == FAILED
     assert feed.commit(attempt, staged) == receipt
     assert visible(broker, topic) == ["a", "b"]
+    fired("F4", 8, "X")
 
 
 def test_of_two_committers_at_once_one_sends_the_epoch(feed: Feed, broker: Broker, topic: str) -> None:
@@ -230,6 +234,7 @@ def test_of_two_committers_at_once_one_sends_the_epoch(feed: Feed, broker: Broke
     assert {process.exitcode for process in processes} <= {COMMITTED, FAILED}
     feed.commit(attempt, staged)
     assert visible(broker, topic) == [str(number) for number in range(5_000)]
+    fired("F13", 8, "C")
 
 
 def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Feed, broker: Broker, topic: str) -> None:
@@ -248,31 +253,63 @@ def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Fe
     wait_until(lambda: visible(broker, topic) == ["of somebody else"], 10)
 
 
+@pytest.fixture(scope="module")
+def own(servers: Path, jars: Jars) -> Iterator[Broker]:
+    """A broker that may be restarted, and that ends idle transactions quickly."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with Broker(servers / "kafka-sink", jars, settings=settings) as own:
+        yield own
+
+
+@pytest.fixture
+def own_feed(own: Broker, pipeline: str, tmp_path: Path) -> Feed:
+    topic = create(AdminClient({"bootstrap.servers": own.bootstrap}), f"out-{pipeline}")
+    return a_feed(own.bootstrap, topic, pipeline, tmp_path, transaction_timeout=5)
+
+
 def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its_way(
-    servers: Path, jars: Jars, tmp_path: Path
+    own: Broker, own_feed: Feed
 ) -> None:
-    with Broker(servers / "kafka-sink-restarted", jars) as broker:
-        create(AdminClient({"bootstrap.servers": broker.bootstrap}), "out")
-        feed = a_feed(broker.bootstrap, "out", "orders", tmp_path)
-        feed.run(rows("a"))
-        attempt = feed.attempt()
-        staged = feed.staged(attempt, rows("b"))
-        broker.stop()
-        feed.world = world_at(broker.bootstrap, **{"socket.timeout.ms": 1000})
-        with pytest.raises(OutcomeUnknown, match="cannot be asked"):
-            feed.commit(attempt, staged)
-        broker.start()
-        broker.wait_ready()
+    feed, patient = own_feed, world_at(own.bootstrap, **{"socket.timeout.ms": 60_000})
+    feed.sink.transaction_timeout = 600
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b"))
+    own.stop()
+    feed.world = world_at(own.bootstrap, **{"socket.timeout.ms": 1000})
+    with pytest.raises(OutcomeUnknown, match="cannot be asked"):
+        feed.commit(attempt, staged)
+    own.start()
+    own.wait_ready()
 
-        def restart() -> None:
-            broker.stop()
-            broker.start()
+    def restart() -> None:
+        own.stop()
+        own.start()
 
-        feed.world = world_at(broker.bootstrap, **{"socket.timeout.ms": 60_000})
-        feed.world.at = {"kafka.commit.before": restart}
-        receipt = feed.commit(attempt, staged)
-        assert receipt.txn_id == str(attempt.txn)
-        assert visible(broker, "out") == ["a", "b"]
+    feed.world = patient
+    feed.world.at = {"kafka.commit.before": restart}
+    assert feed.commit(attempt, staged).txn_id == str(attempt.txn)
+    assert visible(own, feed.sink.topic) == ["a", "b"]
+
+
+def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again(own: Broker, own_feed: Feed) -> None:
+    feed = own_feed
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a"))
+    plain = Producer({"bootstrap.servers": own.bootstrap})
+
+    def idle() -> None:
+        plain.produce(feed.sink.topic, b"of somebody else")
+        assert plain.flush(10) == 0
+        wait_until(lambda: visible(own, feed.sink.topic) == ["of somebody else"])  # nothing holds it back any more
+
+    feed.world.at = {"kafka.rows.sent": idle}
+    with pytest.raises(NotApplied, match="the brokers ended its transaction"):
+        feed.commit(attempt, staged)
+    feed.world.at = {}
+    feed.commit(attempt, staged)
+    assert visible(own, feed.sink.topic) == ["of somebody else", "a"]
+    fired("F18", 10, "C")
 
 
 # --- markers --------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
 """What ``options`` may set of the producer: nothing that order, durability or the memory bound rest on."""
-_TIMEOUT_S = range(10, 86_401)
+_TIMEOUT_S = range(1, 86_401)
 
 
 class KafkaSink:
@@ -151,7 +151,9 @@ class KafkaSink:
 
 def _seconds(sink: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value not in _TIMEOUT_S:
-        raise ValueError(f"transaction_timeout of sink {sink!r} is a whole number of seconds from 10 up; not {value!r}")
+        raise ValueError(
+            f"transaction_timeout of sink {sink!r} is a whole number of seconds from 1 to a day; not {value!r}"
+        )
     return value
 
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_AT_ONCE = 10_000
-"""Rows of one batch: what a commit holds in memory of a file beside its dictionary pages."""
+"""Rows of one batch: what a commit holds in memory of a file beside its dictionary pages, and …"""
+READ_BYTES = 2 << 20
+"""… so much of each column. By itself pyarrow reads whole row groups ahead: 128 MB and more."""
 
 
 def staging_root(path: str, sink: str) -> str:
@@ -122,7 +124,9 @@ class StagedTable:
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
+            with pq.ParquetFile(
+                opened, page_checksum_verification=True, pre_buffer=False, buffer_size=READ_BYTES
+            ) as parquet:
                 yield from parquet.iter_batches(ROWS_AT_ONCE)
         except (pa.ArrowException, OSError) as error:
             raise RowsGone(
