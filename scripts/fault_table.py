@@ -105,6 +105,7 @@ EXPECTED: Mapping[str, Allowed] = {
     "F14": _allowed(r1_6="AX=", r7_12="CX"),
     "F15": _allowed(r7_12="CX", r16="CX="),
     "F17": _allowed(r1_5="AX=", r18="X="),
+    "F18": _allowed(r10="C="),
     "F19": _allowed(r1_7="ACX=", r8_12="CX=", r13="="),
     "F20": _allowed(r1_7="ACX=", r8_12="CX=", r13="=", r14="AX=", r20="ACX="),
 }
