@@ -12,7 +12,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_rows import Record
+from airflow_epochs.sinks.kafka_rows import Record, size_of
 
 NAMED_MAX = 3
 """So many records that do not fit are named."""
@@ -45,10 +45,11 @@ def require_writable(facts: TopicFacts) -> None:
 
 def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
     """Every record is one that the topic takes. Makes and measures them all."""
+    bytes_max = facts.record_bytes_max
     problems = (
         f"row {number} {problem}"
         for number, record in enumerate(records)
-        if (problem := _problem(record, facts.record_bytes_max, facts))
+        if (problem := _problem(record, bytes_max, facts))
     )
     if named := list(islice(problems, NAMED_MAX)):
         raise Refused(
@@ -58,11 +59,12 @@ def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
 
 
 def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
-    if record.size > bytes_max:
-        return f"makes a record of {record.size} bytes (max.message.bytes={bytes_max})"
-    if record.partition is not None and not 0 <= record.partition < facts.partitions:
-        return f"is for partition {record.partition}, there are {facts.partitions}"
-    if record.key is None and facts.is_compacted:
+    key, _, partition, _ = record
+    if (size := size_of(record)) > bytes_max:
+        return f"makes a record of {size} bytes (max.message.bytes={bytes_max})"
+    if partition is not None and not 0 <= partition < facts.partitions:
+        return f"is for partition {partition}, there are {facts.partitions}"
+    if key is None and facts.is_compacted:
         return "has no key (cleanup.policy=compact)"
     return None
 

@@ -142,6 +142,7 @@ class Markers:
                 self._require_time(deadline, position, end)
             elif error := message.error():
                 position = self._past(error, message.offset(), position)
+                self._require_time(deadline, position, end)
             elif message.offset() < end:
                 position = message.offset() + 1
                 yield message.key(), message.value()
@@ -160,7 +161,7 @@ class Markers:
         raise self.cluster.failure(f"read topic {self.topic}", error)
 
     def _require_time(self, deadline: float, position: int, end: int) -> None:
-        if time.monotonic() > deadline:
+        if position < end and time.monotonic() > deadline:
             raise NotApplied(
                 f"Of the markers in {self.topic}[{self.partition}] only those before offset {position} can be read, "
                 f"not all before {end}: a transaction is still open there, or the brokers do not answer.",

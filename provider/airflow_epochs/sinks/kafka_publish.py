@@ -21,7 +21,7 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknow
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_rows import Record
+from airflow_epochs.sinks.kafka_rows import Headers, Record
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
@@ -37,6 +37,9 @@ ABORT_S = 10
 SERVE_EVERY = 1_000
 SLICE_S = 1.0
 """Longest call into the client: a signal is heard after it."""
+
+Failure = tuple[str, "KafkaError"]
+"""Of a record: for which partition, and why."""
 BATCH_BYTES = 1_000_000
 RECORD_BYTES_LEAST = 1_000
 """The least that the client accepts as its own limit."""
@@ -123,7 +126,7 @@ def publish(this: Publication, env: Environment) -> MarkerRecord:
         Refused: The brokers say no.
         Corrupt: The marker is neither that of the previous nor of this transaction.
     """
-    failed: list[str] = []
+    failed: list[Failure] = []
     producer, found = _own_producer(this, failed)
     if found and found.txn_id == str(this.txn):
         return found
@@ -131,12 +134,12 @@ def publish(this: Publication, env: Environment) -> MarkerRecord:
     return _Transaction(this, producer, env, failed).run()
 
 
-def _own_producer(this: Publication, failed: list[str]) -> tuple[Producer, MarkerRecord | None]:
+def _own_producer(this: Publication, failed: list[Failure]) -> tuple[Producer, MarkerRecord | None]:
     """In this order: after the first, no other producer of this id can change the second."""
 
     def note(error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            failed.append(f"{message.topic()}[{message.partition()}]: {error.str()}")
+            failed.append((f"{message.topic()}[{message.partition()}]", error))
 
     options = within(this.options, *(facts for facts in this.facts if facts))
     try:
@@ -165,7 +168,7 @@ class _Transaction:
     this: Publication
     producer: Producer
     env: Environment
-    failed: list[str]
+    failed: list[Failure]
 
     def run(self) -> MarkerRecord:
         from confluent_kafka import KafkaException
@@ -177,8 +180,9 @@ class _Transaction:
         try:
             marker = self._sent(partitions, before)
         except KafkaException as error:
+            told = self._not_applied(error.args[0])  # before the abort adds all that was still to be sent
             self._abort()
-            raise self._not_applied(error.args[0]) from error
+            raise told from error
         except BaseException:  # whatever stops this task must not leave the topic's readers waiting
             self._abort()
             raise
@@ -205,16 +209,16 @@ class _Transaction:
         self.env.reached("kafka.rows.sent")
         marker = self._marker(before, self.this.cluster.ends(self.this.topic, partitions))
         markers = self.this.markers
-        self._produce(markers.topic, Record(markers.key.encode(), marker.encoded(), markers.partition, []))
+        self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.partition, [])
         self._flush()
         self.env.reached("kafka.commit.before")
         return marker
 
     def _send_rows(self, partitions: int) -> None:
         sent = 0
-        for record in self.this.records(partitions):
-            self._produce(self.this.topic, record)
-            sent += 1
+        topic, produce = self.this.topic, self._produce
+        for sent, record in enumerate(self.this.records(partitions), 1):
+            produce(topic, *record)
             if not sent % SERVE_EVERY:
                 self._serve(0)
         self._flush()
@@ -224,8 +228,9 @@ class _Transaction:
                 remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
             )
 
-    def _produce(self, topic: str, record: Record) -> None:
-        key, value, partition, headers = record
+    def _produce(
+        self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, headers: Headers
+    ) -> None:
         while True:
             try:
                 self.producer.produce(topic, value, key, -1 if partition is None else partition, headers=headers)
@@ -244,11 +249,7 @@ class _Transaction:
 
     def _require_sound(self) -> None:
         if self.failed:
-            raise NotApplied(
-                f"Kafka did not take the rows of {self.this.txn}: {self.failed[0]}.",
-                remedy="If the topic was deleted or altered, or rights were withdrawn, mend that. Then clear the "
-                "commit task: it sends the epoch again.",
-            )
+            raise self._not_applied(self.failed[0][1])
 
     def _marker(self, before: Mapping[int, int], after: Mapping[int, int]) -> MarkerRecord:
         staged = self.this.staged
@@ -280,12 +281,19 @@ class _Transaction:
         return True
 
     def _not_applied(self, error: KafkaError) -> EpochError:
-        if error.code() in fenced():
+        if {error.code(), *(failure.code() for _, failure in self.failed)} & fenced():
             return NotApplied(
                 f"Another process has taken over sending {self.this.txn}, or the brokers ended its transaction after "
                 "transaction_timeout.",
                 remedy="Nothing; the next try of the commit task looks first. If it happens again, nothing else runs, "
                 "and the epoch is large, raise the sink's transaction_timeout.",
+            )
+        if self.failed:
+            partition, failure = self.failed[0]
+            return NotApplied(
+                f"Kafka did not take the rows of {self.this.txn} for {partition}: {failure.str()}.",
+                remedy="If the topic was deleted or altered, or rights were withdrawn, mend that. Then clear the "
+                "commit task: it sends the epoch again.",
             )
         return self.this.cluster.failure("take the epoch", error)
 

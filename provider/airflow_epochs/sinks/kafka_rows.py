@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -40,19 +40,15 @@ _JSON_PLAIN = {
 _OF_KAFKA = ("key", "value", "headers", "partition")
 
 
-class Record(NamedTuple):
-    """``partition`` None: by the hash of the key."""
+Record = tuple[bytes | None, bytes | None, int | None, Headers]
+"""Key, value, partition (None: by the hash of the key), headers. A plain tuple: there are millions."""
 
-    key: bytes | None
-    value: bytes | None
-    partition: int | None
-    headers: Headers
 
-    @property
-    def size(self) -> int:
-        """Bytes that the record may take in a batch of its own, at most."""
-        headers = sum(len(name.encode()) + len(value or b"") + OVERHEAD_OF_HEADER for name, value in self.headers)
-        return OVERHEAD + len(self.key or b"") + len(self.value or b"") + headers
+def size_of(record: Record) -> int:
+    """Bytes that the record may take in a batch of its own, at most."""
+    key, value, _, headers = record
+    beside = sum(len(name.encode()) + len(content or b"") + OVERHEAD_OF_HEADER for name, content in headers)
+    return OVERHEAD + len(key or b"") + len(value or b"") + beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +95,11 @@ class RowShape:
             for key, value, partition, headers in self._rows_of(batch):
                 if partition is None and key is None:
                     partition = numbers(number)
-                yield Record(key, value, partition, [*headers, (HEADER, prefix + b"%d" % number)])
+                own = (HEADER, prefix + b"%d" % number)
+                yield key, value, partition, [*headers, own] if headers else [own]
                 number += 1
 
-    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes | None, int | None, Headers]]:
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Record]:
         import pyarrow as pa
 
         try:
@@ -113,7 +110,7 @@ class RowShape:
                 remedy="Correct the transform, for example by a cast to string of the column that is meant.",
             ) from error
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes | None, bytes | None, int | None, Headers]]:
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Record]:
         partitions = _column(batch, self.partition).to_pylist() if self.partition else repeat(None)
         headers = map(_headers, _column(batch, self.headers).to_pylist()) if self.headers else repeat(_NONE)
         values = _bytes(batch, self.value) if self.value else self._json(batch)
