@@ -82,9 +82,7 @@ def test_what_spark_calls_a_timestamp_a_decimal_or_a_date_is_sent_as_documented(
         "date'2026-01-31' AS day, 1.50BD AS price, map('a', 1) AS counts, X'01' AS raw, NULL :: string AS nothing"
     )
     run(feed, frame)
-    (sent,) = [
-        value for partition in (0, 1) for _, value, _ in seen_by_confluent(broker.bootstrap, feed.sink.topic, partition)
-    ]
+    (sent,) = visible(feed, broker)
     assert json.loads(sent or "") == {
         "id": 1,
         "at": "2026-01-31T00:02:03.500000Z",

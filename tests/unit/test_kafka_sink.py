@@ -50,6 +50,7 @@ def test_it_stands_for_an_asset_by_connection_and_topic_until_which_is_known() -
         ({"transaction_timeout": 0}, "from 1 to a day"),
         ({"transaction_timeout": True}, "from 1 to a day"),
         ({"options": {"acks": 1}}, "may not set acks"),
+        ({"options": {"batch.size": "big"}}, "is a whole number"),
         ({"options": {"enable.idempotence": False}}, "may not set enable.idempotence"),
         ({"options": {"queue.buffering.max.kbytes": 1}}, "may not set queue.buffering"),
     ],

@@ -164,4 +164,7 @@ def _options(sink: str, given: Mapping[str, str | int]) -> dict[str, str | int]:
             f"options of sink {sink!r} may not set {', '.join(refused)}, only {', '.join(TUNABLE)}: acks=all, "
             "idempotence and the transaction are what exactly-once rests on, and the rest belongs to the connection"
         )
+    for name, value in given.items():
+        if name != "compression.type" and not str(value).isdigit():
+            raise ValueError(f"options[{name!r}] of sink {sink!r} is a whole number; not {value!r}")
     return dict(given)

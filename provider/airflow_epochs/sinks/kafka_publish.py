@@ -41,8 +41,8 @@ SLICE_S = 1.0
 Failure = tuple[str, "KafkaError"]
 """Of a record: for which partition, and why."""
 BATCH_BYTES = 1_000_000
-RECORD_BYTES_LEAST = 1_000
-"""The least that the client accepts as its own limit."""
+RECORD_BYTES = range(1_000, 1_000_000_000)
+"""What the client accepts as its own limit."""
 
 
 def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) ->
 def within(options: Mapping[str, Any], *topics: TopicFacts) -> dict[str, Any]:
     """The settings, with batches that all the topics take: brokers check batches, not records."""
     limits = [topic.record_bytes_max for topic in topics]
-    largest = max(*limits, RECORD_BYTES_LEAST)
+    largest = min(max(*limits, RECORD_BYTES.start), RECORD_BYTES.stop)
     return {
         **options,
         "batch.size": min(int(options.get("batch.size", BATCH_BYTES)), *limits),  # from a batch's second record on
@@ -120,7 +120,7 @@ def publish(this: Publication, env: Environment) -> MarkerRecord:
     """Send the epoch, once. A repeat finds its marker and sends nothing.
 
     Raises:
-        NotApplied: The topic shows the previous epoch, and no transaction is left that could change that.
+        NotApplied: The topic shows the previous epoch: no transaction that this call began can change that.
         OutcomeUnknown: The brokers cannot be asked whether this or an earlier try was committed.
         RowsGone: The topic shows the previous epoch, and staged rows are gone.
         Refused: The brokers say no.
