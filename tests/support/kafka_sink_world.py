@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import uuid
 from dataclasses import asdict, dataclass, field
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -82,10 +84,15 @@ def commit_in_process(
     world.at[phase] = lambda: os.kill(os.getpid(), number)
     attempt = attempt_of(TransactionId.parse(txn), TransactionId.parse(previous) if previous else None)
     try:
-        KafkaSink.from_spec(spec).commit(attempt, Staged(**staged), world)
-    except EpochError as error:
-        print(error, flush=True)
+        receipt = KafkaSink.from_spec(spec).commit(attempt, Staged(**staged), world)
+    except EpochError:
         os._exit(FAILED)
+    receipt_at(staged["place"]).write_text(json.dumps(asdict(receipt)))
+
+
+def receipt_at(place: str) -> Path:
+    """Where ``commit_in_process`` leaves its receipt."""
+    return Path(f"{place}.receipt")
 
 
 def committing(

@@ -73,10 +73,14 @@ class Cluster:
     # -- clients -------------------------------------------------------------------------------------------------
 
     def producer(self, options: Mapping[str, Any]) -> Producer:
+        """A transactional one."""
         from confluent_kafka import Producer
 
+        given = {**self._options(), **options}
+        # The client insists on it.
+        given["socket.timeout.ms"] = min(given["socket.timeout.ms"], options["transaction.timeout.ms"])
         with self.asking("start a producer"):
-            return Producer({**self._options(), **options})
+            return Producer(given)
 
     def consumer(self) -> Consumer:
         """One that reads committed records, and says where the log ends. Joins no group."""

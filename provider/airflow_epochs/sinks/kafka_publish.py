@@ -179,14 +179,14 @@ class _Transaction:
             self.producer.begin_transaction()
         try:
             marker = self._sent(partitions, before)
-        except KafkaException as error:
-            told = self._not_applied(error.args[0])  # before the abort adds all that was still to be sent
+        except (KafkaException, SystemError) as error:
+            told = self._not_applied(_told_by(error))  # before the abort adds all that was still to be sent
             self._abort()
             raise told from error
         except BaseException:  # whatever stops this task must not leave the topic's readers waiting
             self._abort()
             raise
-        self._commit()
+        marker = self._committed(marker)
         self.env.reached("kafka.commit.after")
         return marker
 
@@ -297,23 +297,23 @@ class _Transaction:
             )
         return self.this.cluster.failure("take the epoch", error)
 
-    def _commit(self) -> None:
+    def _committed(self, marker: MarkerRecord) -> MarkerRecord:
+        """The marker that is in the topic now: this one, or that of another process that sent the epoch."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + COMMIT_S
         while True:
             try:
                 self.producer.commit_transaction(SLICE_S)
-                return
+                return marker
             except KafkaException as error:
                 last = error.args[0]
                 if last.txn_requires_abort() and self._abort():
                     raise self._not_applied(last) from error
                 if not last.retriable() or time.monotonic() > deadline:
-                    self._require_landed(last, error)
-                    return
+                    return self._landed(last, error)
 
-    def _require_landed(self, last: KafkaError, cause: Exception) -> None:
+    def _landed(self, last: KafkaError, cause: Exception) -> MarkerRecord:
         log.warning("%s: its commit has no clear answer (%s); reading the marker", self.this.txn, last.str())
         try:
             found = self.this.markers.newest()
@@ -321,12 +321,27 @@ class _Transaction:
             raise self._unknown(last) from error
         if found is None or found.txn_id != str(self.this.txn):
             raise self._unknown(last) from cause
+        return found
 
     def _unknown(self, last: KafkaError) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: {last.str()}.",
             remedy="Nothing is lost: the next try of the commit task looks at the marker first.",
         )
+
+
+def _told_by(error: BaseException) -> KafkaError:
+    """What the client says. Raised while callbacks run, its exception arrives as the cause of a SystemError.
+
+    Raises:
+        SystemError: It is another one.
+    """
+    from confluent_kafka import KafkaException
+
+    told = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(told, KafkaException):
+        raise error
+    return told.args[0]
 
 
 def fenced() -> set[int]:
