@@ -35,11 +35,13 @@ def require_topic(cluster: Cluster, name: str) -> TopicFacts:
     return facts
 
 
-def require_writable(facts: TopicFacts) -> None:
-    if facts.may_write is False:
+def require_rights(facts: TopicFacts, *operations: str) -> None:
+    """The user may do all of ``operations``, as far as the brokers say."""
+    missing = [name for name in operations if facts.allowed is not None and not {name, "ALL"} & facts.allowed]
+    if missing:
         raise Refused(
-            f"The connection's user may not write to topic {facts.name}.",
-            remedy="Grant Write on it, and what else docs/kafka-sink.md lists; then clear the stage task.",
+            f"The connection's user lacks rights on topic {facts.name}: {', '.join(missing)}.",
+            remedy="Grant them, and what else docs/kafka-sink.md lists; then clear the stage task.",
         )
 
 

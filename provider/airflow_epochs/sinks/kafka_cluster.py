@@ -29,14 +29,14 @@ class TopicFacts:
     Attributes:
         partitions: How many.
         replicas: Of the partition that has the fewest.
-        may_write: Whether this connection's user may write to it; None where the brokers do not say.
+        allowed: What this connection's user may do with it ("READ", "WRITE", …); None where the brokers do not say.
         settings: The settings in force.
     """
 
     name: str
     partitions: int
     replicas: int
-    may_write: bool | None
+    allowed: frozenset[str] | None
     settings: dict[str, str]
 
     @property
@@ -116,7 +116,6 @@ class Cluster:
     def topic(self, name: str) -> TopicFacts | None:
         """The topic as it is now; None if there is none."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
-        from confluent_kafka.admin import AclOperation
 
         with self.asking(f"describe topic {name}"):
             question = self._admin.describe_topics(
@@ -133,7 +132,7 @@ class Cluster:
             name=name,
             partitions=len(found.partitions),
             replicas=min((len(partition.replicas) for partition in found.partitions), default=0),
-            may_write=bool({AclOperation.WRITE, AclOperation.ALL} & set(allowed)) if allowed else None,
+            allowed=frozenset(operation.name for operation in allowed) if allowed else None,
             settings=self._settings(name),
         )
 

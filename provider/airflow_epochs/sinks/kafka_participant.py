@@ -66,8 +66,8 @@ class KafkaParticipant:
         pipeline, cluster = attempt.txn.pipeline, self._cluster
         topic = kafka_checks.require_topic(cluster, self.sink.topic)
         markers = ready_topic(cluster, self.sink.marker_topic)
-        for facts in (topic, markers):
-            kafka_checks.require_writable(facts)
+        kafka_checks.require_rights(topic, "WRITE")
+        kafka_checks.require_rights(markers, "READ", "WRITE")
         kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)
         kafka_publish.transactional(cluster, kafka_publish.within(self._options(pipeline), topic, markers))
         kafka_checks.require_marker(self._markers(pipeline).newest(), attempt.previous, self._markers(pipeline))
