@@ -69,7 +69,8 @@ class KafkaParticipant:
         kafka_checks.require_rights(topic, "WRITE")
         kafka_checks.require_rights(markers, "READ", "WRITE")
         kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)
-        kafka_publish.transactional(cluster, kafka_publish.within(self._options(pipeline), topic, markers))
+        options = kafka_publish.within(self._options(pipeline), topic, markers)
+        kafka_publish.transactional(cluster, options, markers.name)
         kafka_checks.require_marker(self._markers(pipeline).newest(), attempt.previous, self._markers(pipeline))
         return staged
 

@@ -74,7 +74,7 @@ def within(options: Mapping[str, Any], *topics: TopicFacts) -> dict[str, Any]:
     }
 
 
-def transactional(cluster: Cluster, options: Mapping[str, Any]) -> Producer:
+def transactional(cluster: Cluster, options: Mapping[str, Any], topic: str) -> Producer:
     """A producer whose transactional id is its own now: every earlier transaction of it has ended, and is fenced.
 
     Raises:
@@ -86,6 +86,8 @@ def transactional(cluster: Cluster, options: Mapping[str, Any]) -> Producer:
     producer = cluster.producer(options)
     deadline = time.monotonic() + cluster.access.timeout_s
     with cluster.asking("begin transactions"):
+        # Connected first: by itself, the client looks for the transaction's coordinator twice a second only.
+        producer.list_topics(topic, timeout=cluster.access.timeout_s)
         while True:
             try:
                 producer.init_transactions(SLICE_S)
@@ -143,7 +145,8 @@ def _own_producer(this: Publication, failed: list[Failure]) -> tuple[Producer, M
 
     options = within(this.options, *(facts for facts in this.facts if facts))
     try:
-        return transactional(this.cluster, {**options, "on_delivery": note}), this.markers.newest()
+        producer = transactional(this.cluster, {**options, "on_delivery": note}, this.markers.topic)
+        return producer, this.markers.newest()
     except Refused:
         raise
     except NotApplied as error:
