@@ -10,10 +10,11 @@ import pytest
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import Refused
-from airflow_epochs.model import StagedClaim, VoteKind
-from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, partition_of
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import Staged, StagedClaim, VoteKind
+from airflow_epochs.sinks import from_spec, kafka_publish
+from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers, partition_of
 from airflow_epochs.sinks.kafka_publish import producer_options
 from airflow_epochs.sources.kafka_connection import read_connection
 from delta_world import World, attempt_of, transaction
@@ -117,6 +118,32 @@ def test_anything_else_is_no_marker(value: bytes) -> None:
 
 def test_markers_stay_where_earlier_versions_have_put_them() -> None:
     assert [partition_of(key) for key in ("orders/events", "orders/audit", "a/b")] == [15, 0, 13]
+
+
+def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Read before ``init_transactions``, it may be out of date when this process sends: every row twice."""
+    order: list[str] = []
+    monkeypatch.setattr(kafka_publish, "transactional", lambda *_: order.append("init_transactions"))
+    monkeypatch.setattr(Markers, "newest", lambda _: order.append("marker"))
+    txn = transaction(2)
+    facts = TopicFacts(name="t", partitions=1, replicas=1, allowed=None, settings={"max.message.bytes": "1000"})
+    access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
+    this = kafka_publish.Publication(
+        cluster=Cluster(access),
+        markers=Markers(cluster=Cluster(access), topic="m", key="orders/events"),
+        topic="t",
+        facts=(facts, facts),
+        options={},
+        txn=txn,
+        previous=transaction(1),
+        staged=Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d"),
+        records=lambda _: iter(()),
+    )
+    with pytest.raises(Corrupt, match="is missing; the ledger expects orders/1/1/"):
+        kafka_publish.publish(this, World())
+    assert order == ["init_transactions", "marker"]
 
 
 # --- connection -----------------------------------------------------------------------------------------------

@@ -68,10 +68,10 @@ class KafkaParticipant:
         markers = ready_topic(cluster, self.sink.marker_topic)
         kafka_checks.require_rights(topic, "WRITE")
         kafka_checks.require_rights(markers, "READ", "WRITE")
-        kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)
         options = kafka_publish.within(self._options(pipeline), topic, markers)
         kafka_publish.transactional(cluster, options, markers.name)
         kafka_checks.require_marker(self._markers(pipeline).newest(), attempt.previous, self._markers(pipeline))
+        kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)  # last: takes longest
         return staged
 
     # -- commit --------------------------------------------------------------------------------------------------

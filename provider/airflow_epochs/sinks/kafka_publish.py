@@ -219,9 +219,12 @@ class _Transaction:
 
     def _send_rows(self, partitions: int) -> None:
         sent = 0
-        topic, produce = self.this.topic, self._produce
-        for sent, record in enumerate(self.this.records(partitions), 1):
-            produce(topic, *record)
+        topic, produce = self.this.topic, self.producer.produce
+        for sent, (key, value, partition, headers) in enumerate(self.this.records(partitions), 1):
+            try:  # as in _produce, but this is done millions of times
+                produce(topic, value, key, -1 if partition is None else partition, headers=headers)
+            except BufferError:
+                self._produce(topic, key, value, partition, headers)
             if not sent % SERVE_EVERY:
                 self._serve(0)
         self._flush()
