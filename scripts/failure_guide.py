@@ -29,6 +29,7 @@ CHAPTERS = {
         "sinks/__init__.py",
         "sinks/delta.py",
         "sinks/sql.py",
+        "sinks/kafka.py",
         "definition.py",
     ],
     "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
@@ -58,6 +59,14 @@ CHAPTERS = {
     ],
     "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
     "Rows staged for a topic or a database": ["sinks/staged_table.py"],
+    "The Kafka sink": [
+        "sinks/kafka_cluster.py",
+        "sinks/kafka_checks.py",
+        "sinks/kafka_rows.py",
+        "sinks/kafka_marker.py",
+        "sinks/kafka_publish.py",
+        "sinks/kafka_participant.py",
+    ],
     "SQL databases": [
         "sinks/sql_database.py",
         "sinks/sql_postgres.py",
@@ -79,6 +88,7 @@ IMPORT_ERRORS = {
     "pipeline.py": "`EpochPipeline`",
     "operators/epoch.py": "`EpochPipeline`",
     "sinks/delta.py": "`DeltaSink`",
+    "sinks/kafka.py": "`KafkaSink`",
     "sinks/sql.py": "`SqlSink`",
     "sources/kafka_config.py": "`KafkaSource`",
     "sources/kafka_starting.py": "`KafkaSource`",
@@ -90,6 +100,7 @@ WITHIN = {
     "codec.py": "the ledger's 'cannot be trusted'",
     "ledger.py": "the ledger's 'cannot be trusted'",
     "model.py": "the ledger's 'cannot be trusted' and 'contradict each other'",
+    "sinks/kafka_marker.py": "'The newest record … is no epoch marker'",
     "sinks/delta_log.py": "'The statistics of the staged file … are missing or not strict JSON'",
     "spark/transform.py": "a plan that the provider itself wrote",
 }

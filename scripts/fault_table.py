@@ -45,7 +45,6 @@ FAULTS = {
 
 NOT_APPLICABLE = {
     "F16": "there is no Spark checkpoint: an epoch's ranges are in the ledger, and staging is a batch job",
-    "F18": "only a Kafka sink holds a transaction at a broker, and there is none yet; Delta sinks hold nothing open",
     "F21": "the kernel ends a process that is out of memory by SIGKILL: that is F1, F2 and F3",
 }
 """Reviewed by hand. A fault leaves this list with the feature that it can strike."""
@@ -106,6 +105,7 @@ EXPECTED: Mapping[str, Allowed] = {
     "F14": _allowed(r1_6="AX=", r7_12="CX"),
     "F15": _allowed(r7_12="CX", r16="CX="),
     "F17": _allowed(r1_5="AX=", r18="X="),
+    "F18": _allowed(r10="C="),
     "F19": _allowed(r1_7="ACX=", r8_12="CX=", r13="="),
     "F20": _allowed(r1_7="ACX=", r8_12="CX=", r13="=", r14="AX=", r20="ACX="),
 }

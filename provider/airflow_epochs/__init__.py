@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta import DeltaSink as DeltaSink
+    from airflow_epochs.sinks.kafka import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql import SqlSink as SqlSink
     from airflow_epochs.sources.kafka import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
@@ -23,13 +24,22 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta",
     "EpochPipeline": "airflow_epochs.pipeline",
+    "KafkaSink": "airflow_epochs.sinks.kafka",
     "KafkaSource": "airflow_epochs.sources.kafka",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
     "SqlSink": "airflow_epochs.sinks.sql",
 }
 
-__all__ = ["DeltaSink", "EpochPipeline", "KafkaSource", "SparkConnect", "SparkSubmit", "SqlSink"]
+__all__ = [
+    "DeltaSink",
+    "EpochPipeline",
+    "KafkaSink",
+    "KafkaSource",
+    "SparkConnect",
+    "SparkSubmit",
+    "SqlSink",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-epochs",
         "name": "Epochs",
-        "description": "Batch-epoch exactly-once pipelines: Kafka to Spark to Delta under one two-phase commit.",
+        "description": "Batch-epoch exactly-once pipelines: Kafka to Spark to Delta and Kafka, by two-phase commit.",
         "integrations": [
             {
                 "integration-name": "Epochs",

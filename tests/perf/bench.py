@@ -25,6 +25,7 @@ BENCHMARKS = (
     "ledger_figures",
     "coordinator_figures",
     "delta_figures",
+    "kafka_sink_figures",
     "parse_figures",
     "spark_figures",
     "airflow_figures",

@@ -15,13 +15,14 @@ HEAVY = ("pyspark", "deltalake", "obstore", "kafka", "pyarrow", "pandas", "confl
 PARSE = """
 import sys
 from airflow.sdk import DAG
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, SparkSubmit
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, SparkConnect, SparkSubmit
 
 with DAG("orders", schedule="@continuous", max_active_runs=1, catchup=False):
     EpochPipeline("orders", source=KafkaSource(topics=["orders"]), transform="spark_apps/orders.py:orders",
         sinks=[DeltaSink("orders", "/lake/orders", partition_by=["day"])], spark=SparkConnect("spark_connect_default"))
     EpochPipeline("others", source=KafkaSource(topics=["others"]), transform="spark_apps/orders.py:orders",
-        sinks=[DeltaSink("others", "s3://lake/others")], spark=SparkSubmit("spark_default"))
+        sinks=[DeltaSink("others", "s3://lake/others"), KafkaSink("events", "others-seen", staging="s3://lake/staging")],
+        spark=SparkSubmit("spark_default"))
 print([name for name in sys.argv[1:] if name in sys.modules])
 """
 
@@ -48,7 +49,15 @@ def test_parsing_a_dag_imports_no_heavy_library() -> None:
 
 
 def test_parsing_a_dag_does_not_import_what_only_a_running_step_needs() -> None:
-    inner = ("coordinator", "ledger", "model", "sinks.delta_participant", "sources.kafka_reader", "spark.connect")
+    inner = (
+        "coordinator",
+        "ledger",
+        "model",
+        "sinks.delta_participant",
+        "sinks.kafka_participant",
+        "sources.kafka_reader",
+        "spark.connect",
+    )
     assert loaded_by_parsing(*(f"airflow_epochs.{name}" for name in inner)) == "[]"
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta:DeltaSink",
+    "kafka": "airflow_epochs.sinks.kafka:KafkaSink",
     "memory": "airflow_epochs.testing:MemorySink",
     "sql": "airflow_epochs.sinks.sql:SqlSink",
 }

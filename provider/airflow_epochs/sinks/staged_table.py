@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_AT_ONCE = 10_000
-"""Rows of one batch: what a commit holds in memory of a file beside its dictionary pages."""
+"""Rows of one batch: what a commit holds in memory of a file beside its dictionary pages, and …"""
+READ_BYTES = 2 << 20
+"""… so much of each column. By itself pyarrow reads whole row groups ahead: 128 MB and more."""
 
 
 def staging_root(path: str, sink: str) -> str:
@@ -123,7 +125,13 @@ class StagedTable:
 
         try:
             # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
-            with pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
+            with pq.ParquetFile(
+                opened,
+                page_checksum_verification=True,
+                coerce_int96_timestamp_unit="us",
+                pre_buffer=False,
+                buffer_size=READ_BYTES,
+            ) as parquet:
                 yield from parquet.iter_batches(ROWS_AT_ONCE)
         except (pa.ArrowException, OSError) as error:
             raise RowsGone(

@@ -87,11 +87,16 @@ def _topics(value: object) -> tuple[str, ...]:
     if not isinstance(names, Sequence) or not names:
         raise ValueError(f"topics is a topic name or a list of them; not {value!r}")
     for name in names:
-        if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-            raise ValueError(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")
+        require_topic_name(name)
     if len(set(names)) != len(names):
         raise ValueError(f"topics names a topic twice: {', '.join(names)}")
     return tuple(names)
+
+
+def require_topic_name(name: object) -> None:
+    """Raise ValueError unless Kafka takes ``name`` as that of a topic."""
+    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise ValueError(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")
 
 
 def _none(value: object) -> bool:

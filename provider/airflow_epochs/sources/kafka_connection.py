@@ -80,6 +80,19 @@ class KafkaAccess:
             options["ssl_context"] = self._context(self.tls)
         return {**options, **(self.sasl.client_options() if self.sasl else {})}
 
+    def librdkafka_options(self) -> dict[str, Any]:
+        """Configuration of confluent-kafka's clients. With secrets: not to be logged."""
+        options: dict[str, Any] = {
+            "bootstrap.servers": ",".join(self.servers),
+            "security.protocol": self.protocol,
+            "socket.timeout.ms": int(self.timeout_s * 1000),
+        }
+        if self.client_id:
+            options["client.id"] = self.client_id
+        for part in (self.tls, self.sasl):
+            options.update(part.librdkafka_options() if part else {})
+        return options
+
     def spark_options(self) -> dict[str, str]:
         """Options of Spark's Kafka source that may be logged."""
         options = {"kafka.bootstrap.servers": ",".join(self.servers), "kafka.security.protocol": self.protocol}

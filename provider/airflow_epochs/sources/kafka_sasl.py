@@ -46,6 +46,17 @@ class Sasl:
             "sasl_plain_password": self.password,
         }
 
+    def librdkafka_options(self) -> dict[str, str]:
+        """With the password: not to be logged."""
+        settings = {"sasl.mechanisms": self.mechanism, "sasl.username": self.username, "sasl.password": self.password}
+        if self.mechanism == "GSSAPI":
+            settings |= {
+                "sasl.kerberos.service.name": self.service,
+                "sasl.kerberos.principal": self.principal,
+                "sasl.kerberos.keytab": self.keytab,
+            }
+        return {name: value for name, value in settings.items() if value}
+
     def spark_options(self) -> dict[str, str]:
         options = {"kafka.sasl.mechanism": self.mechanism}
         if self.mechanism == "GSSAPI":

@@ -56,6 +56,12 @@ class Tls:
                 context.load_cert_chain(pair.name)
         return context
 
+    def librdkafka_options(self) -> dict[str, str]:
+        """With the key: not to be logged."""
+        settings = {"ssl.ca.pem": self.ca, "ssl.certificate.pem": self.certificate, "ssl.key.pem": self.key}
+        algorithm = {"ssl.endpoint.identification.algorithm": "https" if self.check_hostname else "none"}
+        return algorithm | {name: value for name, value in settings.items() if value}
+
     def spark_options(self) -> dict[str, str]:
         options = {"kafka.ssl.endpoint.identification.algorithm": "https" if self.check_hostname else ""}
         if self.ca:

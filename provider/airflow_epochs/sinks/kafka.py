@@ -1,0 +1,170 @@
+"""The Kafka sink: an epoch's rows and its marker become visible in one transaction of Kafka, exactly once.
+
+Spark stages the rows in a private Delta table. The vote checks them and the topic. The commit sends them, in one
+transaction together with a marker record that says which epoch they are: a consumer that reads committed records
+sees all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.names import validated_name
+from airflow_epochs.sources.kafka_config import is_template, require_topic_name
+
+if TYPE_CHECKING:
+    from airflow_epochs.environment import Environment
+    from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+    from airflow_epochs.sinks.base import SinkAttempt
+    from airflow_epochs.sinks.kafka_participant import KafkaParticipant
+
+TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
+"""What ``options`` may set of the producer: nothing that order, durability or the memory bound rest on."""
+_TIMEOUT_S = range(1, 86_401)
+
+
+class KafkaSink:
+    """Sends rows to a Kafka topic, exactly once per epoch.
+
+    Columns are named as for Spark's own Kafka sink: ``key`` and ``value`` (string or binary), ``headers``
+    (array<struct<key: string, value: binary>>) and ``partition`` (int). Without ``value``, the record's value is a
+    JSON object of all other columns.
+
+    Args:
+        name: The sink's name in the pipeline; the key under which the transform returns its rows.
+        topic: The topic; it must exist.
+        staging: Where rows are staged: an absolute path or a URL that Spark and Airflow's workers share. May be one
+            for all sinks.
+        conn_id: An Airflow connection of type ``kafka``, as the official Kafka provider defines it.
+        storage_conn_id: Connection with the credentials of the staging store; without, the environment's count.
+        marker_topic: The compacted topic of the epoch markers, for all sinks of a cluster; created if missing.
+            Never change it: it says which epochs the topic has.
+        transaction_timeout: Seconds after which the brokers abort an epoch that is still being sent. At most their
+            ``transaction.max.timeout.ms`` (15 minutes by default).
+        options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
+            ``compression.level``.
+    """
+
+    template_fields: Sequence[str] = ("topic", "staging", "conn_id", "storage_conn_id", "marker_topic")
+
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        *,
+        staging: str,
+        conn_id: str = "kafka_default",
+        storage_conn_id: str | None = None,
+        marker_topic: str = "airflow-epochs-markers",
+        transaction_timeout: int = 900,
+        options: Mapping[str, str | int] | None = None,
+    ) -> None:
+        self.name = validated_name("sink", name)
+        self.topic = topic
+        self.staging = staging
+        self.conn_id = conn_id
+        self.storage_conn_id = storage_conn_id
+        self.marker_topic = marker_topic
+        self.transaction_timeout = _seconds(name, transaction_timeout)
+        self.options = _options(name, options or {})
+        if not self._is_template():
+            self._require_topics()
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self.name!r}, {self.topic!r})"
+
+    def asset_uri(self, pipeline: str) -> str:
+        """``kafka://<connection id>/<topic>``: the brokers' addresses are known to the connection alone."""
+        if self._is_template():
+            return f"epochs://{pipeline}/{self.name}"
+        return f"kafka://{self.conn_id}/{self.topic}"
+
+    def destination(self) -> str | None:
+        return None if self._is_template() else f"kafka://{self.conn_id}/{self.topic}"
+
+    def spec(self) -> JsonDict:
+        """The specification. Raises Refused if what came from a template is not valid."""
+        from airflow_epochs.sinks.staged_table import staging_root
+
+        try:
+            self._require_topics()
+        except ValueError as error:
+            raise Refused(
+                f"The Kafka sink is not configured right: {error}.",
+                remedy="Correct the KafkaSink of the DAG.",
+                sink=self.name,
+            ) from error
+        return {
+            "kind": "kafka",
+            "name": self.name,
+            "topic": self.topic,
+            "staging": staging_root(self.staging, self.name),
+            "conn_id": self.conn_id,
+            "storage_conn_id": self.storage_conn_id,
+            "marker_topic": self.marker_topic,
+            "transaction_timeout": self.transaction_timeout,
+            "options": dict(self.options),
+        }
+
+    @classmethod
+    def from_spec(cls, spec: JsonDict) -> KafkaSink:
+        return cls(**{key: value for key, value in spec.items() if key != "kind"})
+
+    def _is_template(self) -> bool:
+        return is_template([self.topic, self.conn_id, self.marker_topic])
+
+    def _require_topics(self) -> None:
+        require_topic_name(self.topic)
+        require_topic_name(self.marker_topic)
+        if self.topic == self.marker_topic:
+            raise ValueError(f"sink {self.name!r} has one topic, {self.topic!r}, for its rows and for its markers")
+
+    # -- what it does in an epoch --------------------------------------------------------------------------------
+
+    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        return self._participant(env).staged.place(attempt, nonce)
+
+    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        return self._participant(env).staged.plan(attempt, nonce)
+
+    def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        return self._participant(env).vote(attempt, claim)
+
+    def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        return self._participant(env).commit(attempt, staged)
+
+    def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
+        """Delete a staging place, also a published one: the topic has copies of its rows."""
+        self._participant(env).staged.discard(attempt, place)
+
+    def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        return self._participant(env).last_committed(pipeline)
+
+    def _participant(self, env: Environment) -> KafkaParticipant:
+        # Imported here: a DAG file, parsed in every task, needs only the sink's description.
+        from airflow_epochs.sinks.kafka_participant import KafkaParticipant
+
+        return KafkaParticipant(self, env)
+
+
+def _seconds(sink: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in _TIMEOUT_S:
+        raise ValueError(
+            f"transaction_timeout of sink {sink!r} is a whole number of seconds from 1 to a day; not {value!r}"
+        )
+    return value
+
+
+def _options(sink: str, given: Mapping[str, str | int]) -> dict[str, str | int]:
+    refused = sorted(str(name) for name in given if name not in TUNABLE)
+    if refused:
+        raise ValueError(
+            f"options of sink {sink!r} may not set {', '.join(refused)}, only {', '.join(TUNABLE)}: acks=all, "
+            "idempotence and the transaction are what exactly-once rests on, and the rest belongs to the connection"
+        )
+    for name, value in given.items():
+        if name != "compression.type" and not str(value).isdigit():
+            raise ValueError(f"options[{name!r}] of sink {sink!r} is a whole number; not {value!r}")
+    return dict(given)

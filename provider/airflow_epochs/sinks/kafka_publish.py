@@ -1,0 +1,357 @@
+"""One epoch, one transaction: rows and marker, all or nothing.
+
+    init_transactions → read the marker → begin → rows → flush → marker → flush → commit
+
+``init_transactions`` under the sink's own transactional id ends whatever earlier transaction of it there is, and
+fences its producer: from then on the marker changes only by this one. No answer ever counts as "not committed":
+either the transaction is known to be aborted, or the marker is read, here or by the next try.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka_rows import Headers, Record
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Producer
+
+log = logging.getLogger(__name__)
+
+QUEUE_KBYTES = 32 * 1024
+"""What the producer holds of rows that are not acknowledged; it copies a part of them when it sends."""
+MESSAGE_TIMEOUT_S = 300
+"""How long a record may stay unacknowledged, through restarts of brokers, before the transaction is given up."""
+COMMIT_S = 120
+ABORT_S = 10
+SERVE_EVERY = 1_000
+SLICE_S = 1.0
+"""Longest call into the client: a signal is heard after it."""
+
+Failure = tuple[str, "KafkaError"]
+"""Of a record: for which partition, and why."""
+BATCH_BYTES = 1_000_000
+RECORD_BYTES = range(1_000, 1_000_000_000)
+"""What the client accepts as its own limit."""
+
+
+def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a producer under the transactional id ``sink_id``."""
+    return {
+        "linger.ms": 20,
+        **tuning,
+        "transactional.id": sink_id,
+        "transaction.timeout.ms": timeout_s * 1000,
+        "message.timeout.ms": min(timeout_s, MESSAGE_TIMEOUT_S) * 1000,
+        "acks": "all",
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",  # as Kafka's Java clients
+        "queue.buffering.max.messages": 200_000,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
+        "delivery.report.only.error": True,
+    }
+
+
+def within(options: Mapping[str, Any], *topics: TopicFacts) -> dict[str, Any]:
+    """The settings, with batches that all the topics take: brokers check batches, not records."""
+    limits = [topic.record_bytes_max for topic in topics]
+    largest = min(max(*limits, RECORD_BYTES.start), RECORD_BYTES.stop)
+    return {
+        **options,
+        "batch.size": min(int(options.get("batch.size", BATCH_BYTES)), *limits),  # from a batch's second record on
+        "message.max.bytes": largest,  # the client's own check; the vote's is the one per topic
+        "queue.buffering.max.kbytes": max(QUEUE_KBYTES, 2 * largest // 1024),
+    }
+
+
+def transactional(cluster: Cluster, options: Mapping[str, Any], topic: str) -> Producer:
+    """A producer whose transactional id is its own now: every earlier transaction of it has ended, and is fenced.
+
+    Raises:
+        Refused: The brokers do not accept the timeout, or the user may not use the id.
+        NotApplied: They do not answer.
+    """
+    from confluent_kafka import KafkaException
+
+    producer = cluster.producer(options)
+    deadline = time.monotonic() + cluster.access.timeout_s
+    with cluster.asking("begin transactions"):
+        # Connected first: by itself, the client looks for the transaction's coordinator twice a second only.
+        producer.list_topics(topic, timeout=cluster.access.timeout_s)
+        while True:
+            try:
+                producer.init_transactions(SLICE_S)
+                return producer
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """All of one commit.
+
+    Attributes:
+        facts: The topics of rows and of markers as they are now; the former None where it is gone.
+        options: As ``producer_options`` makes them.
+        records: Makes the records, given the topic's number of partitions.
+    """
+
+    cluster: Cluster
+    markers: Markers
+    topic: str
+    facts: tuple[TopicFacts | None, TopicFacts]
+    options: Mapping[str, Any]
+    txn: TransactionId
+    previous: TransactionId | None
+    staged: Staged
+    records: Callable[[int], Iterator[Record]]
+
+
+def publish(this: Publication, env: Environment) -> MarkerRecord:
+    """Send the epoch, once. A repeat finds its marker and sends nothing.
+
+    Raises:
+        NotApplied: The topic shows the previous epoch: no transaction that this call began can change that.
+        OutcomeUnknown: The brokers cannot be asked whether this or an earlier try was committed.
+        RowsGone: The topic shows the previous epoch, and staged rows are gone.
+        Refused: The brokers say no.
+        Corrupt: The marker is neither that of the previous nor of this transaction.
+    """
+    failed: list[Failure] = []
+    producer, found = _own_producer(this, failed)
+    if found and found.txn_id == str(this.txn):
+        return found
+    _require_previous(this, found)
+    return _Transaction(this, producer, env, failed).run()
+
+
+def _own_producer(this: Publication, failed: list[Failure]) -> tuple[Producer, MarkerRecord | None]:
+    """In this order: after the first, no other producer of this id can change the second."""
+
+    def note(error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            failed.append((f"{message.topic()}[{message.partition()}]", error))
+
+    options = within(this.options, *(facts for facts in this.facts if facts))
+    try:
+        producer = transactional(this.cluster, {**options, "on_delivery": note}, this.markers.topic)
+        return producer, this.markers.newest()
+    except Refused:
+        raise
+    except NotApplied as error:
+        raise OutcomeUnknown(
+            f"Whether {this.txn} is in topic {this.topic} by now cannot be asked: {error.what}", remedy=error.remedy
+        ) from error
+
+
+def _require_previous(this: Publication, found: MarkerRecord | None) -> None:
+    if (found.txn_id if found else None) == (str(this.previous) if this.previous else None):
+        return
+    raise Corrupt(
+        f"The marker of {this.markers.key} in topic {this.markers.topic} is {found.txn_id if found else 'missing'}; "
+        f"the ledger expects {this.previous or 'none'} before {this.txn}.",
+        remedy="Do not clear anything yet. Find out whether the ledger or the topics were restored, or whether another "
+        "pipeline uses the same name. See docs/kafka-sink.md, 'The marker topic'. Nothing was sent.",
+    )
+
+
+@dataclass(frozen=True)
+class _Transaction:
+    this: Publication
+    producer: Producer
+    env: Environment
+    failed: list[Failure]
+
+    def run(self) -> MarkerRecord:
+        from confluent_kafka import KafkaException
+
+        partitions = self._partitions()
+        before = self.this.cluster.ends(self.this.topic, partitions)
+        with self.this.cluster.asking("begin a transaction"):
+            self.producer.begin_transaction()
+        try:
+            marker = self._sent(partitions, before)
+        except (KafkaException, SystemError) as error:
+            told = self._not_applied(_told_by(error))  # before the abort adds all that was still to be sent
+            self._abort()
+            raise told from error
+        except BaseException:  # whatever stops this task must not leave the topic's readers waiting
+            self._abort()
+            raise
+        marker = self._committed(marker)
+        self.env.reached("kafka.commit.after")
+        return marker
+
+    def _partitions(self) -> range:
+        rows, _ = self.this.facts
+        if rows is None:
+            raise NotApplied(
+                f"Topic {self.this.topic} is gone: it was there at the vote.",
+                remedy="Create it again, with as many partitions, and clear the commit task; or waive this sink for "
+                "this epoch (`airflow epochs waive`).",
+            )
+        return range(rows.partitions)
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _sent(self, partitions: range, before: Mapping[int, int]) -> MarkerRecord:
+        """Rows first, so that the marker can say where they are; and is open for a moment only."""
+        self.env.reached("kafka.begin")
+        self._send_rows(len(partitions))
+        self.env.reached("kafka.rows.sent")
+        marker = self._marker(before, self.this.cluster.ends(self.this.topic, partitions))
+        markers = self.this.markers
+        self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.partition, [])
+        self._flush()
+        self.env.reached("kafka.commit.before")
+        return marker
+
+    def _send_rows(self, partitions: int) -> None:
+        sent = 0
+        topic, produce = self.this.topic, self.producer.produce
+        for sent, (key, value, partition, headers) in enumerate(self.this.records(partitions), 1):
+            try:  # as in _produce, but this is done millions of times
+                produce(topic, value, key, -1 if partition is None else partition, headers=headers)
+            except BufferError:
+                self._produce(topic, key, value, partition, headers)
+            if not sent % SERVE_EVERY:
+                self._serve(0)
+        self._flush()
+        if sent != self.this.staged.rows:
+            raise RowsGone(
+                f"{sent} rows were read at {self.this.staged.place}, promised were {self.this.staged.rows}.",
+                remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
+            )
+
+    def _produce(
+        self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, headers: Headers
+    ) -> None:
+        while True:
+            try:
+                self.producer.produce(topic, value, key, -1 if partition is None else partition, headers=headers)
+                return
+            except BufferError:  # full: wait for acknowledgements. Records that get none fail in bounded time.
+                self._serve(SLICE_S)
+
+    def _flush(self) -> None:
+        while self.producer.flush(SLICE_S):
+            self._require_sound()
+        self._require_sound()
+
+    def _serve(self, seconds: float) -> None:
+        self.producer.poll(seconds)
+        self._require_sound()
+
+    def _require_sound(self) -> None:
+        if self.failed:
+            raise self._not_applied(self.failed[0][1])
+
+    def _marker(self, before: Mapping[int, int], after: Mapping[int, int]) -> MarkerRecord:
+        staged = self.this.staged
+        return MarkerRecord(
+            txn_id=str(self.this.txn),
+            topic=self.this.topic,
+            rows=staged.rows,
+            files=staged.files,
+            size=staged.bytes,
+            place=staged.place,
+            offsets={str(p): [before[p], end] for p, end in sorted(after.items()) if end > before[p]},
+            at=datetime.now(timezone.utc).isoformat(),
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _abort(self) -> bool:
+        """Whether the brokers know that the transaction is over; else they end it after its timeout, or the next try.
+
+        Nothing of it can become visible any more unless its commit was asked for.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            self.producer.abort_transaction(ABORT_S)
+        except KafkaException as error:
+            log.warning("%s: aborting its Kafka transaction failed: %s", self.this.txn, error)
+            return False
+        return True
+
+    def _not_applied(self, error: KafkaError) -> EpochError:
+        if {error.code(), *(failure.code() for _, failure in self.failed)} & fenced():
+            return NotApplied(
+                f"Another process has taken over sending {self.this.txn}, or the brokers ended its transaction after "
+                "transaction_timeout.",
+                remedy="Nothing; the next try of the commit task looks first. If it happens again, nothing else runs, "
+                "and the epoch is large, raise the sink's transaction_timeout.",
+            )
+        if self.failed:
+            partition, failure = self.failed[0]
+            return NotApplied(
+                f"Kafka did not take the rows of {self.this.txn} for {partition}: {failure.str()}.",
+                remedy="If the topic was deleted or altered, or rights were withdrawn, mend that. Then clear the "
+                "commit task: it sends the epoch again.",
+            )
+        return self.this.cluster.failure("take the epoch", error)
+
+    def _committed(self, marker: MarkerRecord) -> MarkerRecord:
+        """The marker that is in the topic now: this one, or that of another process that sent the epoch."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + COMMIT_S
+        while True:
+            try:
+                self.producer.commit_transaction(SLICE_S)
+                return marker
+            except KafkaException as error:
+                last = error.args[0]
+                if last.txn_requires_abort() and self._abort():
+                    raise self._not_applied(last) from error
+                if not last.retriable() or time.monotonic() > deadline:
+                    return self._landed(last, error)
+
+    def _landed(self, last: KafkaError, cause: Exception) -> MarkerRecord:
+        log.warning("%s: its commit has no clear answer (%s); reading the marker", self.this.txn, last.str())
+        try:
+            found = self.this.markers.newest()
+        except EpochError as error:
+            raise self._unknown(last) from error
+        if found is None or found.txn_id != str(self.this.txn):
+            raise self._unknown(last) from cause
+        return found
+
+    def _unknown(self, last: KafkaError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: {last.str()}.",
+            remedy="Nothing is lost: the next try of the commit task looks at the marker first.",
+        )
+
+
+def _told_by(error: BaseException) -> KafkaError:
+    """What the client says. Raised while callbacks run, its exception arrives as the cause of a SystemError.
+
+    Raises:
+        SystemError: It is another one.
+    """
+    from confluent_kafka import KafkaException
+
+    told = error if isinstance(error, KafkaException) else error.__cause__
+    if not isinstance(told, KafkaException):
+        raise error
+    return told.args[0]
+
+
+def fenced() -> set[int]:
+    """What a producer is told whose transactional id is another's now, or whose transaction was ended for it."""
+    from confluent_kafka import KafkaError
+
+    return {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}

@@ -1,0 +1,207 @@
+"""From staged columns to Kafka's records. The vote and the commit both go this way, so what one took the other takes.
+
+Columns as for Spark's own Kafka sink. Where there is no ``value``, it is made: a JSON object of all other columns in
+the order of the schema, NULL as null, decimals as strings, binary as base64, dates and times in ISO 8601 (those with
+a zone in UTC), NaN and infinities as null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta_table import first_line
+from airflow_epochs.spark.delta_schema import type_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADER = "airflow-epochs"
+"""Header of every record: ``<pipeline>/<sink>/<epoch>/<number of the row in the epoch>``, the same however often the
+epoch is sent. What tells duplicates apart for consumers that read uncommitted records."""
+OVERHEAD = 61 + 36
+"""Bytes of a batch of one record beside its key, value and headers, at most."""
+OVERHEAD_OF_HEADER = 10
+
+Headers = list[tuple[str, bytes | None]]
+
+_NONE: Headers = []
+_TEXT = ("string", "binary")
+_JSON_PLAIN = {
+    *("string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"),
+    *("date", "timestamp", "timestamp_ntz"),
+}
+_OF_KAFKA = ("key", "value", "headers", "partition")
+
+
+Record = tuple[bytes | None, bytes | None, int | None, Headers]
+"""Key, value, partition (None: by the hash of the key), headers. A plain tuple: there are millions."""
+
+
+def size_of(record: Record) -> int:
+    """Bytes that the record may take in a batch of its own, at most."""
+    key, value, _, headers = record
+    beside = sum(len(name.encode()) + len(content or b"") + OVERHEAD_OF_HEADER for name, content in headers)
+    return OVERHEAD + len(key or b"") + len(value or b"") + beside
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowShape:
+    """Which columns are what. ``json``: the columns of the JSON object, where there is no column ``value``."""
+
+    key: str | None
+    value: str | None
+    headers: str | None
+    partition: str | None
+    json: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, schema: JsonDict, target: str) -> RowShape:
+        """Find the columns by name, whatever its case.
+
+        Raises:
+            Refused: Columns cannot be sent. Names each.
+        """
+        types = {field["name"]: field["type"] for field in schema["fields"]}
+        found = {name.lower(): name for name in types if name.lower() in _OF_KAFKA}
+        others = {name: kind for name, kind in types.items() if name.lower() not in _OF_KAFKA}
+        named: dict[str, str | None] = {name: found.get(name) for name in _OF_KAFKA}
+        if problems := [*_misfits(types, found), *_unsent(others, "value" in found)]:
+            raise Refused(
+                f"The rows do not fit {target}: {'; '.join(problems)}.",
+                remedy="Correct the transform: columns `key` and `value` (string or binary), `headers`, `partition`, "
+                "or any columns without `value`, which make a JSON object. See docs/kafka-sink.md.",
+            )
+        return cls(**named, json={} if "value" in found else others)
+
+    def records(
+        self, batches: Iterator[pa.RecordBatch], source: str, numbers: Callable[[int], int]
+    ) -> Iterator[Record]:
+        """The records of the rows, in order.
+
+        Args:
+            batches: The rows.
+            source: First part of the header: ``<pipeline>/<sink>/<epoch>``.
+            numbers: The partition of a row without key and partition, by its number in the epoch.
+        """
+        prefix, number = f"{source}/".encode(), 0
+        for batch in batches:
+            for key, value, partition, headers in self._rows_of(batch):
+                if partition is None and key is None:
+                    partition = numbers(number)
+                own = (HEADER, prefix + b"%d" % number)
+                yield key, value, partition, [*headers, own] if headers else [own]
+                number += 1
+
+    def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        import pyarrow as pa
+
+        try:
+            return self._rows(batch)
+        except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+            raise Refused(
+                f"A row cannot be made a record of Kafka: {first_line(error)}",
+                remedy="Correct the transform, for example by a cast to string of the column that is meant.",
+            ) from error
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Record]:
+        partitions = _column(batch, self.partition).to_pylist() if self.partition else repeat(None)
+        headers = map(_headers, _column(batch, self.headers).to_pylist()) if self.headers else repeat(_NONE)
+        values = _bytes(batch, self.value) if self.value else self._json(batch)
+        return zip(_bytes(batch, self.key), values, partitions, headers, strict=False)
+
+    def _json(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        import pyarrow as pa
+
+        encode = msgspec.json.Encoder().encode
+        columns = [_for_json(_column(batch, name), kind) for name, kind in self.json.items()]
+        rows = pa.RecordBatch.from_arrays(columns, names=list(self.json)).to_pylist(maps_as_pydicts="strict")
+        # All of the batch now, so that what cannot be said in JSON fails here.
+        return iter([encode(row) for row in rows])
+
+
+def _misfits(types: Mapping[str, Any], found: Mapping[str, str]) -> Iterator[str]:
+    for name, column in found.items():
+        kind = types[column]
+        wanted = {
+            "key": "string or binary",
+            "value": "string or binary",
+            "partition": "int",
+            "headers": "array<struct<key: string, value: binary>>",
+        }[name]
+        fits = {"partition": kind == "integer", "headers": _is_headers(kind)}.get(name, kind in _TEXT)
+        if not fits:
+            yield f"column {column!r} is {type_name(kind)}, it must be {wanted}"
+
+
+def _is_headers(kind: Any) -> bool:
+    if not isinstance(kind, dict) or kind["type"] != "array" or not isinstance(kind["elementType"], dict):
+        return False
+    fields = kind["elementType"].get("fields", [])
+    return [(field["name"].lower(), field["type"]) for field in fields] == [("key", "string"), ("value", "binary")]
+
+
+def _unsent(others: Mapping[str, Any], has_value: bool) -> Iterator[str]:
+    if has_value and others:
+        yield f"with a column `value`, {', '.join(map(repr, others))} would not be sent"
+    if not has_value and not others:
+        yield "there is no column `value`, and none to make a JSON object of"
+    if not has_value:
+        for name, kind in others.items():
+            if not _fits_json(kind):
+                yield f"column {name!r} is {type_name(kind)}, which has no form in JSON"
+
+
+def _fits_json(kind: Any) -> bool:
+    if not isinstance(kind, dict):
+        return kind in _JSON_PLAIN or str(kind).startswith("decimal(")
+    if kind["type"] == "struct":
+        return all(_fits_json(field["type"]) for field in kind["fields"])
+    if kind["type"] == "array":
+        return _fits_json(kind["elementType"])
+    return bool(kind["type"] == "map" and kind["keyType"] == "string" and _fits_json(kind["valueType"]))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return batch.column(name)
+
+
+def _bytes(batch: pa.RecordBatch, name: str | None) -> Iterator[bytes | None]:
+    import pyarrow as pa
+
+    if name is None:
+        return repeat(None)
+    values: list[bytes | None] = _column(batch, name).cast(pa.large_binary()).to_pylist()
+    return iter(values)
+
+
+def _headers(row: list[dict[str, Any]] | None) -> Headers:
+    """One row's headers but those of our own name, which a row copied from another pipeline's topic may bring."""
+    headers = []
+    for header in row or ():
+        name, value = header.values()
+        if name is None:
+            raise Refused(
+                "A row has a header without a key, which Kafka does not take.",
+                remedy="Let the transform drop it: filter(headers, h -> h.key IS NOT NULL).",
+            )
+        if name != HEADER:
+            headers.append((name, value))
+    return headers
+
+
+def _for_json(column: pa.Array, kind: Any) -> pa.Array:
+    """Times as Delta means them, however the file's writer spelt them: microseconds, in UTC if they have a zone."""
+    import pyarrow as pa
+
+    if kind == "timestamp":
+        return column.cast(pa.timestamp("us", "UTC"))
+    if kind == "timestamp_ntz":
+        return column.cast(pa.timestamp("us"))
+    return column

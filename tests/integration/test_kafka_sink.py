@@ -1,0 +1,450 @@
+"""The Kafka sink on a real broker: whatever happens between vote and commit, readers see every row once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from kafka.partitioner import murmur2
+
+from airflow_epochs import KafkaSink, KafkaSource
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
+from airflow_epochs.model import Marker, TransactionId, VoteKind
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.kafka_marker import partition_of
+from airflow_epochs.sources.base import Limits
+from cells import fired
+from kafka_sink_world import (
+    COMMITTED,
+    FAILED,
+    Feed,
+    committing,
+    receipt_at,
+    rows,
+    seen_by_confluent,
+    seen_by_kafka_python,
+    values,
+    world_at,
+)
+from kafka_world import wait_until
+from stack.broker import Broker
+from stack.jars import Jars
+
+pytestmark = pytest.mark.jvm
+
+MARKERS = "markers"
+BEFORE_COMMIT = ["kafka.begin", "kafka.rows.sent", "kafka.commit.before"]
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> str:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result()
+    wait_until(lambda: name in admin.list_topics(timeout=5).topics)
+    return name
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> str:
+    return create(admin, f"out-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def pipeline() -> str:
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
+    return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+
+
+def a_feed(bootstrap: str, topic: str, pipeline: str, folder: Path, **options: Any) -> Feed:
+    given = {"staging": str(folder / "staging"), "marker_topic": MARKERS, **options}
+    return Feed(KafkaSink("events", topic, **given), world_at(bootstrap), pipeline)
+
+
+def visible(broker: Broker, topic: str) -> list[str | None]:
+    """The values in partition 0, by two readers that share no code."""
+    seen = seen_by_confluent(broker.bootstrap, topic)
+    assert seen == seen_by_kafka_python(broker.bootstrap, topic)
+    return values(seen)
+
+
+def reason(feed: Feed, data: pa.Table) -> str:
+    vote = feed.vote(feed.attempt(), data)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    return vote.reason or ""
+
+
+# --- epochs ---------------------------------------------------------------------------------------------------
+
+
+def test_readers_of_committed_records_see_every_row_once_in_staged_order(
+    feed: Feed, broker: Broker, topic: str, pipeline: str
+) -> None:
+    assert feed.marker() is None
+    first, second = [str(number) for number in range(30_000)], ["x", "y"]
+    receipt = feed.run(rows(*first))
+    feed.run(rows(*second))
+    seen = seen_by_confluent(broker.bootstrap, topic)
+    assert values(seen) == first + second
+    assert seen == seen_by_kafka_python(broker.bootstrap, topic)
+    assert [header for _, _, header in seen[29_999:]] == [
+        f"{pipeline}/events/{number}" for number in ("1/29999", "2/0", "2/1")
+    ]
+    assert (receipt.rows, receipt.detail) == (30_000, {"topic": topic, "offsets": {"0": [0, 30_000]}})
+    assert feed.shown
+    assert feed.marker() == Marker.of(feed.shown)
+
+
+def test_rows_go_to_the_partition_they_name_and_otherwise_by_key_as_with_javas_clients(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic = create(admin, f"wide-{pipeline}", 3)
+    data = pa.table(
+        {
+            "key": pa.array(["a", "b", "c", None]),
+            "value": ["1", "2", "3", "4"],
+            "partition": pa.array([None, None, None, 2], pa.int32()),
+        }
+    )
+    receipt = a_feed(broker.bootstrap, topic, pipeline, tmp_path).run(data)
+    by_partition = [values(seen_by_confluent(broker.bootstrap, topic, number)) for number in range(3)]
+    places = [(murmur2(key) & 0x7FFFFFFF) % 3 for key in (b"a", b"b", b"c")]  # kafka-python's, as Java's
+    wanted = [[value for value, place in zip("1234", [*places, 2], strict=True) if place == at] for at in range(3)]
+    assert by_partition == wanted
+    assert receipt.detail["offsets"] == {str(at): [0, len(sent)] for at, sent in enumerate(wanted) if sent}
+
+
+def test_rows_without_a_value_are_sent_as_json(feed: Feed, broker: Broker, topic: str) -> None:
+    feed.run(pa.table({"key": ["k"], "id": [7], "name": ["ü"]}))
+    ((key, value, _),) = seen_by_confluent(broker.bootstrap, topic)
+    assert (key, json.loads(value or "")) == ("k", {"id": 7, "name": "ü"})
+
+
+def test_an_empty_epoch_moves_the_marker_and_nothing_else(feed: Feed, broker: Broker, topic: str) -> None:
+    feed.run(rows("a"))
+    receipt = feed.run(rows())
+    assert (receipt.rows, receipt.detail["offsets"]) == (0, {})
+    assert feed.shown
+    assert feed.marker() == Marker.of(feed.shown)
+    feed.run(rows("b"))
+    assert visible(broker, topic) == ["a", "b"]
+
+
+def test_a_repeat_sends_nothing_and_returns_the_same_receipt_also_when_staging_is_gone(
+    feed: Feed, broker: Broker, topic: str
+) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+    receipt = feed.commit(attempt, staged)
+    feed.sink.discard(attempt, staged.place, feed.world, published=True)
+    again = KafkaSink.from_spec(feed.sink.spec())
+    assert again.commit(attempt, staged, world_at(broker.bootstrap)) == receipt
+    assert visible(broker, topic) == ["a", "b"]
+
+
+def test_an_aborted_attempt_leaves_nothing(feed: Feed, broker: Broker, topic: str) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("never"))
+    feed.sink.discard(attempt, staged.place, feed.world, published=False)
+    assert not Path(staged.place).exists()
+    assert (feed.marker(), visible(broker, topic)) == (None, [])
+    feed.run(rows("a"))
+    assert visible(broker, topic) == ["a"]
+
+
+def test_a_pipeline_that_reads_the_topic_plans_whole_epochs_of_the_one_that_writes_it(feed: Feed, topic: str) -> None:
+    """The end of a downstream epoch is the last stable offset: never inside an epoch that is being sent."""
+    feed.run(rows("a", "b"))
+    ends = []
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("c"))
+    source = KafkaSource([topic], max_wait=0)
+
+    def plan() -> None:
+        planned = source.plan(None, Limits(), feed.world)
+        assert planned
+        ends.append(planned.ranges[topic][0].end)
+
+    feed.world.at = {"kafka.commit.before": plan}
+    feed.commit(attempt, staged)
+    wait_until(lambda: plan() or ends[-1] > ends[0])
+    assert (ends[0], ends[-1]) == (3, 5)  # rows, and the control record of each transaction
+
+
+# --- crashes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [*BEFORE_COMMIT, "kafka.commit.after"])
+def test_a_committer_that_is_killed_is_followed_by_one_that_sends_the_rest_or_nothing(
+    feed: Feed, broker: Broker, topic: str, phase: str
+) -> None:
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b", "c"))
+    killed = committing(feed, broker.bootstrap, attempt, staged, phase, signal.SIGKILL)
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
+    assert values(seen_by_confluent(broker.bootstrap, topic)) == ["a", *(["b", "c"] if "after" in phase else [])]
+    receipt = feed.commit(attempt, staged)
+    assert feed.commit(attempt, staged) == receipt
+    assert visible(broker, topic) == ["a", "b", "c"]
+    fired("F1", 9 if "after" in phase else 8, "C")
+
+
+@pytest.mark.parametrize("phase", BEFORE_COMMIT)
+def test_a_committer_that_wakes_up_after_another_has_sent_the_epoch_is_fenced(
+    feed: Feed, broker: Broker, topic: str, phase: str
+) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+    zombie = committing(feed, broker.bootstrap, attempt, staged, phase, signal.SIGSTOP)
+    assert zombie.pid
+    try:
+        wait_until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_STOPPED, 60)
+        receipt = feed.commit(attempt, staged)
+    finally:
+        os.kill(zombie.pid, signal.SIGCONT)
+    zombie.join(60)
+    if phase == "kafka.commit.before":  # it asks for its commit, is fenced, and finds what the other has sent
+        assert zombie.exitcode == COMMITTED
+        assert json.loads(receipt_at(staged.place).read_text()) == asdict(receipt)
+    else:
+        assert zombie.exitcode == FAILED
+    assert feed.commit(attempt, staged) == receipt
+    assert visible(broker, topic) == ["a", "b"]
+    fired("F4", 8, "C" if zombie.exitcode == COMMITTED else "X")
+
+
+def test_of_two_committers_at_once_one_sends_the_epoch(feed: Feed, broker: Broker, topic: str) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows(*map(str, range(5_000))))
+    processes = [committing(feed, broker.bootstrap, attempt, staged, "never", signal.SIGKILL) for _ in range(2)]
+    for process in processes:
+        process.join(60)
+    assert {process.exitcode for process in processes} <= {COMMITTED, FAILED}
+    feed.commit(attempt, staged)
+    assert visible(broker, topic) == [str(number) for number in range(5_000)]
+    fired("F13", 8, "C")
+
+
+def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Feed, broker: Broker, topic: str) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a"))
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    feed.world.at = {"kafka.rows.sent": stop}
+    with pytest.raises(KeyboardInterrupt):
+        feed.commit(attempt, staged)
+    plain = Producer({"bootstrap.servers": broker.bootstrap})
+    plain.produce(topic, b"of somebody else")
+    assert plain.flush(10) == 0
+    wait_until(lambda: visible(broker, topic) == ["of somebody else"], 10)
+
+
+@pytest.fixture(scope="module")
+def own(servers: Path, jars: Jars) -> Iterator[Broker]:
+    """A broker that may be restarted, and that ends idle transactions quickly."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with Broker(servers / "kafka-sink", jars, settings=settings) as own:
+        yield own
+
+
+@pytest.fixture
+def own_feed(own: Broker, pipeline: str, tmp_path: Path) -> Feed:
+    topic = create(AdminClient({"bootstrap.servers": own.bootstrap}), f"out-{pipeline}")
+    return a_feed(own.bootstrap, topic, pipeline, tmp_path, transaction_timeout=5)
+
+
+def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its_way(
+    own: Broker, own_feed: Feed
+) -> None:
+    feed, patient = own_feed, world_at(own.bootstrap, **{"socket.timeout.ms": 60_000})
+    feed.sink.transaction_timeout = 600
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b"))
+    own.stop()
+    feed.world = world_at(own.bootstrap, **{"socket.timeout.ms": 1000})
+    with pytest.raises(OutcomeUnknown, match="cannot be asked"):
+        feed.commit(attempt, staged)
+    own.start()
+    own.wait_ready()
+
+    def restart() -> None:
+        own.stop()
+        own.start()
+
+    feed.world = patient
+    feed.world.at = {"kafka.commit.before": restart}
+    assert feed.commit(attempt, staged).txn_id == str(attempt.txn)
+    assert visible(own, feed.sink.topic) == ["a", "b"]
+
+
+def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again(own: Broker, own_feed: Feed) -> None:
+    feed = own_feed
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a"))
+    plain = Producer({"bootstrap.servers": own.bootstrap})
+
+    def idle() -> None:
+        plain.produce(feed.sink.topic, b"of somebody else")
+        assert plain.flush(10) == 0
+        wait_until(lambda: visible(own, feed.sink.topic) == ["of somebody else"])  # nothing holds it back any more
+
+    feed.world.at = {"kafka.rows.sent": idle}
+    with pytest.raises(NotApplied, match="the brokers ended its transaction"):
+        feed.commit(attempt, staged)
+    feed.world.at = {}
+    feed.commit(attempt, staged)
+    assert visible(own, feed.sink.topic) == ["of somebody else", "a"]
+    fired("F18", 10, "C")
+
+
+# --- markers --------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_that_is_not_the_previous_one_stops_everything(feed: Feed, broker: Broker, topic: str) -> None:
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b"))
+    gap = SinkAttempt(
+        txn=attempt.txn, ledger_id=attempt.ledger_id, previous=TransactionId(feed.pipeline, 7, 1, "0" * 32)
+    )
+    unfed = SinkAttempt(txn=attempt.txn, ledger_id=attempt.ledger_id, previous=None)
+    for wrong in (gap, unfed):
+        with pytest.raises(Corrupt, match="the ledger expects"):
+            feed.sink.commit(wrong, staged, feed.world)
+    foreign = SinkAttempt(
+        txn=TransactionId(feed.pipeline, 1, 1, "f" * 32), ledger_id=attempt.ledger_id, previous=attempt.previous
+    )
+    feed.shown = foreign.txn
+    assert "its last epoch is" in reason(feed, rows("b"))
+    assert visible(broker, topic) == ["a"]
+
+
+def test_pipelines_share_the_marker_topic_and_wait_only_for_what_could_hide_a_marker(
+    feed: Feed, broker: Broker, admin: AdminClient, tmp_path: Path
+) -> None:
+    place = partition_of(f"{feed.pipeline}/events")
+    names = (f"other-{number}" for number in range(1000))
+    other = next(name for name in names if partition_of(f"{name}/events") == place)
+    unread = create(admin, f"out-{uuid.uuid4().hex[:8]}")
+    second = a_feed(broker.bootstrap, unread, other, tmp_path)
+    feed.run(rows("a"))
+    second.run(rows("x"))
+    assert feed.shown and second.shown
+    assert (feed.marker(), second.marker()) == (Marker.of(feed.shown), Marker.of(second.shown))
+    hanging = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": other})
+    hanging.init_transactions(10)
+    hanging.begin_transaction()
+    hanging.produce(MARKERS, key=b"another", value=b"{}", partition=place)
+    assert hanging.flush(10) == 0
+    feed.world = world_at(broker.bootstrap, **{"socket.timeout.ms": 1500})
+    with pytest.raises(NotApplied, match="a transaction is still open there"):
+        feed.marker()
+    hanging.abort_transaction(10)
+    assert feed.marker() == Marker.of(feed.shown)
+    assert visible(broker, unread) == ["x"]
+
+
+def test_a_marker_is_found_behind_any_number_of_other_records(feed: Feed, broker: Broker) -> None:
+    feed.run(rows("a"))
+    crowd = Producer({"bootstrap.servers": broker.bootstrap})
+    place = partition_of(f"{feed.pipeline}/events")
+    for number in range(6_000):
+        crowd.produce(MARKERS, key=b"%d" % number, value=b"{}", partition=place)
+    assert crowd.flush(20) == 0
+    assert feed.shown
+    assert feed.marker() == Marker.of(feed.shown)
+
+
+def test_the_marker_topic_is_created_to_be_kept(feed: Feed, admin: AdminClient) -> None:
+    feed.run(rows())
+    resource = ConfigResource(ResourceType.TOPIC, MARKERS)
+    assert admin.describe_configs([resource])[resource].result()["cleanup.policy"].value == "compact"
+
+
+# --- the vote -------------------------------------------------------------------------------------------------
+
+
+def test_what_the_topic_does_not_take_is_a_vote_to_abort_and_what_it_takes_is_sent(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    topic = create(admin, f"small-{pipeline}", max_message_bytes="2000")
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+    header = len(f"airflow-epochs{pipeline}/events/1/0") + 10
+    fits = 2000 - 97 - header
+    assert "(max.message.bytes=2000)" in reason(feed, rows("x" * (fits + 1)))
+    assert "is for partition 1, there are 1" in reason(feed, rows("x", partitions=[1]))
+    data = ["x" * fits, *["y" * 700] * 20]
+    feed.run(rows(*data))
+    assert visible(broker, topic) == data
+
+
+@pytest.mark.parametrize(
+    ("topics", "options", "message"),
+    [
+        ({}, {}, "There is no topic out-"),
+        ({"out": {"min_insync_replicas": "2"}}, {}, "min.insync.replicas=2"),
+        ({"out": {}}, {"transaction_timeout": 901}, "more than the brokers' transaction.max.timeout.ms"),
+        ({"out": {}, "m": {"cleanup_policy": "delete"}}, {}, "epoch markers would be lost"),
+        ({"out": {}, "m": {"cleanup_policy": "compact", "partitions": 3}}, {}, "has 3 partitions, 16 are needed"),
+    ],
+)
+def test_what_would_keep_the_commit_from_its_end_is_a_vote_to_abort(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, topics: Any, options: Any, message: str
+) -> None:
+    for name, settings in topics.items():
+        create(admin, f"{name}-{pipeline}", settings.pop("partitions", 16 if name == "m" else 1), **settings)
+    marker_topic = f"m-{pipeline}" if "m" in topics else MARKERS
+    feed = a_feed(broker.bootstrap, f"out-{pipeline}", pipeline, tmp_path, marker_topic=marker_topic, **options)
+    assert message in reason(feed, rows("a"))
+
+
+# --- after the decision ---------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_gone_leave_nothing_and_may_be_staged_again(feed: Feed, broker: Broker, topic: str) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+    again = feed.staged(attempt, rows("a", "b"))
+    next(Path(staged.place).rglob("*.parquet")).unlink()
+    with pytest.raises(RowsGone):
+        feed.commit(attempt, staged)
+    assert again.digest == staged.digest
+    assert feed.commit(attempt, again).place == again.place
+    assert visible(broker, topic) == ["a", "b"]
+
+
+def test_a_topic_that_is_deleted_after_the_vote_can_be_created_again(
+    feed: Feed, broker: Broker, admin: AdminClient, topic: str
+) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a"))
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+    with pytest.raises(NotApplied, match="is gone"):
+        feed.commit(attempt, staged)
+    create(admin, topic)
+    feed.commit(attempt, staged)
+    assert visible(broker, topic) == ["a"]

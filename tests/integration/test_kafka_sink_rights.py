@@ -1,0 +1,117 @@
+"""The rights that the Kafka sink needs on a broker with an authorizer: each that is missing is a vote to abort."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from airflow_epochs import KafkaSink
+from airflow_epochs.model import VoteKind
+from delta_world import World
+from kafka_sink_world import Feed, rows, seen_by_confluent, world_at
+from kafka_world import wait_until
+from stack.broker import Broker
+from stack.jars import Jars
+from stack.processes import free_port
+
+pytestmark = pytest.mark.jvm
+
+PASSWORD = "s3cret"
+TOPIC, MARKERS = ResourceType.TOPIC, "airflow-epochs-markers"
+
+
+class Guarded:
+    """A broker whose plain listener has all rights, and where user ``writer``, by SASL, has those that are granted."""
+
+    def __init__(self, folder: Path, jars: Jars) -> None:
+        self.sasl = f"127.0.0.1:{free_port()}"
+        self.broker = broker = Broker(folder, jars)
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        listeners = f"PLAINTEXT://{broker.bootstrap},SASL://{self.sasl}"
+        broker.settings = {
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{broker.controller_port}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": f'{module} user_writer="{PASSWORD}";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap})
+
+    def grant(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        acls = [AclBinding(kind, name, literal, "User:writer", "*", operation, allow) for operation in operations]
+        for done in self.admin.create_acls(acls).values():
+            done.result()
+
+    def world(self, password: str = PASSWORD) -> World:
+        sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "writer"}
+        return world_at(self.sasl, **sasl, **{"sasl.password": password, "socket.timeout.ms": 4000})
+
+
+@pytest.fixture(scope="module")
+def guarded(servers: Path, jars: Jars) -> Iterator[Guarded]:
+    guarded = Guarded(servers / "guarded", jars)
+    with guarded.broker:
+        yield guarded
+
+
+@pytest.fixture
+def feed(guarded: Guarded, tmp_path: Path) -> Feed:
+    topic = f"out-{uuid.uuid4().hex[:8]}"
+    guarded.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    return Feed(KafkaSink("events", topic, staging=str(tmp_path / "staging")), guarded.world(), f"p-{topic}")
+
+
+def reason(feed: Feed) -> str:
+    vote = feed.vote(feed.attempt(), rows("a"))
+    assert vote.vote is not VoteKind.VOTE_COMMIT
+    return vote.reason or ""
+
+
+def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guarded: Guarded, feed: Feed) -> None:
+    def comes_to(words: str) -> bool:
+        return words in reason(feed)  # rights take a moment until every part of the broker knows of them
+
+    topic, describe = feed.sink.topic, (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    assert "does not allow its user to describe topic out-" in reason(feed)
+    guarded.grant(TOPIC, topic, *describe)
+    wait_until(lambda: comes_to("describe topic airflow-epochs-markers"))
+    guarded.grant(TOPIC, MARKERS, *describe)
+    wait_until(lambda: comes_to("create topic airflow-epochs-markers"))
+    guarded.grant(TOPIC, MARKERS, AclOperation.CREATE)
+    wait_until(lambda: comes_to(f"lacks rights on topic {topic}: WRITE."))
+    guarded.grant(TOPIC, topic, AclOperation.WRITE)
+    wait_until(lambda: comes_to(f"lacks rights on topic {MARKERS}: READ, WRITE."))
+    guarded.grant(TOPIC, MARKERS, AclOperation.READ, AclOperation.WRITE)
+    wait_until(lambda: comes_to("does not allow its user to begin transactions"))
+    sink_id = f"{feed.pipeline}.events"
+    guarded.grant(ResourceType.TRANSACTIONAL_ID, sink_id, AclOperation.DESCRIBE, AclOperation.WRITE)
+    wait_until(lambda: feed.vote(feed.attempt(), rows("a")).vote is VoteKind.VOTE_COMMIT)
+    feed.run(rows("a"))
+    feed.run(rows("b"))
+    assert [value for _, value, _ in seen_by_confluent(guarded.broker.bootstrap, topic)] == ["a", "b"]
+
+
+def test_a_wrong_password_is_said_to_be_one_and_not_told(guarded: Guarded, feed: Feed) -> None:
+    feed.world = guarded.world(password="wr0ng")
+    said = reason(feed)
+    assert "does not let its user in" in said
+    assert "wr0ng" not in said

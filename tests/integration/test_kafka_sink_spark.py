@@ -1,0 +1,95 @@
+"""Rows that Spark has staged go to a topic, and from there, as another pipeline's epochs, through Spark again."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_epochs import KafkaSink, KafkaSource
+from airflow_epochs.sources.base import Limits, Position
+from delta_world import World, promised, stage_with_spark
+from kafka_sink_world import Feed, seen_by_confluent, world_at
+from kafka_world import wait_until
+from stack.broker import Broker
+
+pytestmark = pytest.mark.jvm
+
+
+class SessionOnly:
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+
+
+@pytest.fixture
+def feed(broker: Broker, session: SparkSession, tmp_path: Path) -> Feed:
+    topic = f"out-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    wait_until(lambda: topic in admin.list_topics(timeout=5).topics)
+    world: World = world_at(broker.bootstrap)
+    world.spark = SessionOnly(session)
+    return Feed(KafkaSink("events", topic, staging=str(tmp_path / "staging")), world, f"p-{topic}")
+
+
+def run(feed: Feed, frame: DataFrame) -> None:
+    attempt = feed.attempt()
+    claim = stage_with_spark(feed.sink, attempt, frame, feed.world)
+    feed.commit(attempt, promised(feed.sink.vote(attempt, claim, feed.world)))
+
+
+def visible(feed: Feed, broker: Broker) -> list[str | None]:
+    return [v for p in (0, 1) for _, v, _ in seen_by_confluent(broker.bootstrap, feed.sink.topic, p)]
+
+
+def test_a_pipeline_chained_to_another_reads_each_of_its_rows_once(
+    feed: Feed, broker: Broker, session: SparkSession
+) -> None:
+    source, position, read = KafkaSource([feed.sink.topic], max_wait=10), None, []
+    for epoch in range(1, 4):
+        numbers = session.range(epoch * 100, epoch * 100 + 50, 1, 3)
+        run(
+            feed,
+            numbers.selectExpr(
+                "cast(id as string) as key",
+                "concat('v', id) as value",
+                "cast(id % 2 as int) as partition",
+                "array(struct('h' as key, cast(cast(id as string) as binary) as value)) as headers",
+            ),
+        )
+        wait_until(lambda wanted=50 * epoch: len(visible(feed, broker)) == wanted)
+        planned = source.plan(position, Limits(), feed.world)
+        assert planned
+        options = {**source.spark_read(planned.ranges, feed.world).options, "includeHeaders": "true"}
+        rows = session.read.format("kafka").options(**options).load().collect()
+        read += [(row["value"].decode(), {h["key"]: bytes(h["value"]) for h in row["headers"]}) for row in rows]
+        position = Position(ranges=planned.ranges, state=planned.state)
+    wanted = [f"v{number}" for epoch in range(1, 4) for number in range(epoch * 100, epoch * 100 + 50)]
+    assert sorted(value for value, _ in read) == sorted(wanted)
+    assert all(headers["h"] == value[1:].encode() for value, headers in read)
+    assert len({headers["airflow-epochs"] for _, headers in read}) == len(wanted)
+
+
+def test_what_spark_calls_a_timestamp_a_decimal_or_a_date_is_sent_as_documented(
+    feed: Feed, broker: Broker, session: SparkSession
+) -> None:
+    frame = session.sql(
+        "SELECT 1L AS id, timestamp'2026-01-31 01:02:03.5+01:00' AS at, timestamp_ntz'2026-01-31 01:02:03' AS local, "
+        "date'2026-01-31' AS day, 1.50BD AS price, map('a', 1) AS counts, X'01' AS raw, NULL :: string AS nothing"
+    )
+    run(feed, frame)
+    (sent,) = visible(feed, broker)
+    assert json.loads(sent or "") == {
+        "id": 1,
+        "at": "2026-01-31T00:02:03.500000Z",
+        "local": "2026-01-31T01:02:03",
+        "day": "2026-01-31",
+        "price": "1.50",
+        "counts": {"a": 1},
+        "raw": "AQ==",
+        "nothing": None,
+    }

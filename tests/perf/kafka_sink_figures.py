@@ -1,0 +1,101 @@
+"""Sending an epoch: the Kafka sink against a bare producer of confluent-kafka that sends the same records.
+
+Both send the same keys, values and headers in one transaction, with the same settings, to a broker on this machine.
+The bare producer has its records in memory already; the sink reads them from staging, and looks at its marker.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from airflow_epochs import KafkaSink
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.kafka_publish import producer_options
+from airflow_epochs.sinks.kafka_rows import HEADER
+from figures import RUNS, Figure, figure, ratios, stopwatch
+from kafka_sink_world import Feed, commit_in_process, world_at
+from stack.broker import Broker
+from stack.jars import fetch
+
+ROWS = 300_000
+TOPIC = "bench"
+
+
+def figures() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder, "broker"), fetch()) as broker:
+        broker.create_topic(TOPIC, partitions=2)
+        data = _data()
+        feed = Feed(KafkaSink("events", TOPIC, staging=f"{folder}/staging"), world_at(broker.bootstrap), "bench")
+        records = list(zip(data["key"].to_pylist(), data["value"].to_pylist(), strict=True))
+        ours, bare = [], []
+        for _ in range(RUNS + 1):  # the first warms up
+            ours.append(_sink(feed, data))
+            bare.append(_bare(broker.bootstrap, records))
+        speeds = [ROWS / seconds for seconds in ours[1:]]
+        peak = _peak(feed, broker.bootstrap, data, Path(folder, "peak"))
+    return [
+        figure("Kafka sink: rows sent, of 200 bytes", "rows/s", speeds),
+        figure("Kafka sink ÷ bare producer, same records", "ratio", ratios(ours[1:], bare[1:]), least=0.8),
+        figure("Kafka sink: memory of the process that sends", "MB", [peak], most=300),
+    ]
+
+
+def _data() -> pa.Table:
+    keys = [f"customer-{number % 10_007}" for number in range(ROWS)]
+    return pa.table({"key": keys, "value": [f"{number:0200}" for number in range(ROWS)]})
+
+
+def _sink(feed: Feed, data: pa.Table) -> float:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, data)
+    with stopwatch() as seconds:
+        feed.commit(attempt, staged)
+    feed.sink.discard(attempt, staged.place, feed.world, published=True)
+    return seconds()
+
+
+def _peak(feed: Feed, bootstrap: str, data: pa.Table, result: Path) -> float:
+    """The most memory that a process had that did nothing but commit an epoch."""
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, data)
+    args = (feed.sink.spec(), bootstrap, str(attempt.txn), str(attempt.previous), asdict(staged), str(result))
+    process = multiprocessing.get_context("spawn").Process(target=commit_and_weigh, args=args)
+    process.start()
+    process.join()
+    return float(result.read_text())
+
+
+def commit_and_weigh(spec: JsonDict, bootstrap: str, txn: str, previous: str, staged: JsonDict, result: str) -> None:
+    commit_in_process(spec, bootstrap, txn, previous, staged, "never", 0)
+    # Not ru_maxrss, which a process inherits from the one that started it.
+    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    Path(result).write_text(str(int(peak.split()[1]) / 1024))
+
+
+def _bare(bootstrap: str, records: list[tuple[str, str]]) -> float:
+    """One transaction with the same settings, headers and order, and nothing else."""
+    options: dict[str, Any] = {"bootstrap.servers": bootstrap, **producer_options(uuid.uuid4().hex, 900, {})}
+    with stopwatch() as seconds:
+        producer = Producer(options)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for number, (key, value) in enumerate(records):
+            headers = [(HEADER, b"bench/events/1/%d" % number)]
+            while True:
+                try:
+                    producer.produce(TOPIC, value, key, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            if not number % 1_000:
+                producer.poll(0)
+        producer.commit_transaction(120)
+    return seconds()

@@ -1,0 +1,156 @@
+"""A world for tests of the Kafka sink: a topic with a sink, epochs one after the other, and two readers."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import uuid
+from dataclasses import asdict, dataclass, field
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_epochs import KafkaSink
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import EpochError
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, TransactionId, Vote
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.kafka_rows import HEADER
+from delta_world import World, attempt_of, promised, stage_with_deltalake
+
+COMMITTED, FAILED = 0, 3
+"""Exit codes of ``commit_in_process``."""
+
+Seen = list[tuple[str | None, str | None, str]]
+"""Per record its key, its value, and our header."""
+
+
+def rows(*values: str, partitions: list[int] | None = None) -> pa.Table:
+    columns: dict[str, Any] = {"value": pa.array(values, pa.string())}
+    if partitions is not None:
+        columns["partition"] = pa.array(partitions, pa.int32())
+    return pa.table(columns)
+
+
+def world_at(bootstrap: str, **extra: object) -> World:
+    settings = {"bootstrap.servers": bootstrap, **extra}
+    return World({"kafka_default": Connection(conn_id="kafka_default", conn_type="kafka", extra=settings)})
+
+
+@dataclass
+class Feed:
+    """A sink and the epochs that go into it, one after the other."""
+
+    sink: KafkaSink
+    world: World
+    pipeline: str = "orders"
+    shown: TransactionId | None = None
+    epoch: int = field(default=0)
+
+    def attempt(self) -> SinkAttempt:
+        """A new attempt at the next epoch."""
+        txn = TransactionId(self.pipeline, self.epoch + 1, 1, uuid.uuid4().hex)
+        return attempt_of(txn, self.shown)
+
+    def vote(self, attempt: SinkAttempt, data: pa.Table) -> Vote:
+        plan = self.sink.plan_stage(attempt, uuid.uuid4().hex, self.world)
+        return self.sink.vote(attempt, stage_with_deltalake(plan, data), self.world)
+
+    def staged(self, attempt: SinkAttempt, data: pa.Table) -> Staged:
+        return promised(self.vote(attempt, data))
+
+    def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
+        receipt = self.sink.commit(attempt, staged, self.world)
+        self.shown, self.epoch = attempt.txn, attempt.txn.epoch
+        return receipt
+
+    def run(self, data: pa.Table) -> Receipt:
+        attempt = self.attempt()
+        return self.commit(attempt, self.staged(attempt, data))
+
+    def marker(self) -> Marker | None:
+        return self.sink.last_committed(self.pipeline, self.world)
+
+
+def commit_in_process(
+    spec: JsonDict, bootstrap: str, txn: str, previous: str | None, staged: JsonDict, phase: str, number: int
+) -> None:
+    """Commit; at ``phase``, send the signal ``number`` to this process. Exits with ``FAILED`` if the commit failed."""
+    world = world_at(bootstrap)
+    world.at[phase] = lambda: os.kill(os.getpid(), number)
+    attempt = attempt_of(TransactionId.parse(txn), TransactionId.parse(previous) if previous else None)
+    try:
+        receipt = KafkaSink.from_spec(spec).commit(attempt, Staged(**staged), world)
+    except EpochError:
+        os._exit(FAILED)
+    receipt_at(staged["place"]).write_text(json.dumps(asdict(receipt)))
+
+
+def receipt_at(place: str) -> Path:
+    """Where ``commit_in_process`` leaves its receipt."""
+    return Path(f"{place}.receipt")
+
+
+def committing(
+    feed: Feed, bootstrap: str, attempt: SinkAttempt, staged: Staged, phase: str, number: signal.Signals
+) -> SpawnProcess:
+    """Commit in a process of its own that gets a signal at a phase."""
+    previous = str(attempt.previous) if attempt.previous else None
+    args = (feed.sink.spec(), bootstrap, str(attempt.txn), previous, asdict(staged), phase, int(number))
+    process = multiprocessing.get_context("spawn").Process(target=commit_in_process, args=args)
+    process.start()
+    return process
+
+
+# --- readers --------------------------------------------------------------------------------------------------
+
+
+def seen_by_confluent(bootstrap: str, topic: str, partition: int = 0) -> Seen:
+    """What a consumer of confluent-kafka has of a partition that reads committed records."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    options = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": "read_committed"}
+    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    seen: Seen = []
+    while (message := consumer.poll(20)) is not None:
+        if message.error():
+            break  # the end
+        seen.append((_text(message.key()), _text(message.value()), _header(message.headers())))
+    consumer.close()
+    return seen
+
+
+def seen_by_kafka_python(bootstrap: str, topic: str, partition: int = 0) -> Seen:
+    """What a consumer of kafka-python has of a partition that reads committed records."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False, group_id=None
+    )
+    tp = TopicPartition(topic, partition)
+    consumer.assign([tp])
+    consumer.seek_to_beginning(tp)
+    end, seen = consumer.end_offsets([tp])[tp], []
+    while consumer.position(tp) < end:
+        for batch in consumer.poll(timeout_ms=200).values():
+            seen += [(_text(m.key), _text(m.value), _header(m.headers)) for m in batch]
+    consumer.close()
+    return seen
+
+
+def values(seen: Seen) -> list[str | None]:
+    return [value for _, value, _ in seen]
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _header(headers: Any) -> str:
+    (value,) = [value for name, value in headers or [] if name == HEADER] or [b""]
+    return str(value.decode())

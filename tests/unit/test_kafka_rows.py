@@ -1,0 +1,205 @@
+"""From staged columns to records: what is sent, where to, and what is refused before anything is promised."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.kafka_checks import require_records
+from airflow_epochs.sinks.kafka_cluster import TopicFacts
+from airflow_epochs.sinks.kafka_rows import HEADER, Record, RowShape, size_of
+from airflow_epochs.sinks.staged_table import StagedTable
+from delta_world import attempt_of, stage_with_deltalake, transaction
+
+UTC = datetime.timezone.utc
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def struct(**fields: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [field(name, kind) for name, kind in fields.items()]}
+
+
+def array(kind: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": True}
+
+
+def mapping(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+def records(tmp_path: Path, data: pa.Table, partitions: int = 1) -> list[Record]:
+    """Staged by Delta's writer, read back, and made records: as the sink does it."""
+    area = StagedTable(root=str(tmp_path), sink="events", target="topic t", options={})
+    attempt = attempt_of(transaction(3))
+    staging, staged = area.checked(attempt, stage_with_deltalake(area.plan(attempt, "a"), data))
+    shape = RowShape.of(staging.shape.schema, "topic t")
+    return list(shape.records(area.rows(attempt, staged), "orders/events/3", lambda number: number % partitions))
+
+
+def refusal(**columns: Any) -> str:
+    with pytest.raises(Refused) as caught:
+        RowShape.of(struct(**columns), "topic t")
+    return caught.value.what
+
+
+# --- what is sent ---------------------------------------------------------------------------------------------
+
+
+def test_columns_named_as_for_sparks_own_sink_are_sent_as_they_are(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "Key": pa.array(["a", "é", None]),
+            "VALUE": pa.array([b"\0\xff", None, b""], pa.binary()),
+            "partition": pa.array([1, None, 0], pa.int32()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], [], None], HEADERS),
+        }
+    )
+    sent = records(tmp_path, data)
+    assert [record[:3] for record in sent] == [
+        (b"a", b"\0\xff", 1),
+        ("é".encode(), None, None),
+        (None, b"", 0),
+    ]
+    assert sent[0][3] == [("h", b"1"), ("h", None), (HEADER, b"orders/events/3/0")]
+
+
+def test_every_row_has_its_number_in_the_epoch_in_a_header_across_batches(tmp_path: Path) -> None:
+    sent = records(tmp_path, pa.table({"value": [str(number) for number in range(25_000)]}))
+    assert [record[1] for record in sent] == [b"%d" % number for number in range(25_000)]
+    assert [record[3] for record in sent] == [[(HEADER, b"orders/events/3/%d" % number)] for number in range(25_000)]
+
+
+def test_a_header_of_our_name_from_another_pipelines_topic_is_replaced(tmp_path: Path) -> None:
+    headers = [[{"key": HEADER, "value": b"upstream/x/1/1"}, {"key": "k", "value": b"v"}]]
+    (sent,) = records(tmp_path, pa.table({"value": ["v"], "headers": pa.array(headers, HEADERS)}))
+    assert sent[3] == [("k", b"v"), (HEADER, b"orders/events/3/0")]
+
+
+def test_rows_with_a_key_go_by_its_hash_and_others_by_their_number(tmp_path: Path) -> None:
+    data = pa.table({"key": ["a", None, None, None], "value": list("wxyz")})
+    assert [record[2] for record in records(tmp_path, data, 3)] == [None, 1, 2, 0]
+
+
+def test_without_a_value_all_other_columns_make_a_json_object_in_the_order_of_the_schema(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "key": ["k"],
+            "z": pa.array([2**60], pa.int64()),
+            "text": ['say "ü"\n'],
+            "flag": [True],
+            "nothing": pa.array([None], pa.string()),
+            "price": pa.array([Decimal("12.30")], pa.decimal128(9, 2)),
+            "half": [0.5],
+            "raw": pa.array([b"\0\1"], pa.binary()),
+            "day": pa.array([datetime.date(2026, 1, 31)]),
+            "at": pa.array([datetime.datetime(2026, 1, 31, 1, 2, 3, 4, UTC)], pa.timestamp("us", "UTC")),
+            "local": pa.array([datetime.datetime(2026, 1, 31, 1, 2, 3)], pa.timestamp("us")),
+            "list": pa.array([[1, None]], pa.list_(pa.int32())),
+            "deep": pa.array([{"a": {"b": 1}}]),
+            "map": pa.array([[("x", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    (sent,) = records(tmp_path, data)
+    assert (sent[0], json.loads(sent[1] or b"")) == (
+        b"k",
+        {
+            "z": 2**60,
+            "text": 'say "ü"\n',
+            "flag": True,
+            "nothing": None,
+            "price": "12.30",
+            "half": 0.5,
+            "raw": "AAE=",
+            "day": "2026-01-31",
+            "at": "2026-01-31T01:02:03.000004Z",
+            "local": "2026-01-31T01:02:03",
+            "list": [1, None],
+            "deep": {"a": {"b": 1}},
+            "map": {"x": 1, "a": 2},
+        },
+    )
+    assert list(json.loads(sent[1] or b"")) == [name for name in data.column_names if name != "key"]
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    sent = records(tmp_path, pa.table({"x": [math.nan, math.inf, 1.0]}))
+    assert [record[1] for record in sent] == [b'{"x":null}', b'{"x":null}', b'{"x":1.0}']
+
+
+def test_an_epoch_without_rows_makes_no_records(tmp_path: Path) -> None:
+    assert records(tmp_path, pa.table({"value": pa.array([], pa.string())})) == []
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+def test_a_column_of_another_type_is_refused_by_name() -> None:
+    what = refusal(key="long", value=struct(a="string"), headers=array("string"), partition="long")
+    for named in (
+        "'key' is long, it must be string or binary",
+        "'value' is struct<a: string>, it must be string or binary",
+        "'headers' is array<string>, it must be array<struct<key: string, value: binary>>",
+        "'partition' is long, it must be int",
+    ):
+        assert named in what
+
+
+def test_columns_beside_a_value_that_would_not_be_sent_are_refused_by_name() -> None:
+    assert "with a column `value`, 'topic', 'id' would not be sent" in refusal(
+        value="string", topic="string", id="long"
+    )
+
+
+def test_rows_without_anything_to_send_are_refused() -> None:
+    assert "none to make a JSON object of" in refusal(key="string")
+
+
+@pytest.mark.parametrize("kind", ["variant", "void", mapping("long", "string"), array(struct(a="interval day"))])
+def test_columns_that_have_no_form_in_json_are_refused(kind: Any) -> None:
+    assert "column 'odd'" in refusal(id="long", odd=kind)
+
+
+def test_a_header_without_a_key_is_refused(tmp_path: Path) -> None:
+    headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
+    with pytest.raises(Refused, match="a header without a key"):
+        records(tmp_path, pa.table({"value": ["v"], "headers": headers}))
+
+
+# --- what the topic does not take -----------------------------------------------------------------------------
+
+
+def facts(**settings: str) -> TopicFacts:
+    given = {"max.message.bytes": "1000", "cleanup.policy": "delete", **settings}
+    return TopicFacts(name="t", partitions=2, replicas=1, allowed=None, settings=given)
+
+
+def reason(*records: Record, **settings: str) -> str:
+    with pytest.raises(Refused) as caught:
+        require_records(records, facts(**settings))
+    return caught.value.what
+
+
+def test_rows_that_the_topic_does_not_take_are_named() -> None:
+    good = (b"k", b"v", 1, [])
+    require_records([good] * 10, facts(**{"cleanup.policy": "compact,delete"}))
+    assert "row 1 makes a record of 1098 bytes (max.message.bytes=1000)" in reason(good, (b"k", b"x" * 1000, 0, []))
+    assert "row 2 is for partition 2, there are 2" in reason(good, good, (None, b"v", 2, []))
+    assert "row 0 is for partition -1" in reason((None, b"v", -1, []))
+    assert "row 0 has no key" in reason((None, b"v", 0, []), **{"cleanup.policy": "compact"})
+    assert reason(*[(None, b"v", 9, [])] * 5).endswith("row 2 is for partition 9, there are 2 ….")
+
+
+def test_the_size_of_a_record_counts_its_headers() -> None:
+    assert size_of((b"ab", b"cde", None, [("ü", b"1234"), ("n", None)])) - size_of((None, None, None, [])) == 32

@@ -1,0 +1,197 @@
+"""The Kafka sink as it stands in a DAG and in the ledger, and its markers as they stand in a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from airflow_epochs import KafkaSink
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import Staged, StagedClaim, VoteKind
+from airflow_epochs.sinks import from_spec, kafka_publish
+from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers, partition_of
+from airflow_epochs.sinks.kafka_publish import producer_options
+from airflow_epochs.sources.kafka_connection import read_connection
+from delta_world import World, attempt_of, transaction
+from kafka_certificates import Authority
+
+TXN = "orders/3/1/" + "0" * 31 + "1"
+
+
+def sink(**options: Any) -> KafkaSink:
+    return KafkaSink("events", **{"topic": "out", "staging": "/lake/staging", **options})
+
+
+# --- description ----------------------------------------------------------------------------------------------
+
+
+def test_a_specification_and_its_sink_are_inverse() -> None:
+    it = sink(staging="s3a://lake/staging/", conn_id="k", options={"linger.ms": 5}, transaction_timeout=60)
+    spec = json.loads(json.dumps(it.spec()))
+    assert spec["staging"] == "s3://lake/staging"
+    assert from_spec(spec).spec() == spec
+
+
+def test_it_stands_for_an_asset_by_connection_and_topic_until_which_is_known() -> None:
+    assert sink().asset_uri("orders") == sink().destination() == "kafka://kafka_default/out"
+    template = sink(topic="{{ params.topic }}")
+    assert (template.asset_uri("orders"), template.destination()) == ("epochs://orders/events", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "a b"}, "not a topic name"),
+        ({"marker_topic": "out"}, "one topic, 'out', for its rows and for its markers"),
+        ({"transaction_timeout": 0}, "from 1 to a day"),
+        ({"transaction_timeout": True}, "from 1 to a day"),
+        ({"options": {"acks": 1}}, "may not set acks"),
+        ({"options": {"batch.size": "big"}}, "is a whole number"),
+        ({"options": {"enable.idempotence": False}}, "may not set enable.idempotence"),
+        ({"options": {"queue.buffering.max.kbytes": 1}}, "may not set queue.buffering"),
+    ],
+)
+def test_what_cannot_work_fails_where_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sink(**options)
+
+
+def test_what_a_template_became_is_checked_before_it_is_recorded() -> None:
+    it = sink(topic="{{ x }}")
+    it.topic = "a b"
+    with pytest.raises(Refused, match="not configured right"):
+        it.spec()
+    with pytest.raises(Refused, match="no place to stage rows"):
+        sink(staging="lake").spec()
+
+
+def test_durability_and_order_are_not_for_options_to_change() -> None:
+    options = producer_options("orders.events", 900, {"linger.ms": 0})
+    assert (options["acks"], options["enable.idempotence"], options["linger.ms"]) == ("all", True, 0)
+    assert options["transaction.timeout.ms"] == 900_000
+
+
+def test_without_confluent_kafka_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    world = World({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})
+    with pytest.raises(Refused, match=r"airflow-provider-epochs\[kafka-sink\]"):
+        sink().last_committed("orders", world)
+
+
+def test_what_spark_could_not_stage_is_a_vote_to_abort() -> None:
+    vote = sink().vote(attempt_of(transaction(1)), StagedClaim(place="x", problem="bad rows"), World())
+    assert (vote.vote, vote.reason) == (VoteKind.VOTE_ABORT, "bad rows")
+
+
+# --- markers --------------------------------------------------------------------------------------------------
+
+
+def marker(**changed: Any) -> MarkerRecord:
+    given = {"txn_id": TXN, "topic": "out", "rows": 1, "files": 1, "size": 9, "place": "/p", "at": "now"}
+    return MarkerRecord(**{**given, "offsets": {"0": [5, 6]}, **changed})
+
+
+def test_a_marker_is_json_that_names_its_epoch_and_reads_back() -> None:
+    value = marker().encoded()
+    assert json.loads(value)["epoch"] == 3
+    assert MarkerRecord.decoded(value) == marker()
+
+
+def test_a_marker_with_more_fields_of_the_same_format_is_read() -> None:
+    value = json.dumps({**json.loads(marker().encoded()), "more": 1}).encode()
+    assert MarkerRecord.decoded(value) == marker()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"7", b"[]", b"{}", b"\xff", marker(format=FORMAT + 1).encoded(), b'{"txn_id":"x"}'],
+)
+def test_anything_else_is_no_marker(value: bytes) -> None:
+    with pytest.raises(ValueError):
+        MarkerRecord.decoded(value)
+
+
+def test_markers_stay_where_earlier_versions_have_put_them() -> None:
+    assert [partition_of(key) for key in ("orders/events", "orders/audit", "a/b")] == [15, 0, 13]
+
+
+def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Read before ``init_transactions``, it may be out of date when this process sends: every row twice."""
+    order: list[str] = []
+    monkeypatch.setattr(kafka_publish, "transactional", lambda *_: order.append("init_transactions"))
+    monkeypatch.setattr(Markers, "newest", lambda _: order.append("marker"))
+    txn = transaction(2)
+    facts = TopicFacts(name="t", partitions=1, replicas=1, allowed=None, settings={"max.message.bytes": "1000"})
+    access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
+    this = kafka_publish.Publication(
+        cluster=Cluster(access),
+        markers=Markers(cluster=Cluster(access), topic="m", key="orders/events"),
+        topic="t",
+        facts=(facts, facts),
+        options={},
+        txn=txn,
+        previous=transaction(1),
+        staged=Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d"),
+        records=lambda _: iter(()),
+    )
+    with pytest.raises(Corrupt, match="is missing; the ledger expects orders/1/1/"):
+        kafka_publish.publish(this, World())
+    assert order == ["init_transactions", "marker"]
+
+
+# --- connection -----------------------------------------------------------------------------------------------
+
+
+def librdkafka(extra: dict[str, Any], **connection: Any) -> dict[str, Any]:
+    extra = {"bootstrap.servers": "kafka:9092", **extra}
+    return read_connection(Connection(conn_id="k", conn_type="kafka", extra=extra, **connection)).librdkafka_options()
+
+
+def test_a_plain_connection_is_translated_without_what_belongs_to_other_clients() -> None:
+    extra = {"client.id": "me", "acks": "1", "enable.idempotence": False, "group.id": "g"}
+    assert librdkafka(extra) == {
+        "bootstrap.servers": "kafka:9092",
+        "security.protocol": "PLAINTEXT",
+        "socket.timeout.ms": 15_000,
+        "client.id": "me",
+    }
+
+
+def test_a_secured_connection_is_translated_whole() -> None:
+    authority = Authority("a")
+    extra = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "ssl.ca.pem": authority.pem,
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+    options = librdkafka(extra, login="u", password="s3cret")
+    assert (options["sasl.mechanisms"], options["sasl.username"], options["sasl.password"]) == (
+        "SCRAM-SHA-512",
+        "u",
+        "s3cret",
+    )
+    assert options["ssl.ca.pem"].strip() == authority.pem.strip()
+    assert options["ssl.endpoint.identification.algorithm"] == "none"
+
+
+def test_confluent_kafka_takes_every_setting_that_is_made() -> None:
+    from confluent_kafka import Producer
+
+    authority = Authority("a")
+    pair = authority.issue("client")
+    extra = {
+        "security.protocol": "SSL",
+        "ssl.ca.pem": authority.pem,
+        "ssl.certificate.pem": pair.certificate_pem,
+        "ssl.key.pem": pair.key_pem(),
+        "bootstrap.servers": "127.0.0.1:1",
+    }
+    Producer({**librdkafka(extra), **producer_options("a.b", 900, {"compression.type": "lz4"}), "log_level": 0})
