@@ -15,7 +15,8 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_modes import Mode
-from airflow_epochs.spark import delta_schema
+from airflow_epochs.spark import delta_merge, delta_schema, jobs
+from airflow_epochs.spark import stage as stage_job
 from airflow_epochs.spark.delta_merge import _missing, _statement
 from delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
 
@@ -92,7 +93,9 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
     assert (plain["kind"], "how" in plain) == ("delta", False)
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
     plan = sink.plan_stage(attempt, "n", world)
-    assert (plan["kind"], plan["committer"]) == ("delta_change", "spark")
+    assert plan["committer"] == "spark"
+    assert stage_job._stager(plan["kind"]) is delta_merge.stage_sink
+    assert "delta_change" in jobs.JOBS
     assert json.loads(json.dumps(plan)) == plan
     assert plan["how"] == {
         "mode": "upsert",

@@ -123,7 +123,7 @@ def _not_analysed(spark: SparkSession, plan: JsonDict, rows: DataFrame) -> str |
     target = plan["target"] if plan["schema"] is not None else plan["place"]
     with _view(delta_keys.newest(rows, plan["how"])) as view:
         statement = _statement({**plan, "target": target}, rows.columns, view)
-        told = str(spark.sql(f"EXPLAIN {statement}").collect()[0][0])
+        told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
     if _NOT_PLANNED not in told:
         return None
     why = " ".join(told.split(_NOT_PLANNED, 1)[1].split())
