@@ -110,18 +110,17 @@ def _problem_of_keys(spark: SparkSession, plan: JsonDict) -> str | None:
     from pyspark.errors import AnalysisException
 
     rows = staged_rows(spark, plan)
-    if found := delta_keys.problem(rows, plan["how"]):
-        return found
     try:
-        return _not_analysed(spark, plan, rows)
-    except AnalysisException as error:
+        return delta_keys.problem(rows, plan["how"]) or _not_analysed(spark, plan, rows)
+    except AnalysisException as error:  # as of keys that cannot be compared, such as maps
         return f"The MERGE into {plan['target']} is not valid: {_first_lines(error)}"
 
 
 def _not_analysed(spark: SparkSession, plan: JsonDict, rows: DataFrame) -> str | None:
     """Why Spark cannot make a plan of the MERGE. Against the staged rows themselves where there is no table yet."""
     target = plan["target"] if plan["schema"] is not None else plan["place"]
-    with _view(delta_keys.newest(rows, plan["how"])) as view:
+    source = delta_keys.newest(rows, plan["how"]) if plan["how"]["mode"] == "upsert" else rows
+    with _view(source) as view:
         statement = _statement({**plan, "target": target}, rows.columns, view)
         told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
     if _NOT_PLANNED not in told:
