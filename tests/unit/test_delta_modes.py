@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from airflow_epochs.environment import SparkJob
+from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import DeltaSink
@@ -186,6 +188,43 @@ def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: 
     (table / "_epochs" / "x").mkdir(parents=True)
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
     assert sink.plan_stage(attempt_of(transaction(1)), "n", world)["schema"] is None
+
+
+class CommitOnly:
+    """A Spark that is asked for nothing but a commit, and gives no answer."""
+
+    def __init__(self) -> None:
+        self.jobs: list[SparkJob] = []
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        self.jobs.append(job)
+        raise NotApplied("the server is down", remedy="start it")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"commit": "spark"}, "delta_commit"), ({"mode": "upsert", "keys": ["id"]}, "delta_change")],
+)
+def test_the_commit_tells_spark_what_to_do_with_which_rows(
+    table: Path, world: World, options: JsonDict, kind: str
+) -> None:
+    sink = DeltaSink("silver", str(table), **options)
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))
+    staged = promised(sink.vote(attempt, claim, world))
+    world.spark = CommitOnly()
+    with pytest.raises(OutcomeUnknown, match="Spark did not say"):
+        sink.commit(attempt, staged, world)
+    [job] = world.spark.jobs
+    assert (job.kind, job.args["epoch"], job.args["previous_epoch"]) == (kind, 1, None)
+    assert (
+        kind == "delta_commit"
+        or job.args.items()
+        >= {
+            "how": sink.how.plan(),
+            "rows": 2,
+            "notes": f"{table}/_epochs/{attempt.ledger_id}.silver",
+        }.items()
+    )
 
 
 def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
