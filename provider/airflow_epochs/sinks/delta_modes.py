@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.model import JsonDict
+if TYPE_CHECKING:
+    from airflow_epochs.model import JsonDict
 
 APPEND, UPSERT, MERGE = "append", "upsert", "merge"
 OVERWRITE, OVERWRITE_PARTITIONS = "overwrite", "overwrite_partitions"
