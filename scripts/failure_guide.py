@@ -57,6 +57,7 @@ CHAPTERS = {
         "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
+    "Reading at one epoch": ["read.py"],
     "At the command line": ["cli.py"],
 }
 """What the reader was doing: the modules whose errors he then sees."""

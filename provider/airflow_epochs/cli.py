@@ -13,8 +13,9 @@ import msgspec
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
 from airflow.cli.simple_table import AirflowConsole
 
+from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.hooks.epochs import EpochsHook
-from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
 

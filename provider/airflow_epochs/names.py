@@ -22,10 +22,15 @@ def validated_name(kind: str, name: str) -> str:
 
 
 def normalised(url: str) -> str:
-    """One spelling per place: local places as plain paths, ``s3a`` as ``s3``, no slash at the end."""
+    """One spelling per place: local places as plain paths, ``s3a`` as ``s3``, no slash at the end.
+
+    ``..`` stays: where a path goes through a link, it leads elsewhere than its text says.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file":
         url = unquote(parts.path)
     elif parts.scheme in ("s3a", "s3n"):
         url = "s3" + url[len(parts.scheme) :]
+    if url.startswith("/"):
+        return "/" + "/".join(part for part in url.split("/") if part not in ("", "."))
     return url.rstrip("/") or url[:1]

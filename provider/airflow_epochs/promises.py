@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from airflow_epochs import markers
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
+from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, RowsGone, tolerated
-from airflow_epochs.ledger import EpochView
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, Vote
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt

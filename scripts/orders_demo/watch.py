@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import quote
 
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
-
-from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.epoch_view import EpochView
+from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, OpenRecord, TryRecord, ends_of
 from airflow_epochs.store import open_store
 from orders_demo.feed import TOPIC
+from stack.airflow_api import AirflowApi
 
 DAG, PIPELINE = "orders", "orders"
 
 
-def _is_server_error(error: BaseException) -> bool:
-    return isinstance(error, HTTPError) and error.code >= 500
-
-
 @dataclass
 class Watch:
-    """Looks at the pipeline ``orders``; only ``post`` changes anything."""
+    """Looks at the pipeline ``orders``; changes nothing."""
 
     airflow: str
     bootstrap: str
     ledger_root: str
     ledger: Ledger = field(init=False)
-    _token: str | None = None
+    api: AirflowApi = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(open_store(self.ledger_root), PIPELINE)
+        self.api = AirflowApi(self.airflow)
 
     def epochs(self) -> Iterator[EpochView]:
         """The epochs, oldest first; the last one may not be complete."""
@@ -62,33 +55,13 @@ class Watch:
 
     def stage_task(self, run_id: str) -> dict[str, Any]:
         """Airflow's record of the run's stage task: state, try number, process id, and more."""
-        found: dict[str, Any] = self.get(f"dags/{DAG}/dagRuns/{run_id}/taskInstances/{PIPELINE}.stage")
-        return found
+        return self.api.task(DAG, run_id, f"{PIPELINE}.stage")
 
     def seconds(self, record: CompleteRecord) -> dict[str, float]:
         """Seconds of each step; of ``complete``, which cannot measure itself, as Airflow measured them."""
-        task = self.get(f"dags/{DAG}/dagRuns/{record.completed_by.run_id}/taskInstances/{PIPELINE}.complete")
+        task = self.api.task(DAG, record.completed_by.run_id, f"{PIPELINE}.complete")
         last = {"complete": task["duration"]} if task["duration"] else {}  # none while it is still running
         return {**record.metrics.get("seconds", {}), **last}
-
-    def get(self, path: str) -> Any:
-        """GET ``/api/v2/<path>``. Raises OSError."""
-        return self._call(path, None)
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """POST JSON to ``/api/v2/<path>``. Raises OSError."""
-        return self._call(path, json.dumps(body).encode())
-
-    # SQLite answers "database is locked" now and then; every call made here may be repeated.
-    @retry(retry=retry_if_exception(_is_server_error), stop=stop_after_delay(30), wait=wait_fixed(0.5), reraise=True)
-    def _call(self, path: str, body: bytes | None) -> Any:
-        if self._token is None:
-            with urllib.request.urlopen(f"{self.airflow}/auth/token", timeout=10) as answer:
-                self._token = json.load(answer)["access_token"]
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.airflow}/api/v2/{quote(path)}", body, headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
 
     def _topic_ends(self) -> list[tuple[int, int]]:
         from confluent_kafka import Consumer, TopicPartition

@@ -16,7 +16,7 @@ import httpx
 import psutil
 from moments import Moment
 from rest import submit
-from system import PIPELINES, Api, System, stopped
+from system import PIPELINES, System, stopped
 
 REST_S = (0.5, 5.0)
 STOPPED_S = (4.0, 12.0)
@@ -53,7 +53,6 @@ class Nemesis:
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
-        self.api, self.other = Api(self.system.airflow.url), Api(self.system.other.url)
         self._kinds: dict[str, Callable[[], bool]] = {
             "kill task": lambda: self._kill_one(self.system.task_processes()),
             "stop task": lambda: self._stop_one(self.system.task_processes()),
@@ -133,17 +132,17 @@ class Nemesis:
     def _clear(self) -> bool:
         """Some tasks of one of the newest runs, as a user would who does not know what he does."""
         dag = self.dice.choice(PIPELINES)
-        runs = self.api.runs(dag)[:8]
+        runs = self.system.api.runs(dag)[:8]
         if not runs:
             return False
         run_id = self.dice.choice(runs)["dag_run_id"]
-        tasks = sorted(self.api.tasks(dag, run_id))
-        self.api.clear(dag, run_id, self.dice.sample(tasks, self.dice.randint(1, len(tasks))))
+        tasks = sorted(self.system.api.tasks(dag, run_id))
+        self.system.api.clear(dag, run_id, self.dice.sample(tasks, self.dice.randint(1, len(tasks))))
         return True
 
     def _same_run(self) -> bool:
         """Both Airflows get a run of one name, and so take it for the same run of the same DAG."""
         run_id = f"twin_{time.time_ns()}"
-        self.api.trigger("bank", run_id)
-        self.other.trigger("bank", run_id)
+        self.system.api.trigger("bank", run_id)
+        self.system.other_api.trigger("bank", run_id)
         return True

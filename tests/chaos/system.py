@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -18,6 +17,7 @@ from transfers import create_topic
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.store import LocalStore
 from stack.airflow import AirflowStack
+from stack.airflow_api import AirflowApi
 from stack.jars import Jars
 from stack.processes import Process, Server
 from stack.whole import Stack
@@ -45,6 +45,7 @@ class System(Stack):
         super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]")
         env = {**self._task_env(), **SOON_MISSED}
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
+        self.api, self.other_api = AirflowApi(self.airflow.url), AirflowApi(self.other.url)
         self.leftovers: list[int] = []
 
     @property
@@ -131,39 +132,6 @@ class System(Stack):
         self.airflow.processes.clear()
         self.airflow.start()
         self.airflow.wait_ready()
-
-
-class Api:
-    """The calls of Airflow's REST API that are needed. Airflow may be down: then they raise httpx.HTTPError."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def runs(self, dag: str, *states: str) -> list[dict[str, Any]]:
-        """The newest hundred, newest first; only those in one of the states if any are named."""
-        wanted = "".join(f"&state={state}" for state in states)
-        return list(self._call("GET", f"dags/{dag}/dagRuns?order_by=-run_after&limit=100{wanted}")["dag_runs"])
-
-    def state(self, dag: str, run_id: str) -> str:
-        return str(self._call("GET", f"dags/{dag}/dagRuns/{run_id}")["state"])
-
-    def trigger(self, dag: str, run_id: str) -> None:
-        self._call("POST", f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
-
-    def clear(self, dag: str, run_id: str, tasks: list[str] | None = None) -> None:
-        """Clear tasks of a run, all if none are named."""
-        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
-        self._call("POST", f"dags/{dag}/clearTaskInstances", {**body, **({"task_ids": tasks} if tasks else {})})
-
-    def tasks(self, dag: str, run_id: str) -> dict[str, str]:
-        found = self._call("GET", f"dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
-        return {task["task_id"]: task["state"] for task in found}
-
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        with httpx.Client(base_url=self.url, timeout=10) as http:
-            token = http.get("/auth/token").raise_for_status().json()["access_token"]
-            answer = http.request(method, f"/api/v2/{path}", json=body, headers={"Authorization": f"Bearer {token}"})
-            return answer.raise_for_status().json()
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from nemesis import DECK, KILLS
 
@@ -72,6 +73,7 @@ def recoveries(faults: Sequence[float], completed: Sequence[float]) -> list[floa
 def as_markdown(outcome: Outcome) -> str:
     """The run as a section of docs/chaos.md, and as it is printed."""
     slowest = max(outcome.recoveries_s, default=float("nan"))
+    middle = median(outcome.recoveries_s or [float("nan")])
     rows = [f"| {kind} | {outcome.fired.get(kind, 0)} | {outcome.missed.get(kind, 0)} |" for kind in DECK]
     lines = [
         f"Verdict: **{outcome.verdict.value}** · {outcome.minutes:g} minutes · seed {outcome.seed} · {outcome.commit}",
@@ -80,7 +82,8 @@ def as_markdown(outcome: Outcome) -> str:
         f"producer transactions; transactions: {_counts(outcome.transactions)}",
         f"- complete epochs: {_counts(outcome.epochs)}; attempts: {_counts(outcome.attempts)}",
         f"- {sum(outcome.fired.values())} faults fired, {outcome.kills} of them kills; {len(outcome.recoveries_s)} "
-        f"recoveries, the slowest {slowest:.1f} s",
+        f"recoveries, half of them within {middle:.0f} s, the slowest {slowest:.0f} s (from a fault to the next "
+        "complete epoch; further faults strike meanwhile)",
         f"- a concurrent reader looked {outcome.looks} times at complete epochs",
         "",
         "| fault | fired | nothing to hit |",

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from orders_demo.watch import Watch
-from running_stack import EPOCH_RECORDS_MAX, ORDERS, RunningStack, wait_for
+from running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, RunningStack
 from stack.jars import Jars
 from stack.whole import PROJECT, Stack
+from waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
         state = stack.state
         running = RunningStack(stack, Watch(state.airflow, state.bootstrap, state.ledger), [])
         running.produce(ORDERS, seed=1)
-        wait_for(running.watch.consumed)
+        wait_until(running.watch.consumed, DEADLINE_S)
         yield running
 
 

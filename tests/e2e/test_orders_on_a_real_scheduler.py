@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from orders_demo.watch import DAG
-from running_stack import EPOCH_RECORDS_MAX, ORDERS, STEPS, RunningStack, wait_for
+from running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, STEPS, RunningStack
+from waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -16,7 +17,7 @@ def finished_run(running: RunningStack) -> str:
     """The run of the newest complete epoch, after its end."""
     newest = running.watch.ledger.complete_record(running.watch.ledger.newest_complete())
     assert newest is not None
-    wait_for(lambda: running.run_state(DAG, newest.opened_by.run_id) == "success")
+    wait_until(lambda: running.run_state(DAG, newest.opened_by.run_id) == "success", DEADLINE_S)
     return newest.opened_by.run_id
 
 
@@ -44,19 +45,19 @@ def test_clearing_a_whole_finished_run_changes_no_row_and_new_orders_are_still_t
     assert running.clear(DAG, run_id, *STEPS) == "success", running.tasks(DAG, run_id)
     assert running.watch.ledger.newest_complete() == epochs
     running.produce(500, seed=2)
-    wait_for(running.watch.consumed)
+    wait_until(running.watch.consumed, DEADLINE_S)
     verdict = running.verdict()
     assert verdict.exactly_once and verdict.produced == ORDERS + 500, str(verdict)
 
 
 def test_a_dag_scheduled_on_the_table_runs_with_epoch_rows_and_version(running: RunningStack) -> None:
     def reported() -> list[dict[str, Any]]:
-        runs = running.watch.get("dags/orders_report/dagRuns")["dag_runs"]
+        runs = running.api.runs("orders_report")
         done = [run["dag_run_id"] for run in runs if run["state"] == "success"]
         path = "dags/orders_report/dagRuns/{}/taskInstances/report/xcomEntries/return_value"
-        return [event for run in done for event in running.watch.get(path.format(run))["value"]]
+        return [event for run in done for event in running.api.get(path.format(run))["value"]]
 
-    wait_for(lambda: bool(reported()))
+    wait_until(lambda: bool(reported()), DEADLINE_S)
     for event in reported():
         record = running.watch.ledger.complete_record(event["epoch"])
         assert record and event["rows"] == record.receipts["orders"].rows

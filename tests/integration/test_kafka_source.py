@@ -19,9 +19,10 @@ from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.sources.kafka import KafkaSource
 from cells import fired
-from kafka_world import KafkaEnv, Topic, wait_until
+from kafka_world import KafkaEnv, Topic
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
+from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from airflow_epochs.model import Ranges
 from airflow_epochs.sources.base import Limits, Position
 from airflow_epochs.sources.kafka import KafkaSource
-from kafka_world import KafkaEnv, Topic, wait_until
+from kafka_world import KafkaEnv, Topic
 from stack.broker import Broker
 from stack.connect import ConnectServer
+from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

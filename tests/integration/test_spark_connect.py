@@ -24,6 +24,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.processes import answers
+from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -356,13 +357,6 @@ def busy(connect: ConnectServer, session: dict[str, str]) -> bool:
     mine = rf'Spark Connect - session_id: "{session["session_id"]}"'
     started = re.findall(rf"Got (?:map stage )?job (\d+) \({mine}", text)
     return any(not re.search(rf"Job {job} (?:finished:|cancelled)", text) for job in started)
-
-
-def wait_until(condition: object, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.1)
 
 
 class BareServer(ConnectServer):

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -27,6 +26,7 @@ from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.standalone import StandaloneCluster
+from waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
@@ -206,13 +206,6 @@ SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
     assert list(with_token(session["session_id"])) == []
     assert not list(table.rglob("*.json"))
     runner.stop(session)  # a repeat is fine
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.1)
 
 
 def test_a_batch_that_the_optimizer_drops_does_not_hold_the_driver(

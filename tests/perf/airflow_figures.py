@@ -11,21 +11,20 @@ import os
 import re
 import tempfile
 import threading
-import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import httpx
 import psutil
 
 from figures import RUNS, Figure, figure
 from spark_figures import create_topic, produce
 from stack import spark as stack_spark
 from stack.airflow import AirflowStack, connection
+from stack.airflow_api import AirflowApi
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import fetch
+from waiting import wait_until
 
 RECORDS = 50_000
 APPS = Path(__file__).parent / "apps"
@@ -69,21 +68,21 @@ def figures() -> list[Figure]:
         env = stack_spark.environment(Path(root))
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left by the warm-up; spark-submit would obey it
         with AirflowStack(Path(root, "airflow"), dags, connections=connections, env=env) as airflow:
-            return _compare(Api(airflow.url), broker.bootstrap)
+            return _compare(AirflowApi(airflow.url), broker.bootstrap)
 
 
-def _compare(api: Api, bootstrap: str) -> list[Figure]:
+def _compare(api: AirflowApi, bootstrap: str) -> list[Figure]:
     epochs: list[float] = []
     submits: list[float] = []
     peaks: list[float] = []
     for number in range(RUNS + 1):  # the first of each is a warm-up
         produce(bootstrap, RECORDS)  # both take what is new
-        epochs.append(api.seconds("epoch", f"r{number}", "bench.open", "bench.complete"))
-        submits.append(api.seconds("submit", f"r{number}", "submit", "submit"))
+        epochs.append(run_seconds(api, "epoch", f"r{number}", "bench.open", "bench.complete"))
+        submits.append(run_seconds(api, "submit", f"r{number}", "submit", "submit"))
     for number in range(RUNS):  # not the timed ones: looking into /proc all the time costs processor time
         produce(bootstrap, RECORDS)
         with PeakMemory() as memory:
-            api.seconds("epoch", f"m{number}", "bench.open", "bench.complete")
+            run_seconds(api, "epoch", f"m{number}", "bench.open", "bench.complete")
         peaks.append(memory.peak)
     ratio = [epoch / submit for epoch, submit in zip(epochs[1:], submits[1:], strict=True)]
     return [
@@ -94,41 +93,20 @@ def _compare(api: Api, bootstrap: str) -> list[Figure]:
     ]
 
 
-class Api:
-    """The few calls of Airflow's REST API that are needed."""
+def run_seconds(api: AirflowApi, dag: str, run: str, first: str, last: str) -> float:
+    """Trigger a run, wait for its success; seconds from the start of one task to the end of another."""
+    wait_until(lambda: api.knows(dag), RUN_S, f"DAG {dag} is known")
+    api.trigger(dag, run)
+    wait_until(lambda: _succeeded(api, dag, run), RUN_S, f"{dag} {run} succeeds")
+    tasks = api.tasks(dag, run)
+    started, ended = (datetime.fromisoformat(tasks[t][k]) for t, k in ((first, "start_date"), (last, "end_date")))
+    return (ended - started).total_seconds()
 
-    def __init__(self, url: str) -> None:
-        token = httpx.get(f"{url}/auth/token").json()["access_token"]
-        self._http = httpx.Client(base_url=f"{url}/api/v2", headers={"Authorization": f"Bearer {token}"}, timeout=30)
 
-    def seconds(self, dag: str, run: str, first: str, last: str) -> float:
-        """Trigger a run, wait for its success; seconds from the start of one task to the end of another."""
-        self._wait(lambda: self._http.get(f"/dags/{dag}").status_code == 200, f"DAG {dag}")
-        self._http.post(f"/dags/{dag}/dagRuns", json={"dag_run_id": run, "logical_date": None}).raise_for_status()
-        self._wait(lambda: self._state(dag, run) == "success", f"{dag} {run}")
-        tasks = self._http.get(f"/dags/{dag}/dagRuns/{run}/taskInstances").json()["task_instances"]
-        times = {task["task_id"]: task for task in tasks}
-        started, ended = (datetime.fromisoformat(times[t][k]) for t, k in ((first, "start_date"), (last, "end_date")))
-        return (ended - started).total_seconds()
-
-    def _state(self, dag: str, run: str) -> str:
-        state: str = self._http.get(f"/dags/{dag}/dagRuns/{run}").json()["state"]
-        assert state != "failed", f"{dag} {run} failed:\n{self._logs(dag, run)}"
-        return state
-
-    def _logs(self, dag: str, run: str) -> str:
-        """The ends of the logs of the run's failed tasks."""
-        tasks = self._http.get(f"/dags/{dag}/dagRuns/{run}/taskInstances").json()["task_instances"]
-        failed = [task["task_id"] for task in tasks if task["state"] == "failed"]
-        urls = [f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/1" for task in failed]
-        return "\n".join(self._http.get(url, headers={"Accept": "application/x-ndjson"}).text[-4000:] for url in urls)
-
-    @staticmethod
-    def _wait(condition: Any, what: str) -> None:
-        deadline = time.monotonic() + RUN_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: not within {RUN_S} s"
-            time.sleep(0.2)
+def _succeeded(api: AirflowApi, dag: str, run: str) -> bool:
+    state = api.state(dag, run)
+    assert state != "failed", f"{dag} {run} failed; the logs are in the folder of Airflow"
+    return state == "success"
 
 
 class PeakMemory:

@@ -28,6 +28,7 @@ BENCHMARKS = (
     "parse_figures",
     "spark_figures",
     "airflow_figures",
+    "recovery_figures",
 )
 
 

@@ -237,6 +237,7 @@ LEFT_BEHIND: dict[str, list[Step]] = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("left", LEFT_BEHIND)
 def test_two_recoveries_of_an_epoch_in_doubt(model_of: MakeModel, left: str) -> None:
     model = model_of("a", "b")
@@ -244,6 +245,7 @@ def test_two_recoveries_of_an_epoch_in_doubt(model_of: MakeModel, left: str) -> 
     model.explore(model.whole_run("one", 2), model.whole_run("two", 3), lost_answers=2)
 
 
+@pytest.mark.proof
 def test_two_recoveries_of_an_undecided_epoch(model_of: MakeModel) -> None:
     model = model_of("a")
     model.setup(opening(1), staging(1))
@@ -271,6 +273,7 @@ def test_a_recovery_and_the_commit_tasks_it_overtakes(model_of: MakeModel) -> No
     model.explore(late, model.whole_run("two", 2), lost_answers=2)
 
 
+@pytest.mark.proof
 def test_a_vote_and_the_recovery_that_presumes_abort(model_of: MakeModel) -> None:
     model = model_of("a")
     report = model.setup(opening(1), staging(1))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from airflow_epochs.errors import NotApplied
 from faults_world import Action, DiskWorld, airflow_run
+from waiting import wait_until
 
 DEADLINE_S = 60.0
 _PRELOADED = [
@@ -99,7 +99,7 @@ class TaskProcess:
 
     def wait_stopped(self) -> None:
         """Wait until the process has stopped itself."""
-        wait_for(lambda: self._state() in "TZX", "the process stops")
+        wait_until(lambda: self._state() in "TZX", DEADLINE_S, "the process stops")
         assert self._state() == "T", self._end_of()
 
     def go_on(self) -> None:
@@ -140,11 +140,3 @@ def _run(answer: Connection, world: DiskWorld, number: int, at: dict[str, Action
     error = airflow_run(coordinator, world.run_of(number))
     phases = tuple(getattr(coordinator.env, "phases", ()))
     answer.send(Ended(type(error).__name__ if error else None, str(error or ""), phases))
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Poll until ``condition`` holds. Raises AssertionError at the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.002)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs.environment import Connection, SparkRunner
+from waiting import wait_until
 
 
 class KafkaEnv:
@@ -65,10 +63,3 @@ class Topic:
             producer.produce(self.name, f"{i}".encode(), partition=0, timestamp=at_ms)
         assert producer.flush(20) == 0
         return producer
-
-
-def wait_until(ready: Callable[[], bool], deadline_s: float = 20) -> None:
-    end = time.monotonic() + deadline_s
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)

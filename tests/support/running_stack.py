@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orders_demo.feed import Feed
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
+from stack.airflow_api import AirflowApi
 from stack.whole import Stack
+from waiting import wait_until
 
 ORDERS = 9_000
 EPOCH_RECORDS_MAX = 4_000
 STEPS = ("open", "stage", "vote", "commit.orders", "commit.rejected", "abort", "complete")
 DEADLINE_S = 180.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, f"not within {DEADLINE_S:.0f} s"
-        time.sleep(0.2)
 
 
 @dataclass
@@ -33,6 +25,10 @@ class RunningStack:
     stack: Stack
     watch: Watch
     places: list[tuple[int, int]]
+
+    @property
+    def api(self) -> AirflowApi:
+        return self.watch.api
 
     def produce(self, total: int, seed: int) -> None:
         feed = Feed(self.stack.broker.bootstrap, total=total, at_once=total, per_s=total, seed=seed)
@@ -47,35 +43,28 @@ class RunningStack:
 
     def tasks(self, dag: str, run_id: str) -> dict[str, str]:
         """States of the tasks of the pipeline that has the DAG's name."""
-        found = self.watch.get(f"dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
-        states = {task["task_id"]: task["state"] for task in found}
-        return {step: states[f"{dag}.{step}"] for step in STEPS}
+        found = self.api.tasks(dag, run_id)
+        return {step: found[f"{dag}.{step}"]["state"] for step in STEPS}
 
     def run_state(self, dag: str, run_id: str) -> str:
-        return str(self.watch.get(f"dags/{dag}/dagRuns/{run_id}")["state"])
+        return self.api.state(dag, run_id)
 
     def wait_ended(self, dag: str, run_id: str) -> str:
-        wait_for(lambda: self.run_state(dag, run_id) in ("success", "failed"))
+        wait_until(lambda: self.run_state(dag, run_id) in ("success", "failed"), DEADLINE_S)
         return self.run_state(dag, run_id)
 
     def trigger(self, dag: str, run_id: str) -> str:
         """Start a run by hand, wait for its end, and return its state."""
-        wait_for(lambda: any(d["dag_id"] == dag for d in self.watch.get("dags")["dags"]))
-        self.watch.post(f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
+        wait_until(lambda: self.api.knows(dag), DEADLINE_S)
+        self.api.trigger(dag, run_id)
         return self.wait_ended(dag, run_id)
 
     def clear(self, dag: str, run_id: str, *steps: str) -> str:
         """Clear tasks as a user does, wait for the end of the run, and return its state."""
-        ids = [f"{dag}.{step}" for step in steps]
-        cleared = self._clear(dag, run_id, {"task_ids": ids, "only_failed": False})
-        assert cleared == len(steps)
+        assert self.api.clear(dag, run_id, [f"{dag}.{step}" for step in steps]) == len(steps)
         return self.wait_ended(dag, run_id)
 
     def clear_failed(self, dag: str, run_id: str) -> str:
         """ "Clear failed tasks"."""
-        assert self._clear(dag, run_id, {"only_failed": True}) > 0
+        assert self.api.clear(dag, run_id, only_failed=True) > 0
         return self.wait_ended(dag, run_id)
-
-    def _clear(self, dag: str, run_id: str, what: dict[str, Any]) -> int:
-        body = {"dry_run": False, "dag_run_id": run_id, "reset_dag_runs": True, **what}
-        return int(self.watch.post(f"dags/{dag}/clearTaskInstances", body)["total_entries"])

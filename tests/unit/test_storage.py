@@ -91,6 +91,10 @@ def test_secrets_show_in_no_error_of_a_wrong_store() -> None:
     ("url", "expected"),
     [
         ("/a/b/", "/a/b"),
+        ("//a//./b/.", "/a/b"),
+        ("file:///a//b", "/a/b"),
+        ("/a/../b", "/a/../b"),
+        ("s3://b//k", "s3://b//k"),
         ("file:///a%20b/c", "/a b/c"),
         ("file:/a/b", "/a/b"),
         ("s3a://b/k/", "s3://b/k"),

@@ -27,12 +27,12 @@ appender.console.layout.pattern=%d %p %c{1} %m%n
 class Broker(Server):
     """Kafka on ``bootstrap``. Its data outlives it: the same folder can be started again, on the same port.
 
-    ``settings`` are added to, or replace, lines of ``server.properties``.
+    ``settings`` are added to, or replace, lines of ``server.properties``; ``log4j`` is added to ``log4j2.properties``.
     """
 
-    def __init__(self, folder: Path, jars: Jars, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, jars: Jars, *, settings: Mapping[str, str] | None = None, log4j: str = "") -> None:
         super().__init__(folder)
-        self.jars, self.settings = jars, dict(settings or {})
+        self.jars, self.settings, self.log4j = jars, dict(settings or {}), log4j
         self.port = free_port()
         self.controller_port = free_port()
 
@@ -45,7 +45,7 @@ class Broker(Server):
         properties = self.folder / "server.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
         log4j = self.folder / "log4j2.properties"
-        log4j.write_text(LOG4J)
+        log4j.write_text(LOG4J + self.log4j)
         java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
         java += [f"-Dlog4j2.configurationFile={log4j}", "-cp", self.jars.classpath("broker")]
         if not (self.folder / "log" / "meta.properties").exists():

@@ -61,14 +61,14 @@ class EpochsHook(BaseHook):
         """The byte store at the ledger's root. Raises Refused if the connection does not say where that is."""
         from airflow_epochs.store import open_store
 
-        extra = connection(self.ledger_conn_id).extra
-        root = extra.get("ledger_root")
+        described = connection(self.ledger_conn_id)
+        root = described.extra.get("ledger_root")
         if not root:
             raise Refused(
                 f"Connection {self.ledger_conn_id!r} does not say where the ledger is.",
                 remedy="set its field `ledger_root` to an absolute path or a URL such as s3://bucket/epochs.",
             )
-        return open_store(root, self._storage_options(extra))
+        return open_store(root, _storage_options(described))
 
     def ledger(self, pipeline: str) -> Ledger:
         from airflow_epochs.ledger import Ledger
@@ -83,12 +83,13 @@ class EpochsHook(BaseHook):
             return False, str(error)
         return True, "The ledger's store is reachable and honours put-if-absent."
 
-    def _storage_options(self, extra: dict[str, Any]) -> dict[str, str]:
-        from airflow_epochs.storage import storage_options
 
-        conn_id = extra.get("storage_conn_id")
-        mapped = storage_options(connection(conn_id)) if conn_id else {}
-        return {**mapped, **{key: str(value) for key, value in (extra.get("storage_options") or {}).items()}}
+def _storage_options(described: Connection) -> dict[str, str]:
+    """Those of the connection with the credentials, and over them the ledger connection's own."""
+    from airflow_epochs.storage import storage_options
+
+    conn_id = described.extra.get("storage_conn_id")
+    return {**storage_options(connection(conn_id) if conn_id else None), **storage_options(described)}
 
 
 class AirflowEnvironment:

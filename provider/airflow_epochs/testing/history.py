@@ -26,7 +26,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from airflow_epochs.ledger import EpochView, Ledger
+from airflow_epochs.epoch_view import EpochView
+from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, Marker, TransactionId
 from airflow_epochs.store import Store
 from airflow_epochs.testing.ledger_facts import LedgerFacts

@@ -23,7 +23,7 @@ def books(pipeline: str) -> list[DeltaSink]:
 with DAG("bank", schedule=os.environ.get("BANK_SCHEDULE") or None, max_active_runs=1, catchup=False):
     EpochPipeline(
         "bank",
-        source=KafkaSource(topics=["transfers"], max_records=2_000, max_wait=1),
+        source=KafkaSource(topics=["transfers"], max_records=20_000, max_wait=1),
         transform="spark_apps/bank.py:book",
         sinks=books("bank"),
         spark=SparkConnect(),

@@ -1,0 +1,69 @@
+"""The records of one epoch seen together, and the state of the protocol that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from airflow_epochs import protocol
+from airflow_epochs.model import (
+    CompleteRecord,
+    DecisionKind,
+    DecisionRecord,
+    OpenRecord,
+    Receipt,
+    TransactionId,
+    VoteKind,
+    WaivedRecord,
+)
+from airflow_epochs.protocol import Epoch, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochView:
+    """The records of an epoch: of its newest attempt, or, once complete, the completion record alone."""
+
+    number: int
+    open: OpenRecord | None = None
+    decision: DecisionRecord | None = None
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    waived: dict[str, WaivedRecord] = field(default_factory=dict)
+    complete: CompleteRecord | None = None
+
+    @cached_property
+    def epoch(self) -> Epoch:
+        """The protocol's view of these records. Raises IllegalTransition if they contradict each other."""
+        if self.complete:
+            return Epoch(self.number, State.COMPLETE, self.complete.txn.attempt, self.complete.txn)
+        if not self.open:
+            return Epoch(self.number)
+        before = Epoch(
+            self.number, State.NEW if self.open.txn.attempt == 1 else State.ABORTED, self.open.txn.attempt - 1
+        )
+        return protocol.replay(before, self._messages(self.open))
+
+    @property
+    def state(self) -> State:
+        return self.epoch.state
+
+    @property
+    def opened(self) -> OpenRecord:
+        """The open record of an epoch that is known to have one."""
+        if self.open is None:
+            raise AssertionError(f"epoch {self.number} has no open record")
+        return self.open
+
+    def _messages(self, opened: OpenRecord) -> list[protocol.Message]:
+        txn = opened.txn
+        messages: list[protocol.Message] = [protocol.VoteRequest(txn, frozenset(opened.sinks))]
+        if not self.decision:
+            return messages
+        decided = TransactionId.parse(self.decision.txn_id)
+        for sink, vote in self.decision.votes.items():
+            kind = protocol.VoteCommit if vote.vote is VoteKind.VOTE_COMMIT else protocol.VoteAbort
+            messages.append(kind(decided, sink))
+        if self.decision.decision is DecisionKind.GLOBAL_ABORT:
+            return [*messages, protocol.GlobalAbort(decided)]
+        messages.append(protocol.GlobalCommit(decided))
+        messages += [protocol.Acknowledge(TransactionId.parse(r.txn_id), sink) for sink, r in self.receipts.items()]
+        return messages + [protocol.Acknowledge(TransactionId.parse(w.txn_id), sink) for sink, w in self.waived.items()]

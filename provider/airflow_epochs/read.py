@@ -1,0 +1,109 @@
+"""Read several tables at one complete epoch: a barrier for readers.
+
+While an epoch is being committed, some of its tables show it already and others do not. Its completion record says at
+which version each table stood once all showed it; read at those versions, they agree, whatever is committed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import CompleteRecord, Ranges, TransactionId
+
+if TYPE_CHECKING:
+    from airflow_epochs.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadableSink:
+    """What a sink showed when an epoch was complete.
+
+    Attributes:
+        table: Where its rows are, as its receipt names it.
+        version: The Delta version to read it at; None if the sink has no versions, or its log forgot this one.
+        epoch: The last epoch that it showed then: an earlier one if the sink was removed or waived.
+    """
+
+    table: str
+    version: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteEpoch:
+    """An epoch that every sink shows. ``ranges`` are half-open, per topic; ``sinks`` has all that ever took part."""
+
+    pipeline: str
+    number: int
+    ranges: Ranges
+    completed_at: str
+    sinks: dict[str, ReadableSink]
+
+    def version(self, sink: str) -> int:
+        """The Delta version to read the sink's table at.
+
+        Raises:
+            Refused: There is no such sink, or its version is not known.
+        """
+        found = self.sinks.get(sink)
+        if found is None or found.version is None:
+            raise Refused(
+                f"There is no version of sink {sink!r} in epoch {self.number} of {self.pipeline}.",
+                remedy=f"Sinks with versions are: {', '.join(self._versioned) or 'none'}. Read another epoch, or the "
+                "newest state of that sink.",
+            )
+        return found.version
+
+    @property
+    def _versioned(self) -> list[str]:
+        return sorted(name for name, sink in self.sinks.items() if sink.version is not None)
+
+
+def complete_epoch(
+    pipeline: str,
+    number: int | None = None,
+    *,
+    ledger_conn_id: str = "epochs_default",
+    ledger_root: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> CompleteEpoch | None:
+    """The newest complete epoch of a pipeline, or the one named; None if there is none, or it is not complete.
+
+    Inside Airflow the ledger is found by ``ledger_conn_id``, a connection of type ``epochs``; readers without Airflow
+    give ``ledger_root``, a path or URL, and ``storage_options``, those of the ``object_store`` crate.
+    """
+    ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
+    record = ledger.complete_record(number or ledger.newest_complete())
+    return _readable(ledger, pipeline, record) if record else None
+
+
+def _ledger(pipeline: str, conn_id: str, root: str | None, options: Mapping[str, str] | None) -> Ledger:
+    if root is None:
+        from airflow_epochs.hooks.epochs import EpochsHook
+
+        return EpochsHook(conn_id).ledger(pipeline)
+    from airflow_epochs.ledger import Ledger
+    from airflow_epochs.store import open_store
+
+    return Ledger(open_store(root, dict(options or {})), pipeline)
+
+
+def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord) -> CompleteEpoch:
+    return CompleteEpoch(
+        pipeline=pipeline,
+        number=record.txn.epoch,
+        ranges=record.ranges,
+        completed_at=record.completed_at,
+        sinks={name: _sink(ledger, record, name) for name in sorted(record.markers)},
+    )
+
+
+def _sink(ledger: Ledger, record: CompleteRecord, name: str) -> ReadableSink:
+    epoch = TransactionId.parse(record.markers[name]).epoch
+    shown = record if epoch == record.txn.epoch else ledger.complete_record(epoch)
+    receipt = shown.receipts[name] if shown else None
+    detail = receipt.detail if receipt else {}
+    return ReadableSink(table=str(detail.get("table", name)), version=receipt.version if receipt else None, epoch=epoch)

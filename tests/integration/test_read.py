@@ -1,0 +1,113 @@
+"""A reader's barrier: tables read at the versions of one complete epoch agree, whatever is committed meanwhile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import Run, WaivedRecord
+from airflow_epochs.read import CompleteEpoch, complete_epoch
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from faults_world import DiskWorld, start
+from orders_demo.duck import duck
+
+Place = tuple[int, int]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """One complete epoch of four records in two tables, and input for the next one."""
+    return start(DiskWorld(tmp_path))
+
+
+def read(world: DiskWorld, number: int | None = None) -> CompleteEpoch:
+    found = complete_epoch("orders", number, ledger_root=str(world.ledger_root))
+    assert found
+    return found
+
+
+def seen_at(epoch: CompleteEpoch, sink: str) -> list[Place]:
+    """(partition, offset) of all rows that DuckDB sees at the epoch's version."""
+    query = 'SELECT "partition", "offset" FROM delta_scan(?, version => ?) ORDER BY ALL'
+    with duck() as database:
+        return database.execute(query, [epoch.sinks[sink].table, epoch.version(sink)]).fetchall()
+
+
+def test_in_the_middle_of_a_commit_the_tables_agree_at_the_newest_complete_epoch(world: DiskWorld) -> None:
+    world.crash_at("committed.orders")
+    newest = [len(DeltaTable(str(world.table(sink))).to_pyarrow_table()) for sink in ("orders", "audit")]
+    assert newest == [9, 4]  # read as they are, they do not agree
+    epoch = read(world)
+    assert epoch.number == 1
+    assert seen_at(epoch, "orders") == seen_at(epoch, "audit")
+    assert len(seen_at(epoch, "orders")) == 4
+
+
+def test_inside_airflow_the_ledger_is_found_by_its_connection(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"ledger_root": str(world.ledger_root)}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps({"conn_type": "epochs", "extra": extra}))
+    assert complete_epoch("orders") == read(world)
+
+
+def test_an_older_epoch_can_be_read_after_newer_ones(world: DiskWorld) -> None:
+    assert world.run(2) is None
+    epochs = {number: read(world, number) for number in (1, 2)}
+    assert read(world) == epochs[2]
+    counts = {n: [len(seen_at(epoch, sink)) for sink in ("orders", "audit")] for n, epoch in epochs.items()}
+    assert counts == {1: [4, 4], 2: [9, 9]}
+
+
+def test_other_writers_and_upkeep_after_the_epoch_are_not_seen(tmp_path: Path) -> None:
+    world = start(DiskWorld(tmp_path, sink_options={"compact_every": 1, "checkpoint_every": 1}))
+    DeltaTable(str(world.table("orders"))).delete()
+    assert len(seen_at(read(world), "orders")) == 4
+
+
+def test_where_nothing_is_complete_there_is_nothing_to_read(world: DiskWorld) -> None:
+    root = str(world.ledger_root)
+    assert complete_epoch("unheard-of", ledger_root=root) is None
+    assert complete_epoch("orders", 2, ledger_root=root) is None
+
+
+def test_a_sink_without_a_version_is_refused_by_name(world: DiskWorld) -> None:
+    with pytest.raises(Refused, match="no version of sink 'refunds' in epoch 1 of orders") as caught:
+        read(world).version("refunds")
+    assert "audit, orders" in str(caught.value)
+
+
+def test_a_sink_that_was_removed_or_waived_is_read_at_its_own_last_epoch(tmp_path: Path) -> None:
+    world = MemoryWorld()
+
+    def task(*sinks: str):  # type: ignore[no-untyped-def]
+        return memory_coordinator(world, memory_pipeline(world, sinks), store=LocalStore(tmp_path))
+
+    for number, sinks in enumerate((("orders", "audit"), ("orders", "audit"), ("orders",)), 1):
+        world.produce("orders", 0, [f"row {number}"])
+        run = Run("dag", f"r{number}")
+        opened = task(*sinks).open(run)
+        task(*sinks).vote(run, task(*sinks).stage(run).stage)
+        task(*sinks).commit(run, "orders")
+        if number == 1:
+            task(*sinks).commit(run, "audit")
+        if number == 2:
+            ledger = task(*sinks).ledger
+            ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
+        task(*sinks).complete(run)
+    pipeline = memory_pipeline(world, ("orders",)).name
+    epochs = [complete_epoch(pipeline, number, ledger_root=str(tmp_path)) for number in (1, 2, 3)]
+    assert [epoch and {name: sink.epoch for name, sink in epoch.sinks.items()} for epoch in epochs] == [
+        {"audit": 1, "orders": 1},
+        {"audit": 1, "orders": 2},
+        {"audit": 1, "orders": 3},
+    ]
+    world.produce("orders", 0, ["row 4"])
+    run_epoch(task("orders"), Run("dag", "r4"))
+    newest = complete_epoch(pipeline, ledger_root=str(tmp_path))
+    assert newest and newest.number == 4

@@ -1,0 +1,81 @@
+"""The connection of type ``epochs``: what is missing or wrong in it is said, and its test says whether it would do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.hooks import epochs
+from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.store import LocalStore
+
+
+def given(monkeypatch: pytest.MonkeyPatch, conn_id: str, conn_type: str = "epochs", **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": conn_type, **fields}))
+
+
+def test_a_connection_that_is_not_there_is_named() -> None:
+    with pytest.raises(Refused, match="no Airflow connection 'nowhere'"):
+        EpochsHook("nowhere").get_conn()
+
+
+def test_a_connection_without_a_root_says_which_field_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, "epochs_default", extra={})
+    with pytest.raises(Refused, match="set its field `ledger_root`"):
+        EpochsHook().get_conn()
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["an object", "an object as text"])
+def test_the_ledgers_own_options_win_over_those_of_the_connection_with_the_credentials(
+    monkeypatch: pytest.MonkeyPatch, as_text: bool
+) -> None:
+    own = {"aws_region": "eu-north-1", "allow_http": True}
+    options = json.dumps(own) if as_text else own
+    extra = {"ledger_root": "s3://bucket/epochs", "storage_conn_id": "aws_lake", "storage_options": options}
+    given(monkeypatch, "epochs_default", extra=extra)
+    given(monkeypatch, "aws_lake", "aws", login="key", password="secret", extra={"region_name": "eu-west-1"})
+    opened: dict[str, Any] = {}
+    monkeypatch.setattr("airflow_epochs.store.open_store", lambda root, options: opened.update(root=root, **options))
+    EpochsHook().get_conn()
+    assert opened == {
+        "root": "s3://bucket/epochs",
+        "aws_access_key_id": "key",
+        "aws_secret_access_key": "secret",
+        "aws_region": "eu-north-1",
+        "allow_http": "true",
+    }
+
+
+def test_options_that_are_no_object_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, "epochs_default", extra={"ledger_root": "/ledger", "storage_options": "aws_region=eu"})
+    with pytest.raises(Refused, match="is not a JSON object"):
+        EpochsHook().get_conn()
+
+
+def test_the_test_button_tries_put_if_absent_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path)})
+    assert EpochsHook().test_connection() == (True, "The ledger's store is reachable and honours put-if-absent.")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_test_button_says_why_a_store_will_not_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Overwriting(LocalStore):
+        def put_if_absent(self, key: str, value: bytes) -> bool:
+            self.delete(key)
+            return super().put_if_absent(key, value)
+
+    monkeypatch.setattr(EpochsHook, "get_conn", lambda self: Overwriting(tmp_path))
+    ok, why = EpochsHook().test_connection()
+    assert not ok
+    assert "a second put of the same key was accepted" in why
+
+
+def test_credentials_do_not_show_in_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, "aws_lake", "aws", login="key", password="hunter2")
+    assert "hunter2" not in repr(epochs.connection("aws_lake"))
