@@ -125,7 +125,7 @@ class SparkOn:
 
     def __init__(self, session: Any) -> None:
         self.session = session
-        self.ran: list[str] = []
+        self.jobs: list[SparkJob] = []
 
     def new_session(self) -> JsonDict:
         return {}
@@ -133,7 +133,7 @@ class SparkOn:
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         from airflow_epochs.spark import failures, jobs
 
-        self.ran.append(job.kind)
+        self.jobs.append(job)
         try:
             report = jobs.run(self.session, job.kind, json.loads(json.dumps(job.args)), job.secrets)
         except Exception as error:
@@ -145,10 +145,11 @@ class SparkOn:
 
 
 def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> StagedClaim:
-    from airflow_epochs.spark.delta_jobs import stage_sink
+    from airflow_epochs.spark import delta_jobs, delta_merge
 
     plan = json.loads(json.dumps(sink.plan_stage(attempt, uuid.uuid4().hex, world)))
-    return StagedClaim(**stage_sink(world.spark.session, plan, frame))
+    stager = delta_merge.stage_sink if plan["kind"] == "delta_change" else delta_jobs.stage_sink
+    return StagedClaim(**stager(world.spark.session, plan, frame))
 
 
 def spark_epoch(

@@ -278,7 +278,7 @@ def test_an_unknown_connection_is_refused(table: Path, attempt: SinkAttempt, wor
     "arguments",
     [
         {"name": "a b"},
-        {"mode": "upsert"},
+        {"mode": "replace"},
         {"commit": "magic"},
         {"partition_by": "day"},
         {"compact_every": -1},

@@ -28,7 +28,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 sys.path.insert(0, sys.argv[1])
-import airflow_epochs.spark.delta_jobs, airflow_epochs.spark.main, airflow_epochs.spark.stage
+import airflow_epochs.spark.delta_merge, airflow_epochs.spark.main, airflow_epochs.spark.stage
 assert airflow_epochs.__file__.startswith(sys.argv[1]), airflow_epochs.__file__
 """
 

@@ -1,7 +1,8 @@
-"""The Delta sink: rows are appended to a table exactly once per epoch, by a commit that only moves metadata.
+"""The Delta sink: an epoch's rows get into a table exactly once.
 
-Spark stages the rows in a private Delta table *inside* the target's folder. The vote checks it. The commit adds the
-staged files to the target where they lie, in one log entry together with the marker.
+Spark stages the rows in a private Delta table *inside* the target's folder. The vote checks it. The commit of an append
+adds the staged files to the target where they lie, in one log entry together with the marker; upserts and overwrites
+are one transaction of Spark, signed with the epoch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import normalised, validated_name
+from airflow_epochs.sinks.delta_modes import Mode
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
@@ -25,14 +27,24 @@ _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){1,2}")
 
 
 class DeltaSink:
-    """Appends rows to a Delta table, exactly once per epoch.
+    """Brings rows into a Delta table, exactly once per epoch.
 
     Args:
         name: The sink's name in the pipeline; the key under which the transform returns its rows.
         table: An absolute path, ``file://``, ``s3://`` (or another object store), or ``catalog.schema.table``. A table
             on a path is created by the first commit if it does not exist.
         partition_by: Partition columns of a table that is created; of one that exists they must agree.
-        mode: Only ``append``.
+        mode: ``append``; ``upsert``: the newest row per key stays; ``merge``: clauses of your own; ``overwrite``: the
+            epoch's rows replace all others; ``overwrite_partitions``: they replace those of their partitions. Every
+            mode but ``append`` is committed by Spark.
+        keys: For ``upsert`` and ``merge``: the columns that tell one row from another. Never NULL.
+        sequence_by: For ``upsert``: the column that says which of two rows with one key is newer. Without, a key may
+            appear once per epoch, and the row of the later epoch is the newer one.
+        delete_when: For ``upsert``: a SQL condition on a staged row; a key whose newest row meets it goes.
+        merge: For ``merge``: the clauses of MERGE from the first WHEN on; ``t`` is the table, ``s`` a staged row.
+        on: For ``merge``: a condition in addition to the equality of the keys, such as one that prunes partitions.
+        schema_evolution: ``add_columns``: columns that the table lacks are added to it, else they are a VOTE_ABORT.
+        empty: For ``overwrite``: what an epoch without rows does, ``keep`` or ``truncate`` the table.
         commit: Who commits: ``deltalake`` (metadata only: milliseconds) or ``spark`` (rows are written once more).
             Left out: deltalake, and Spark for catalog names and for tables that deltalake refuses. Where anybody else
             writes or optimizes the table through Spark, it must be ``spark``.
@@ -51,6 +63,13 @@ class DeltaSink:
         *,
         partition_by: Sequence[str] = (),
         mode: str = "append",
+        keys: Sequence[str] = (),
+        sequence_by: str | None = None,
+        delete_when: str | None = None,
+        merge: str | None = None,
+        on: str | None = None,
+        schema_evolution: str | None = None,
+        empty: str = "keep",
         commit: str | None = None,
         storage_conn_id: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -60,16 +79,26 @@ class DeltaSink:
         self.name = validated_name("sink", name)
         if isinstance(partition_by, str):
             raise ValueError(f"partition_by of sink {name!r} is a list of columns, like [{partition_by!r}]")
-        if mode != "append":
-            raise ValueError(f"mode {mode!r} of sink {name!r} is not known: only 'append'")
         if commit not in _COMMITTERS:
             raise ValueError(f"commit {commit!r} of sink {name!r} is not known: 'deltalake', 'spark' or None")
         if compact_every < 0 or checkpoint_every < 0:
             raise ValueError(f"compact_every and checkpoint_every of sink {name!r} must not be negative")
+        try:
+            self.how = Mode.of(
+                mode=mode,
+                keys=keys,
+                sequence_by=sequence_by,
+                delete_when=delete_when,
+                merge=merge,
+                on=on,
+                schema_evolution=schema_evolution,
+                empty=empty,
+            )
+            self.commit_by = self.how.require_committer(commit, properties or {})
+        except ValueError as error:
+            raise ValueError(f"sink {name!r}: {error}") from error
         self.table = table
         self.partition_by = list(partition_by)
-        self.mode = mode
-        self.commit_by = commit
         self.storage_conn_id = storage_conn_id
         self.properties = dict(properties or {})
         self.compact_every = compact_every
@@ -95,7 +124,7 @@ class DeltaSink:
             "name": self.name,
             "table": self.target,
             "partition_by": list(self.partition_by),
-            "mode": self.mode,
+            **self.how.spec(),
             "commit": self.commit_by,
             "storage_conn_id": self.storage_conn_id,
             "properties": dict(self.properties),

@@ -12,6 +12,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging, checked_stats, rows_of
+from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.spark import delta_schema
 from airflow_epochs.storage import Files
@@ -98,14 +99,39 @@ def require_addable(shape: TableShape | None, staging: Staging, name: str) -> No
         raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy=_STAGE_ANEW)
 
 
-def require_insertable(shape: TableShape | None, staging: Staging, name: str) -> None:
-    """Spark can append the staged rows to the table."""
+def require_known(shape: TableShape | None, staging: Staging, name: str) -> None:
+    """The rows were staged in the knowledge of the table."""
     if shape is not None and staging.note["table_id"] is None:
         raise Refused(f"{name} was created since its rows were staged.", remedy=_STAGE_ANEW)
-    if shape is not None and (found := delta_schema.problems(shape.schema, staging.shape.schema)):
+
+
+def require_insertable(shape: TableShape | None, staging: Staging, name: str, *, add_columns: bool = False) -> None:
+    """Spark can bring the staged rows into the table."""
+    if shape is None:
+        return
+    if found := delta_schema.problems(shape.schema, staging.shape.schema, add_columns=add_columns):
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",
             remedy="Correct the transform or the table, and clear the stage task.",
+        )
+
+
+def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: str) -> None:
+    """The table takes changes of this kind. ``shape`` is that of the staged rows where there is no table yet."""
+    if mode.mode != APPEND and shape.properties.get(APPEND_ONLY, "").lower() == "true":
+        raise Refused(
+            f"{name} takes new rows only ({APPEND_ONLY}), and mode {mode.mode!r} changes and deletes rows.",
+            remedy=f"Take it off (ALTER TABLE … UNSET TBLPROPERTIES ('{APPEND_ONLY}')), or choose mode 'append'.",
+        )
+    if mode.mode != OVERWRITE_PARTITIONS:
+        return
+    given = {field["name"].lower() for field in staging.shape.schema["fields"]}
+    if not shape.partition_by or not {column.lower() for column in shape.partition_by} <= given:
+        raise Refused(
+            f"The rows do not say which partitions of {name} they replace: it is partitioned by "
+            f"{list(shape.partition_by)}.",
+            remedy="Let the transform return every partition column. Mode 'overwrite_partitions' needs a partitioned "
+            "table: give partition_by for one that is created.",
         )
 
 

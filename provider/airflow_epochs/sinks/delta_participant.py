@@ -17,8 +17,9 @@ from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish,
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging
+from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
+from airflow_epochs.sinks.delta_table import NOTES_FOLDER, STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
 from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import storage_options
@@ -74,6 +75,7 @@ class DeltaParticipant:
             "partition_by": list(shape.partition_by) if shape else list(self.sink.partition_by),
             "properties": dict(self.sink.properties),
             "user_metadata": compact_json({NOTE: note}),
+            **({} if self.sink.how.is_plain_append else {"kind": "delta_change", "how": self.sink.how.plan()}),
         }
 
     def _committer(self, target: Target, shape: TableShape | None) -> str:
@@ -128,7 +130,12 @@ class DeltaParticipant:
         name, shape = target.where.name, target.shape()
         delta_checks.require_same_table(shape, staging, name)
         if staging.note["committer"] == SPARK:
-            delta_checks.require_insertable(shape, staging, name)
+            delta_checks.require_known(shape, staging, name)
+            how = self.sink.how
+            if how.mode != MERGE:  # whose rows need not look like the table's
+                add_columns = how.schema_evolution == ADD_COLUMNS
+                delta_checks.require_insertable(shape, staging, name, add_columns=add_columns)
+            delta_checks.require_changeable(how, shape or staging.shape, staging, name)
         else:
             delta_checks.require_addable(shape, staging, name)
         if shape is not None:
@@ -182,11 +189,20 @@ class DeltaParticipant:
                 previous=attempt.previous,
                 staging=delta_publish.require_promised(where, staging, staged),
                 properties=self.sink.properties,
+                change=self._change(where, attempt, staged),
             )
             report = delta_spark.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
         return self._receipt(where, attempt, staged, delta_publish.made_durable(found, where.files))
+
+    def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
+        """What the commit does beside appending; None if it only appends."""
+        if self.sink.how.is_plain_append:
+            return None
+        # In a hidden folder: the files there are not the table's, and VACUUM must not take them.
+        notes = f"{where.url}/{NOTES_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
+        return {"how": self.sink.how.plan(), "rows": staged.rows, "notes": notes}
 
     def _receipt(self, where: Where, attempt: SinkAttempt, staged: Staged, found: FoundCommit) -> Receipt:
         """Only from what the log and the decision say, so that a repeat returns the same.

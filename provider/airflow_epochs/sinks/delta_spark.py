@@ -1,7 +1,7 @@
-"""Commit through Spark, for tables that others write through Spark and for those that deltalake refuses.
+"""Commit through Spark: for tables that others write through Spark, for those that deltalake refuses, for changes.
 
-Spark's own writer appends the staged rows once more, signed with ``txnAppId`` and ``txnVersion``. It skips a repeat
-silently, so the transaction id found in the table afterwards says whose rows it has.
+Spark's own writer appends the staged rows once more, or merges them, or overwrites, signed with ``txnAppId`` and
+``txnVersion``. It skips a repeat silently, so the transaction id found in the table afterwards says whose rows it has.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ class Insertion:
     previous: TransactionId | None
     staging: Staging
     properties: dict[str, str]
+    change: JsonDict | None = None
+    """What the commit does in a mode other than append: arguments of ``delta_merge.delta_change``."""
+
+    @property
+    def job(self) -> SparkJob:
+        kind = "delta_commit" if self.change is None else "delta_change"
+        args = self.args() | (self.change or {})
+        return SparkJob(kind=kind, args=args, description=f"commit {self.txn} into {self.target}")
 
     def args(self) -> JsonDict:
         note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "spark", "place": self.staging.place}
@@ -44,16 +52,15 @@ class Insertion:
 
 
 def insert(this: Insertion, env: Environment) -> JsonDict:
-    """Append the staged rows through Spark, once; what ``delta_marker`` says of the commit.
+    """Bring the staged rows into the table through Spark, once; what ``delta_marker`` says of the commit.
 
     Raises:
         OutcomeUnknown: Spark's answer did not arrive.
         Corrupt: The table is not the promised one, or has another transaction's rows for this epoch.
     """
     env.reached("delta.commit.before")
-    job = SparkJob(kind="delta_commit", args=this.args(), description=f"commit {this.txn} into {this.target}")
     try:
-        report = env.spark.run(job)
+        report = env.spark.run(this.job)
     except Refused as error:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 STAGING_FOLDER = "epochs"
 """Visible on purpose: VACUUM ignores ``_`` and ``.`` folders, so files there would leak once tombstoned."""
+NOTES_FOLDER = "_epochs"
+"""Hidden on purpose: what is noted there stays, and is none of the table's files."""
 COMMITS_SEARCHED_MAX = 2_000
 
 
@@ -89,7 +91,7 @@ def open_table(where: Where) -> DeltaTable | None:
 
 def _require_nothing(where: Where) -> None:
     # deltalake says "not found" also for folders it may not read; listing tells the difference.
-    others = where.files.names("") - {STAGING_FOLDER, "_delta_log"}
+    others = where.files.names("") - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
     if others:
         raise Refused(
             f"{where.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 JsonDict = dict[str, Any]
+Rule = tuple[str, str]
+"""What a rule is, and the condition that every row must meet."""
 
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
@@ -36,13 +38,19 @@ def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
     """
     rows = json.loads(df.schema.json())
     if plan["committer"] == "spark":
-        plan, df = _checked_by_spark(spark, plan, df)
+        plan, rules = planned_by_spark(spark, plan, df.columns)
+        df = ruled(df, plan["target"], rules)
     if plan["schema"] is not None and (found := delta_schema.problems(plan["schema"], rows)):
         return {"place": plan["place"], "problem": f"The rows do not fit {plan['target']}: {'; '.join(found)}."}
+    return write_staged(plan, df)
+
+
+def write_staged(plan: JsonDict, df: DataFrame) -> JsonDict:
+    """The append to the staging table; its claim."""
     try:
         _staging_writer(plan, df).save(for_spark(plan["place"]))
     except Exception as error:
-        if problem := _problem(error):
+        if problem := problem_in(error):
             return {"place": plan["place"], "problem": problem}
         raise
     return {"place": plan["place"]}
@@ -64,16 +72,16 @@ def _staging_writer(plan: JsonDict, df: DataFrame) -> DataFrameWriter:
     return writer.partitionBy(*plan["partition_by"])
 
 
-def _checked_by_spark(spark: SparkSession, plan: JsonDict, df: DataFrame) -> tuple[JsonDict, DataFrame]:
-    """Take the target's schema and rules from Spark; let rows that break one of its rules fail while staging.
+def planned_by_spark(spark: SparkSession, plan: JsonDict, columns: list[str]) -> tuple[JsonDict, list[Rule]]:
+    """The plan with the target's schema as Spark knows it, and the rules that the target has for rows with ``columns``.
 
     The staging table gets no rules of its own: they would cost one commit each.
     """
     about = delta_describe(spark, {"target": plan["target"]})
     if not about["exists"]:
-        return plan, df
+        return plan, []
     schema = plan["schema"] or about["schema"]
-    given = {name.lower() for name in df.columns}
+    given = {name.lower() for name in columns}
     note = json.loads(plan["user_metadata"])
     note["airflow_epochs"]["table_id"] = about["id"]
     mapping = {key: value for key, value in about["properties"].items() if key == "delta.columnMapping.mode"}
@@ -84,14 +92,19 @@ def _checked_by_spark(spark: SparkSession, plan: JsonDict, df: DataFrame) -> tup
         "properties": mapping,
         "user_metadata": compact_json(note),
     }
-    for what, rule in _rules(schema, about["properties"], given):
-        message = f"{what} of {plan['target']} violated".replace("\\", "\\\\").replace("'", "\\'")
-        df = df.where(f"if(coalesce(({rule}), false), true, raise_error('{message}'))")
-    return plan, df
+    return plan, _rules(schema, about["properties"], given)
 
 
-def _rules(schema: JsonDict, properties: dict[str, str], given: set[str]) -> list[tuple[str, str]]:
-    """Pairs of what a rule is and the condition that every row must meet."""
+def ruled(df: DataFrame, target: str, rules: list[Rule], unless: str = "false") -> DataFrame:
+    """``df``, failing while it is computed on the first row that breaks a rule and does not meet ``unless``."""
+    for what, rule in rules:
+        message = f"{what} of {target} violated".replace("\\", "\\\\").replace("'", "\\'")
+        kept = f"coalesce(({rule}), false) OR coalesce(({unless}), false)"
+        df = df.where(f"if({kept}, true, raise_error('{message}'))")
+    return df
+
+
+def _rules(schema: JsonDict, properties: dict[str, str], given: set[str]) -> list[Rule]:
     rules = [
         (f"CHECK constraint {key.removeprefix('delta.constraints.')} ({value})", value)
         for key, value in sorted(properties.items())
@@ -186,13 +199,14 @@ def _in_log(spark: SparkSession, location: str, app: str) -> int | None:
     log = f"{location}/_delta_log"
     schema = "txn struct<appId: string, version: bigint>"
     frames = [spark.read.schema(schema).json(f"{log}/*.json")]
-    if _exists(spark, f"{log}/*.checkpoint*.parquet"):
+    if exists(spark, f"{log}/*.checkpoint*.parquet"):
         frames.append(spark.read.schema(schema).parquet(f"{log}/*.checkpoint*.parquet"))
     epochs = [frame.where(F.col("txn.appId") == app).agg(F.max("txn.version")).collect()[0][0] for frame in frames]
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
-def _exists(spark: SparkSession, pattern: str) -> bool:
+def exists(spark: SparkSession, pattern: str) -> bool:
+    """Whether a file matches ``pattern``."""
     try:
         return bool(spark.read.format("binaryFile").load(pattern).select("path").limit(1).collect())
     except Exception as error:
@@ -211,30 +225,36 @@ def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
         promised, with ``refused`` saying why. Nothing was written then.
     """
     before = delta_marker(spark, args)
-    if refused := _refusal(before, args):
+    if refused := refusal(before, args):
         return {**before, "refused": refused}
     if before["epoch"] != args["epoch"]:
-        writer = (
-            spark.read.format("delta")
-            .load(for_spark(args["place"]))
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", args["app"])
-            .option("txnVersion", args["epoch"])
-            .option("userMetadata", args["user_metadata"])
-        )
-        if not before["exists"]:
-            for key, value in args["properties"].items():
-                writer = writer.option(key, value)
-            writer = writer.partitionBy(*args["partition_by"])
-        if is_path(args["target"]):
-            writer.save(for_spark(args["target"]))
-        else:
-            writer.saveAsTable(identifier(args["target"]))
+        append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args))
     return {**delta_marker(spark, args), "refused": None}
 
 
-def _refusal(before: JsonDict, args: JsonDict) -> str | None:
+def staged_rows(spark: SparkSession, args: JsonDict) -> DataFrame:
+    """What was staged at ``place``."""
+    return spark.read.format("delta").load(for_spark(args["place"]))
+
+
+def signature(args: JsonDict) -> dict[str, str]:
+    """The options that make a write of Spark's the epoch's one."""
+    return {"txnAppId": args["app"], "txnVersion": str(args["epoch"]), "userMetadata": args["user_metadata"]}
+
+
+def append(args: JsonDict, df: DataFrame, *, new: bool, options: dict[str, str]) -> None:
+    """Append to ``target``, which is created if it is ``new``, in one commit."""
+    writer = df.write.format("delta").mode("append").options(**options)
+    if new:
+        writer = writer.options(**args["properties"]).partitionBy(*args["partition_by"])
+    if is_path(args["target"]):
+        writer.save(for_spark(args["target"]))
+    else:
+        writer.saveAsTable(identifier(args["target"]))
+
+
+def refusal(before: JsonDict, args: JsonDict) -> str | None:
+    """Why nothing may be committed to a table of which ``delta_marker`` says ``before``; None if it may."""
     if args["table_id"] and not before["exists"]:
         return "the table is gone"
     if args["table_id"] and before["table_id"] != args["table_id"]:
@@ -277,7 +297,7 @@ def for_spark(url: str) -> str:
     return f"file://{url}" if url.startswith("/") else url
 
 
-def _problem(error: Exception) -> str | None:
+def problem_in(error: Exception) -> str | None:
     """The first lines of an error that is about the rows; None if it is about the machinery."""
     # What a task raised stands at the end of the chain of causes, which Connect shows in the stack trace only.
     trace = getattr(error, "getStackTrace", lambda: None)()

@@ -16,11 +16,15 @@ EXPLICIT_IDENTITY = "delta.identity.allowExplicitInsert"
 DEFAULT = "CURRENT_DEFAULT"
 
 
-def problems(table: JsonDict, rows: JsonDict) -> list[str]:
-    """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta."""
+def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> list[str]:
+    """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta.
+
+    With ``add_columns``, a column that the table lacks is none of the reasons.
+    """
     columns = {field["name"].lower(): field for field in table["fields"]}
     given = {field["name"].lower() for field in rows["fields"]}
-    found = [text for field in rows["fields"] if (text := _misfit(columns.get(field["name"].lower()), field))]
+    fitting = [field for field in rows["fields"] if not add_columns or field["name"].lower() in columns]
+    found = [text for field in fitting if (text := _misfit(columns.get(field["name"].lower()), field))]
     for name, column in columns.items():
         if name not in given and not column["nullable"] and not _filled_by_delta(column):
             found.append(f"column {column['name']!r} is NOT NULL in the table and missing in the rows")

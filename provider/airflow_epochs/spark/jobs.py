@@ -16,9 +16,9 @@ JsonDict = dict[str, Any]
 Job = Callable[["SparkSession", JsonDict, dict[str, str]], JsonDict]
 
 
-def _delta(name: str) -> Job:
+def _delta(name: str, module: str = "delta_jobs") -> Job:
     def job(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
-        return cast(JsonDict, getattr(import_module("airflow_epochs.spark.delta_jobs"), name)(spark, args))
+        return cast(JsonDict, getattr(import_module(f"airflow_epochs.spark.{module}"), name)(spark, args))
 
     return job
 
@@ -26,6 +26,7 @@ def _delta(name: str) -> Job:
 JOBS: dict[str, Job] = {
     "stage": stage,
     **{name: _delta(name) for name in ("delta_commit", "delta_marker", "delta_describe", "delta_optimize")},
+    "delta_change": _delta("delta_change", "delta_merge"),
 }
 
 

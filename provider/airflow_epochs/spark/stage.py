@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 JsonDict = dict[str, Any]
 StageSink = Callable[["SparkSession", JsonDict, "DataFrame"], JsonDict]
 
-STAGERS = {"delta": "airflow_epochs.spark.delta_jobs:stage_sink"}
+STAGERS = {
+    "delta": "airflow_epochs.spark.delta_jobs:stage_sink",
+    "delta_change": "airflow_epochs.spark.delta_merge:stage_sink",
+}
 """Kind of a sink's plan -> the function that stages it: ``(spark, plan, frame) -> {"place", "problem"}``."""
 
 BATCH = "epoch_input"

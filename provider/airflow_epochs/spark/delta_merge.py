@@ -1,0 +1,289 @@
+"""The Delta sink's modes in Spark: staged rows that change a table, in one transaction signed with the epoch.
+
+Delta skips a signed transaction that the table has seen, silently and whatever its rows were. So every commit looks
+before it and after it, and tells whose transaction it found (as ``delta_jobs.delta_commit`` does for appends).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.spark import delta_keys, delta_schema
+from airflow_epochs.spark.delta_jobs import (
+    MESSAGE_LENGTH_MAX,
+    append,
+    delta_marker,
+    for_spark,
+    identifier,
+    is_path,
+    planned_by_spark,
+    problem_in,
+    quoted,
+    refusal,
+    ruled,
+    signature,
+    staged_rows,
+    write_staged,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+JsonDict = dict[str, Any]
+
+_OF_SESSION = {
+    "txnAppId": "spark.databricks.delta.write.txnAppId",
+    "txnVersion": "spark.databricks.delta.write.txnVersion",
+    "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
+}
+"""Option of a write -> setting of the session that is its like for MERGE, which takes no options."""
+_NOT_PLANNED = "Error occurred during query planning"
+"""What EXPLAIN says, followed by a colon and the reason; it raises for nothing but the syntax."""
+
+
+# -- stage -------------------------------------------------------------------------------------------------------
+
+
+def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
+    """Stage rows that will change the target, and check what their commit will rely on.
+
+    Returns:
+        ``place``, and ``problem`` where the rows do not fit the target, or their keys break a rule of keys.
+    """
+    how = plan["how"]
+    plan, rules = planned_by_spark(spark, plan, df.columns)
+    claim: JsonDict = {"place": plan["place"], "problem": _misfit(plan, df)}
+    if claim["problem"] is None:
+        if how["mode"] != "merge":  # whose rows need not look like the table's
+            df = ruled(df, plan["target"], rules, unless=how["delete_when"] or "false")
+        claim = write_staged(plan, df)
+    if claim.get("problem") is None and how["keys"]:
+        claim["problem"] = _problem_of_keys(spark, plan)
+    return claim
+
+
+def _misfit(plan: JsonDict, df: DataFrame) -> str | None:
+    """Why rows with these columns cannot be brought into the target."""
+    how, schema = plan["how"], plan["schema"]
+    named = {"keys": how["keys"], "sequence_by": [how["sequence_by"]] if how["sequence_by"] else []}
+    if missing := _missing(named, df.columns):
+        return f"The rows lack a column: {'; '.join(missing)}."
+    if wrong := _not_a_condition(df, how["delete_when"] or "false"):
+        return f"delete_when is no condition on the rows: {wrong}"
+    if schema is None:
+        return None
+    if missing := _missing(named, [field["name"] for field in schema["fields"]]):
+        return f"{plan['target']} lacks a column, which schema_evolution does not add: {'; '.join(missing)}."
+    if how["mode"] == "merge":
+        return None
+    add_columns = how["schema_evolution"] is not None
+    found = delta_schema.problems(schema, json.loads(df.schema.json()), add_columns=add_columns)
+    return f"The rows do not fit {plan['target']}: {'; '.join(found)}." if found else None
+
+
+def _missing(named: dict[str, list[str]], columns: list[str]) -> list[str]:
+    given = {name.lower() for name in columns}
+    wanted = [(option, name) for option, names in named.items() for name in names]
+    return [f"{name!r}, named by {option}" for option, name in wanted if name.lower() not in given]
+
+
+def _not_a_condition(df: DataFrame, condition: str) -> str | None:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    try:
+        _ = df.select(F.expr(f"coalesce(({condition}), false)")).schema
+    except AnalysisException as error:  # which a syntax error is, too
+        return _first_lines(error)
+    return None
+
+
+def _first_lines(error: Exception) -> str:
+    return problem_in(error) or " ".join(str(error).split())[:MESSAGE_LENGTH_MAX]
+
+
+def _problem_of_keys(spark: SparkSession, plan: JsonDict) -> str | None:
+    from pyspark.errors import AnalysisException
+
+    rows = staged_rows(spark, plan)
+    try:
+        return delta_keys.problem(rows, plan["how"]) or _not_analysed(spark, plan, rows)
+    except AnalysisException as error:  # as of keys that cannot be compared, such as maps
+        return f"The MERGE into {plan['target']} is not valid: {_first_lines(error)}"
+
+
+def _not_analysed(spark: SparkSession, plan: JsonDict, rows: DataFrame) -> str | None:
+    """Why Spark cannot make a plan of the MERGE. Against the staged rows themselves where there is no table yet."""
+    target = plan["target"] if plan["schema"] is not None else plan["place"]
+    source = delta_keys.newest(rows, plan["how"]) if plan["how"]["mode"] == "upsert" else rows
+    with _view(source) as view:
+        statement = _statement({**plan, "target": target}, rows.columns, view)
+        told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
+    if _NOT_PLANNED not in told:
+        return None
+    why = " ".join(told.split(_NOT_PLANNED, 1)[1].split())
+    return f"The MERGE into {plan['target']} is not valid{why[:MESSAGE_LENGTH_MAX]}"
+
+
+# -- commit ------------------------------------------------------------------------------------------------------
+
+
+def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """Bring the rows staged at ``place`` into ``target`` in the mode of ``how``, once.
+
+    Args:
+        spark: Its settings are changed meanwhile: nothing else may write in this session.
+        args: As those of ``delta_commit``; ``how``; ``rows``, how many are staged; ``notes``, a folder beside the
+            table for what later epochs must know of its keys.
+
+    Returns:
+        What ``delta_marker`` returns, read after the commit; or before it where the table is not the one that was
+        promised, with ``refused`` saying why. Nothing was written then.
+    """
+    before = delta_marker(spark, args)
+    if refused := refusal(before, args) or _replaced(before, args):
+        return {**before, "refused": refused}
+    if before["epoch"] != args["epoch"]:
+        _CHANGES[args["how"]["mode"]](spark, args, not before["exists"])
+    return {**delta_marker(spark, args), "refused": None}
+
+
+def _replaced(before: JsonDict, args: JsonDict) -> str | None:
+    """An append may go to a table that somebody has created meanwhile; its rows must not be replaced."""
+    unknown = args["table_id"] is None and before["exists"] and before["epoch"] is None
+    if unknown and args["how"]["mode"].startswith("overwrite"):
+        return "somebody has created it since its rows were staged"
+    return None
+
+
+def _append(spark: SparkSession, args: JsonDict, new: bool) -> None:
+    append(args, staged_rows(spark, args), new=new, options=_options(args))
+
+
+def _overwrite(spark: SparkSession, args: JsonDict, new: bool) -> None:
+    how, rows = args["how"], staged_rows(spark, args)
+    partitions = how["mode"] == "overwrite_partitions"
+    nothing = args["rows"] == 0 and (partitions or how["empty"] == "keep")
+    if new or nothing:  # nothing to append, too: the epoch is signed all the same
+        append(args, rows, new=new, options=_options(args))
+    elif is_path(args["target"]):
+        options = _options(args) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
+        rows.write.format("delta").mode("overwrite").options(**options).save(for_spark(args["target"]))
+    else:
+        _overwrite_named(args, rows, partitions)
+
+
+def _overwrite_named(args: JsonDict, rows: DataFrame, partitions: bool) -> None:
+    """By the newer writer: ``saveAsTable`` would replace the table with its properties and constraints."""
+    from pyspark.sql import functions as F
+
+    writer = rows.writeTo(identifier(args["target"])).options(**_options(args))
+    if partitions:
+        writer.overwritePartitions()
+    else:
+        writer.overwrite(F.lit(True))
+
+
+def _upsert(spark: SparkSession, args: JsonDict, new: bool) -> None:
+    from pyspark.sql import functions as F
+
+    how, columns = args["how"], staged_rows(spark, args).columns
+    rows = delta_keys.newest(staged_rows(spark, args), how)
+    if how["delete_when"] and how["sequence_by"]:
+        delta_keys.remember_deleted(rows, how, args["notes"])
+        rows = delta_keys.without_older_than_deletion(spark, rows, how, args["notes"])
+    if new:
+        rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
+        append(args, rows, new=True, options=_options(args))
+    else:
+        _merge_into(spark, args, rows, columns)
+
+
+def _merge(spark: SparkSession, args: JsonDict, new: bool) -> None:
+    rows = staged_rows(spark, args)
+    if new:  # empty and unsigned: the MERGE then finds it as it would find any other table
+        append(args, rows.limit(0), new=True, options={})
+    _merge_into(spark, args, rows, rows.columns)
+
+
+_CHANGES: dict[str, Callable[[SparkSession, JsonDict, bool], None]] = {
+    "append": _append,
+    "overwrite": _overwrite,
+    "overwrite_partitions": _overwrite,
+    "upsert": _upsert,
+    "merge": _merge,
+}
+
+
+def _options(args: JsonDict) -> dict[str, str]:
+    evolution = {"mergeSchema": "true"} if args["how"]["schema_evolution"] else {}
+    return signature(args) | evolution
+
+
+def _merge_into(spark: SparkSession, args: JsonDict, rows: DataFrame, columns: list[str]) -> None:
+    with _view(rows) as view, _signed(spark, args):
+        spark.sql(_statement(args, columns, view)).collect()
+
+
+@contextmanager
+def _view(rows: DataFrame) -> Iterator[str]:
+    """A name for ``rows`` in SQL that nobody else uses, as sinks are staged side by side in one session."""
+    name = f"epoch_rows_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        rows.sparkSession.catalog.dropTempView(name)
+
+
+@contextmanager
+def _signed(spark: SparkSession, args: JsonDict) -> Iterator[None]:
+    """Sign what is written in this session meanwhile."""
+    settings = {_OF_SESSION[option]: value for option, value in signature(args).items()}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+# -- the MERGE ---------------------------------------------------------------------------------------------------
+
+
+def _statement(args: JsonDict, columns: list[str], view: str) -> str:
+    """The MERGE of the rows in ``view`` (``s``), which have ``columns``, into ``target`` (``t``)."""
+    how = args["how"]
+    evolution = " WITH SCHEMA EVOLUTION" if how["schema_evolution"] else ""
+    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how["keys"])
+    condition = f"{same_key} AND ({how['on']})" if how["on"] else same_key
+    clauses = _upsert_clauses(how, columns) if how["mode"] == "upsert" else how["merge"]
+    if args.get("rows") == 0 and how["mode"] == "merge":
+        clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
+    return f"MERGE{evolution} INTO {identifier(args['target'])} AS t USING {view} AS s ON {condition} {clauses}"
+
+
+def _upsert_clauses(how: JsonDict, columns: list[str]) -> str:
+    """Named columns and no ``*``: what the table has and the rows have not keeps its value, or is NULL."""
+    deleted, newer = f"s.{quoted(delta_keys.DELETED)}", _newer(how["sequence_by"])
+    keys = {key.lower() for key in how["keys"]}
+    updates = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns if name.lower() not in keys)
+    names = ", ".join(quoted(name) for name in columns)
+    values = ", ".join(f"s.{quoted(name)}" for name in columns)
+    clauses = [f"WHEN MATCHED AND {newer} AND {deleted} THEN DELETE"] if how["delete_when"] else []
+    if updates:
+        clauses.append(f"WHEN MATCHED AND {newer} THEN UPDATE SET {updates}")
+    return " ".join([*clauses, f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({names}) VALUES ({values})"])
+
+
+def _newer(sequence: str | None) -> str:
+    """Of two rows that are equally new, the one of the later epoch counts as newer."""
+    if sequence is None:
+        return "true"
+    name = quoted(sequence)
+    return f"(t.{name} IS NULL OR s.{name} >= t.{name})"

@@ -1,0 +1,437 @@
+"""The Delta sink's modes on a real Spark: what a table shows after upserts, merges and overwrites, once each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
+from airflow_epochs.model import Marker, Receipt, Staged, TransactionId, Vote, VoteKind
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.spark import delta_merge
+from cells import fired
+from delta_world import SparkOn, World, attempt_of, log_of, promised, spark_epoch, stage_with_spark, transaction
+from orders_demo.duck import duck
+
+pytestmark = pytest.mark.jvm
+
+Rows = list[tuple[Any, ...]]
+COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
+UPSERT = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
+COUNTER = {"mode": "merge", "keys": ["id"], "merge": COUNT}
+
+
+@pytest.fixture
+def world(session: Any) -> World:
+    return World(spark=SparkOn(session))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "customers")
+
+
+@pytest.fixture
+def named(session: Any) -> Iterator[str]:
+    """A table in the catalog with a property, a constraint and two partitions."""
+    name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
+    session.sql(
+        f"CREATE TABLE {name} (id BIGINT, p STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES ('kept' = 'yes')"
+    ).collect()
+    session.sql(f"INSERT INTO {name} VALUES (0, 'a'), (0, 'b')").collect()
+    yield name
+    session.sql(f"DROP TABLE {name}").collect()
+
+
+def create(session: Any, table: str, columns: str, rest: str = "") -> None:
+    session.sql(f"CREATE TABLE delta.`file://{table}` ({columns}) USING delta {rest}").collect()
+
+
+def values(session: Any, columns: str, *rows: str) -> Any:
+    """Rows of these columns, each written as SQL."""
+    return session.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS t({columns})")
+
+
+def empty(session: Any, types: str) -> Any:
+    return session.createDataFrame([], types)
+
+
+def shown(session: Any, table: str) -> Rows:
+    """The table as Spark sees it."""
+    source = f"delta.`file://{table}`" if "/" in table else table
+    return sorted((tuple(row) for row in session.sql(f"SELECT * FROM {source}").collect()), key=repr)
+
+
+def shown_by_others(table: str) -> Rows:
+    """The table as DuckDB sees it, which must be as deltalake does."""
+    with duck() as database:
+        found = database.execute("SELECT * FROM delta_scan(?)", [table]).fetchall()
+    arrow = DeltaTable(table).to_pyarrow_table().to_pylist()
+    rows = sorted(found, key=repr)
+    assert rows == sorted((tuple(row.values()) for row in arrow), key=repr)
+    return rows
+
+
+def vote_on(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> Vote:
+    return sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world)
+
+
+class Epochs:
+    """One sink's epochs, one after the other."""
+
+    def __init__(self, sink: DeltaSink, world: World) -> None:
+        self.sink, self.world = sink, world
+        self.previous: TransactionId | None = None
+
+    def run(self, frame: Any) -> tuple[SinkAttempt, Staged, Receipt]:
+        txn = transaction(self.previous.epoch + 1 if self.previous else 1)
+        attempt = attempt_of(txn, self.previous)
+        staged, receipt = spark_epoch(self.sink, txn, self.previous, frame, self.world)
+        assert self.sink.last_committed("orders", self.world) == Marker.of(txn)
+        self.previous = txn
+        return attempt, staged, receipt
+
+
+# -- upsert ------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_row_of_a_key_wins_within_an_epoch_and_against_the_table(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT, name STRING, v BIGINT, note STRING")
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (9, 'of old', NULL, 'kept')").collect()
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT), world)
+    epochs.run(values(session, "id, name, v", "(1L, 'new', 2L)", "(1L, 'old', 1L)", "(2L, 'b', 5L)", "(9L, 'x', 0L)"))
+    expected = [(1, "new", 2, None), (2, "b", 5, None), (9, "x", 0, "kept")]
+    assert shown(session, table) == shown_by_others(table) == expected
+    epochs.run(values(session, "ID, v, name", "(1L, 1L, 'late')", "(2L, 5L, 'as new')", "(3L, 1L, 'c')"))
+    expected = [(1, "new", 2, None), (2, "as new", 5, None), (3, "c", 1, None), (9, "x", 0, "kept")]
+    assert shown(session, table) == shown_by_others(table) == expected
+
+
+def test_an_epoch_of_older_rows_or_of_none_moves_only_the_marker(session: Any, world: World, table: str) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT), world)
+    epochs.run(values(session, "id, v", "(1L, 5L)"))
+    epochs.run(values(session, "id, v", "(1L, 4L)"))
+    _, _, receipt = epochs.run(empty(session, "id BIGINT, v BIGINT"))
+    assert receipt.rows == 0
+    assert shown(session, table) == shown_by_others(table) == [(1, 5)]
+
+
+def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world: World, table: str) -> None:
+    sink = DeltaSink("silver", table, mode="upsert", keys=["id", "p"], delete_when="name = ''", partition_by=["p"])
+    epochs = Epochs(sink, world)
+    epochs.run(values(session, "id, p, name", "(1L, 'x', 'a')", "(1L, 'y', 'b')", "(2L, 'x', '')"))
+    epochs.run(values(session, "id, p, name", "(1L, 'x', 'c')", "(1L, 'y', '')"))
+    assert shown(session, table) == shown_by_others(table) == [(1, "x", "c")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (["(1L, 1L, 'a')", "(CAST(NULL AS BIGINT), 1L, 'b')"], "NULL in id, v: id=None, v=1."),
+        (["(1L, CAST(NULL AS BIGINT), 'a')"], "NULL in id, v: id=1, v=None."),
+        (["(1L, 1L, 'a')", "(7L, 2L, 'a')", "(7L, 2L, 'b')"], "different newest rows of the same v: id=7."),
+    ],
+)
+def test_rows_of_a_key_without_a_newest_one_are_a_vote_abort_that_names_the_key(
+    session: Any, world: World, table: str, rows: list[str], names: str
+) -> None:
+    sink = DeltaSink("silver", table, **UPSERT)
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v, name", *rows), world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert names in (vote.reason or "")
+
+
+def test_rows_that_differ_by_a_microsecond_only_are_different(session: Any, world: World, table: str) -> None:
+    at = "TIMESTAMP '2026-01-01 00:00:00.00000{}'"
+    frame = values(session, "id, v, at", f"(1L, 1L, {at.format(1)})", f"(1L, 1L, {at.format(2)})")
+    vote = vote_on(DeltaSink("silver", table, **UPSERT), attempt_of(transaction(1)), frame, world)
+    assert "different newest rows" in (vote.reason or "")
+
+
+def test_ties_that_change_nothing_are_no_problem(session: Any, world: World, table: str) -> None:
+    frame = values(session, "id, v, name", "(1L, 1L, 'a')", "(1L, 1L, 'b')", "(1L, 2L, 'c')", "(1L, 2L, 'c')")
+    Epochs(DeltaSink("silver", table, **UPSERT), world).run(frame)
+    assert shown(session, table) == [(1, 2, "c")]
+
+
+@pytest.mark.parametrize("options", [{"mode": "upsert", "keys": ["id"]}, COUNTER], ids=["upsert", "merge"])
+def test_a_key_twice_without_a_sequence_is_a_vote_abort(
+    session: Any, world: World, table: str, options: dict[str, Any]
+) -> None:
+    frame = values(session, "id, n", "(1L, 1L)", "(1L, 1L)", "(2L, 1L)")
+    vote = vote_on(DeltaSink("silver", table, **options), attempt_of(transaction(1)), frame, world)
+    assert "more than one row" in (vote.reason or "") and "id=1." in (vote.reason or "")
+
+
+def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT, v BIGINT, name STRING NOT NULL")
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name IS NULL"), world)
+    epochs.run(values(session, "id, v, name", "(1L, 1L, 'a')", "(2L, 1L, 'b')", "(3L, 1L, 'c')"))
+    epochs.run(values(session, "id, v, name", "(1L, 5L, NULL)", "(2L, 0L, NULL)", "(4L, 9L, NULL)", "(4L, 3L, 'd')"))
+    assert shown(session, table) == [(2, 1, "b"), (3, 1, "c")]
+    epochs.run(values(session, "id, v, name", "(1L, 4L, 'too late')", "(4L, 8L, 'too late')", "(3L, 2L, 'C')"))
+    assert shown(session, table) == shown_by_others(table) == [(2, 1, "b"), (3, 2, "C")]
+    session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+    epochs.run(values(session, "id, v, name", "(1L, 6L, 'again')", "(4L, 8L, 'too late')"))
+    assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C")]
+
+
+def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_table_yet(
+    session: Any, world: World, table: str
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name = ''", partition_by=["id"]), world)
+    epochs.run(values(session, "id, v, name", "(1L, 5L, '')", "(2L, 1L, 'b')"))
+    epochs.run(values(session, "id, v, name", "(1L, 4L, 'too late')"))
+    assert shown(session, table) == shown_by_others(table) == [(2, 1, "b")]
+    assert DeltaTable(table).metadata().partition_columns == ["id"]
+
+
+@pytest.mark.parametrize("condition", ["nothing = 1", "1 +", "id"])
+def test_a_delete_when_that_is_no_condition_is_a_vote_abort(
+    session: Any, world: World, table: str, condition: str
+) -> None:
+    sink = DeltaSink("silver", table, **UPSERT, delete_when=condition)
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v", "(1L, 1L)"), world)
+    assert "delete_when is no condition" in (vote.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ("id, name", "The rows lack a column: 'v', named by sequence_by"),
+        ("id, v, extra", "column 'extra' (long) is not in the table"),
+    ],
+)
+def test_columns_that_do_not_fit_are_a_vote_abort_that_names_them(
+    session: Any, world: World, table: str, columns: str, names: str
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT, name STRING")
+    row = f"({', '.join('1L' for _ in columns.split(','))})"
+    vote = vote_on(
+        DeltaSink("silver", table, **UPSERT), attempt_of(transaction(1)), values(session, columns, row), world
+    )
+    assert names in (vote.reason or "")
+
+
+def test_a_table_without_the_sequence_is_a_vote_abort_even_if_columns_may_be_added(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT")
+    sink = DeltaSink("silver", table, **UPSERT, schema_evolution="add_columns")
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v", "(1L, 1L)"), world)
+    assert "lacks a column, which schema_evolution does not add: 'v', named by sequence_by" in (vote.reason or "")
+
+
+# -- merge: not idempotent by itself -----------------------------------------------------------------------------
+
+
+def test_a_counter_counts_every_epoch_once_however_often_its_commit_is_repeated(
+    session: Any, world: World, table: str
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **COUNTER), world)
+    epochs.run(values(session, "id, n", "(1L, 1L)", "(2L, 10L)"))
+    attempt, staged, receipt = epochs.run(values(session, "id, n", "(1L, 1L)", "(3L, 100L)"))
+    before = log_of(table)
+    assert epochs.sink.commit(attempt, staged, world) == receipt
+    assert log_of(table) == before
+    epochs.run(empty(session, "id BIGINT, n BIGINT"))
+    assert shown(session, table) == shown_by_others(table) == [(1, 2), (2, 10), (3, 100)]
+    for setting in ("write.txnAppId", "write.txnVersion", "commitInfo.userMetadata"):
+        assert session.conf.get(f"spark.databricks.delta.{setting}", None) is None
+
+
+def test_a_commit_that_was_cut_off_before_its_receipt_is_found_and_not_counted_again(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT, n BIGINT")
+    sink, attempt = DeltaSink("silver", table, **COUNTER), attempt_of(transaction(1))
+    staged = promised(vote_on(sink, attempt, values(session, "id, n", "(1L, 1L)"), world))
+
+    def lost() -> None:
+        raise OutcomeUnknown("the answer is lost", remedy="look")
+
+    for phase in ("delta.commit.before", "delta.commit.after"):
+        world.at = {phase: lost}
+        with pytest.raises(OutcomeUnknown):
+            sink.commit(attempt, staged, world)
+    world.at.clear()
+    receipt = sink.commit(attempt, staged, world)
+    assert (receipt.version, receipt.detail["committer"]) == (1, "spark")
+    sink.discard(attempt, staged.place, world, published=True)
+    assert sink.commit(attempt, staged, world) == receipt
+    assert not Path(staged.place).exists()
+    assert shown(session, table) == [(1, 1)]
+
+
+def test_a_merge_that_comes_late_although_it_looked_early_is_skipped(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT, n BIGINT")
+    sink, attempt = DeltaSink("silver", table, **COUNTER), attempt_of(transaction(1))
+    staged = promised(vote_on(sink, attempt, values(session, "id, n", "(1L, 1L)"), world))
+    sink.commit(attempt, staged, world)
+    job = next(job for job in world.spark.jobs if job.kind == "delta_change")
+    before = log_of(table)
+    delta_merge._merge(session, job.args, False)
+    assert world.spark.run(job)["txn"] == str(attempt.txn)
+    assert log_of(table) == before
+    assert shown(session, table) == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("exists", "clauses", "names"),
+    [
+        (True, "WHEN MATCHED THEN UPDATE SET t.not_there = s.n", "not_there"),
+        (True, "WHEN MATCHED THEN UPDATE t.n = s.n", "syntax"),
+        (False, "WHEN NOT MATCHED THEN INSERT (id) VALUES (s.not_there)", "not_there"),
+    ],
+)
+def test_clauses_that_spark_cannot_plan_are_a_vote_abort(
+    session: Any, world: World, table: str, exists: bool, clauses: str, names: str
+) -> None:
+    if exists:
+        create(session, table, "id BIGINT, n BIGINT")
+    sink = DeltaSink("silver", table, mode="merge", keys=["id"], merge=clauses)
+    vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, n", "(1L, 1L)"), world)
+    assert "The MERGE into" in (vote.reason or "") and names in (vote.reason or "").lower()
+
+
+def test_rows_of_a_merge_need_not_look_like_the_table(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT NOT NULL, total DOUBLE, p STRING NOT NULL", "PARTITIONED BY (p)")
+    merge = (
+        "WHEN MATCHED AND s.delta = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET total = t.total + s.delta "
+        "WHEN NOT MATCHED THEN INSERT (id, total, p) VALUES (s.id, s.delta, 'x')"
+    )
+    epochs = Epochs(DeltaSink("silver", table, mode="merge", keys=["id"], on="t.p = 'x'", merge=merge), world)
+    epochs.run(values(session, "id, delta", "(1L, 2)", "(2L, 3)"))
+    epochs.run(values(session, "id, delta", "(1L, 5)", "(2L, 0)"))
+    epochs.run(empty(session, "id BIGINT, delta INT"))
+    assert shown(session, table) == shown_by_others(table) == [(1, 7.0, "x")]
+
+
+# -- overwrite ---------------------------------------------------------------------------------------------------
+
+
+def test_an_overwritten_table_shows_the_last_epoch_that_had_rows(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT NOT NULL, note STRING", "TBLPROPERTIES ('kept' = 'yes')")
+    epochs = Epochs(DeltaSink("silver", table, mode="overwrite"), world)
+    epochs.run(session.range(5))
+    epochs.run(session.range(7, 9))
+    assert shown(session, table) == [(7, None), (8, None)]
+    epochs.run(session.range(0))
+    assert not {"add", "remove"} & {kind for action in log_of(table)[-1] for kind in action}
+    assert shown(session, table) == shown_by_others(table) == [(7, None), (8, None)]
+    assert DeltaTable(table).metadata().configuration["kept"] == "yes"
+    assert DeltaTable(table).schema().fields[0].nullable is False
+
+
+def test_an_empty_epoch_truncates_where_it_is_asked_to(session: Any, world: World, table: str) -> None:
+    epochs = Epochs(DeltaSink("silver", table, mode="overwrite", empty="truncate"), world)
+    epochs.run(session.range(5))
+    attempt, staged, receipt = epochs.run(session.range(0))
+    assert shown(session, table) == shown_by_others(table) == []
+    assert epochs.sink.commit(attempt, staged, world) == receipt
+    epochs.run(session.range(1))
+    assert shown(session, table) == [(0,)]
+
+
+def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world: World, table: str) -> None:
+    sink = DeltaSink("silver", table, mode="overwrite_partitions", partition_by=["p"])
+    epochs = Epochs(sink, world)
+    epochs.run(values(session, "id, p", "(1L, 'a')", "(2L, 'b')", "(3L, NULL)"))
+    epochs.run(values(session, "id, p", "(4L, 'b')", "(5L, NULL)", "(6L, 'ü/ %20')"))
+    expected = [(1, "a"), (4, "b"), (5, None), (6, "ü/ %20")]
+    assert shown(session, table) == shown_by_others(table) == expected
+    epochs.run(empty(session, "id BIGINT, p STRING"))
+    assert shown(session, table) == expected
+
+
+def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
+    session: Any, world: World, table: str
+) -> None:
+    sink, attempt = DeltaSink("silver", table, mode="overwrite"), attempt_of(transaction(1))
+    staged = promised(vote_on(sink, attempt, session.range(2), world))
+    session.range(50, 51).write.format("delta").save(f"file://{table}")
+    with pytest.raises(Corrupt, match="somebody has created it"):
+        sink.commit(attempt, staged, world)
+    assert shown(session, table) == [(50,)]
+
+
+# -- every mode --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [UPSERT, COUNTER, {"mode": "overwrite"}], ids=["upsert", "merge", "overwrite"])
+def test_another_transaction_and_a_gap_stop_the_commit(
+    session: Any, world: World, table: str, options: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT, n BIGINT")
+    sink, loser = DeltaSink("silver", table, **options), attempt_of(transaction(1))
+    staged = promised(vote_on(sink, loser, values(session, "id, v, n", "(1L, 1L, 1L)"), world))
+    gap = attempt_of(loser.txn, transaction(5))
+    with pytest.raises(Corrupt, match="neither this epoch nor the one before"):
+        sink.commit(gap, staged, world)
+    Epochs(sink, world).run(values(session, "id, v, n", "(1L, 0L, 7L)"))
+    with pytest.raises(Corrupt, match="has epoch 1 of transaction"):
+        sink.commit(loser, staged, world)
+    assert shown(session, table) == [(1, 0, 7)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [UPSERT, COUNTER, {"mode": "overwrite"}, {"mode": "append", "commit": "spark"}],
+    ids=["upsert", "merge", "overwrite", "append"],
+)
+def test_columns_are_added_where_that_is_asked_for(
+    session: Any, world: World, table: str, options: dict[str, Any]
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT, n BIGINT")
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (1, 1, 1)").collect()
+    epochs = Epochs(DeltaSink("silver", table, **options, schema_evolution="add_columns"), world)
+    epochs.run(values(session, "id, v, n, extra", "(2L, 2L, 2L, 'new')"))
+    added = [(2, 2, 2, "new")]
+    expected = added if options["mode"] == "overwrite" else [(1, 1, 1, None), *added]
+    assert shown(session, table) == shown_by_others(table) == expected
+
+
+def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT, v BIGINT")
+    sink, attempt = DeltaSink("silver", table, **UPSERT), attempt_of(transaction(1))
+    frame = values(session, "id, v", "(1L, 1L)", "(1L, 2L)", "(2L, 1L)")
+    lost = promised(vote_on(sink, attempt, frame, world))
+    for file in Path(lost.place).glob("**/*.parquet"):
+        file.unlink()
+    with pytest.raises(RowsGone):
+        sink.commit(attempt, lost, world)
+    again = promised(vote_on(sink, attempt, frame, world))
+    assert again.digest == lost.digest
+    assert sink.commit(attempt, again, world).place == again.place
+    assert shown(session, table) == [(1, 2), (2, 1)]
+    fired("F19", 8, "C")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mode": "upsert", "keys": ["id", "p"]}, [(0, "a"), (0, "b"), (1, "b")]),
+        ({"mode": "merge", "keys": ["id"], "merge": "WHEN NOT MATCHED THEN INSERT *"}, [(0, "a"), (0, "b"), (1, "b")]),
+        ({"mode": "overwrite"}, [(1, "b")]),
+        ({"mode": "overwrite_partitions"}, [(0, "a"), (1, "b")]),
+    ],
+    ids=["upsert", "merge", "overwrite", "partitions"],
+)
+def test_a_table_named_in_the_catalog_takes_every_mode_and_stays_what_it_is(
+    session: Any, world: World, named: str, options: dict[str, Any], expected: Rows
+) -> None:
+    epochs = Epochs(DeltaSink("silver", named, **options), world)
+    attempt, staged, receipt = epochs.run(values(session, "id, p", "(1L, 'b')"))
+    assert epochs.sink.commit(attempt, staged, world) == receipt
+    epochs.run(empty(session, "id BIGINT, p STRING"))
+    assert shown(session, named) == expected
+    properties = session.sql(f"DESCRIBE DETAIL {named}").collect()[0]["properties"]
+    assert properties["kept"] == "yes"

@@ -1,0 +1,270 @@
+"""The modes of the Delta sink before Spark is asked for anything: what may be said, what is planned and promised."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from airflow_epochs.environment import SparkJob
+from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta_modes import Mode
+from airflow_epochs.spark import delta_merge, delta_schema, jobs
+from airflow_epochs.spark import stage as stage_job
+from airflow_epochs.spark.delta_merge import _missing, _statement
+from delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
+
+COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
+MODES: list[JsonDict] = [
+    {"mode": "upsert", "keys": ["id"]},
+    {"mode": "upsert", "keys": ["id", "p"], "sequence_by": "v", "delete_when": "op = 'D'"},
+    {"mode": "merge", "keys": ["id"], "merge": COUNT, "on": "t.day > '2026-01-01'"},
+    {"mode": "overwrite", "empty": "truncate", "schema_evolution": "add_columns"},
+    {"mode": "overwrite_partitions"},
+    {"schema_evolution": "add_columns", "commit": "spark"},
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_a_mode_survives_the_ledger_and_is_committed_by_spark(options: JsonDict) -> None:
+    sink = DeltaSink("silver", "/lake/silver", **options)
+    again = from_spec(json.loads(json.dumps(sink.spec())))
+    assert isinstance(again, DeltaSink)
+    assert (again.how, again.commit_by) == (sink.how, "spark")
+    assert {key: again.spec()[key] for key in options} == options
+
+
+def test_a_plain_append_is_described_as_before_there_were_modes() -> None:
+    spec = DeltaSink("bronze", "/lake/bronze").spec()
+    assert spec["mode"] == "append"
+    assert not spec.keys() & {"keys", "sequence_by", "delete_when", "merge", "on", "schema_evolution", "empty"}
+    assert DeltaSink.from_spec(spec).how.is_plain_append
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"mode": "replace"}, "'replace' is not known"),
+        ({"mode": "upsert"}, "needs keys"),
+        ({"mode": "upsert", "keys": "id"}, r"keys is a list of columns, like \['id'\]"),
+        ({"mode": "upsert", "keys": ["id", "ID"]}, "names a column twice"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "one of the keys"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "sequence_by is empty"),
+        ({"mode": "upsert", "keys": ["id"], "delete_when": ""}, "delete_when is empty"),
+        ({"mode": "upsert", "keys": ["id"], "commit": "deltalake"}, "committed by Spark"),
+        ({"mode": "upsert", "keys": ["id"], "properties": {"delta.appendOnly": "true"}}, "delta.appendOnly forbids"),
+        ({"mode": "upsert", "keys": ["id"], "merge": COUNT}, "merge goes with mode 'merge', not with 'upsert'"),
+        ({"mode": "merge", "merge": COUNT}, "needs keys"),
+        ({"mode": "merge", "keys": ["id"]}, "needs merge: the clauses"),
+        ({"mode": "merge", "keys": ["id"], "merge": "UPDATE SET t.n = 1"}, "needs merge: the clauses"),
+        ({"mode": "merge", "keys": ["id"], "merge": COUNT, "sequence_by": "v"}, "sequence_by goes with mode 'upsert'"),
+        ({"keys": ["id"]}, "keys goes with mode 'upsert' or 'merge', not with 'append'"),
+        ({"mode": "overwrite", "delete_when": "true"}, "delete_when goes with mode 'upsert'"),
+        ({"mode": "overwrite", "empty": "drop"}, "empty 'drop' is not known"),
+        ({"mode": "overwrite_partitions", "empty": "truncate"}, "empty goes with mode 'overwrite'"),
+        ({"schema_evolution": "anything"}, "schema_evolution 'anything' is not known"),
+        ({"schema_evolution": "add_columns"}, "needs commit='spark'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_when_the_dag_is_parsed(options: JsonDict, names: str) -> None:
+    with pytest.raises(ValueError, match=f"sink 'silver': .*{names}"):
+        DeltaSink("silver", "/lake/silver", **options)
+
+
+def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, world: World) -> None:
+    attempt = attempt_of(transaction(1))
+    plain = DeltaSink("bronze", str(table), commit="spark").plan_stage(attempt, "n", world)
+    assert (plain["kind"], "how" in plain) == ("delta", False)
+    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
+    plan = sink.plan_stage(attempt, "n", world)
+    assert plan["committer"] == "spark"
+    assert stage_job._stager(plan["kind"]) is delta_merge.stage_sink
+    assert "delta_change" in jobs.JOBS
+    assert json.loads(json.dumps(plan)) == plan
+    assert plan["how"] == {
+        "mode": "upsert",
+        "keys": ["id"],
+        "sequence_by": "v",
+        "delete_when": None,
+        "merge": None,
+        "on": None,
+        "schema_evolution": None,
+        "empty": "keep",
+    }
+
+
+def test_no_warning_that_spark_commits_where_nobody_else_can(
+    table: Path, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_deltalake(str(table), rows(0))
+    with caplog.at_level(logging.WARNING):
+        DeltaSink("silver", str(table), mode="overwrite").plan_stage(attempt_of(transaction(1)), "n", world)
+    assert not caplog.records
+
+
+def staged_as_spark_does(sink: DeltaSink, table: Path, world: World, data: Any) -> tuple[Any, StagedClaim]:
+    """Staged by deltalake, with the note that Spark leaves about the table."""
+    attempt = attempt_of(transaction(1))
+    plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
+    return attempt, stage_with_deltalake(plan, data)
+
+
+def test_a_table_that_takes_new_rows_only_is_a_vote_abort_for_changes(table: Path, world: World) -> None:
+    write_deltalake(str(table), rows(0), configuration={"delta.appendOnly": "true"})
+    for sink, kind in (
+        (DeltaSink("silver", str(table), mode="overwrite"), VoteKind.VOTE_ABORT),
+        (DeltaSink("silver", str(table), commit="spark", schema_evolution="add_columns"), VoteKind.VOTE_COMMIT),
+    ):
+        attempt, claim = staged_as_spark_does(sink, table, world, rows(1))
+        vote = sink.vote(attempt, claim, world)
+        assert vote.vote is kind
+        assert kind is VoteKind.VOTE_COMMIT or "takes new rows only" in (vote.reason or "")
+
+
+def test_partitions_are_overwritten_only_where_there_are_any(table: Path, world: World) -> None:
+    plain = DeltaSink("silver", str(table), mode="overwrite_partitions")
+    attempt, claim = staged_as_spark_does(plain, table, world, rows(1))
+    assert "which partitions" in (plain.vote(attempt, claim, world).reason or "")
+    parted = DeltaSink("silver", str(table), mode="overwrite_partitions", partition_by=["p"])
+    attempt, claim = staged_as_spark_does(parted, table, world, rows(1, p=["a"]))
+    assert promised(parted.vote(attempt, claim, world)).rows == 1
+
+
+def test_rows_without_the_partition_columns_say_not_which_partitions_they_replace(table: Path, world: World) -> None:
+    write_deltalake(str(table), rows(0, p=["a"]), partition_by=["p"])
+    sink = DeltaSink("silver", str(table), mode="overwrite_partitions")
+    attempt = attempt_of(transaction(1))
+    plan = {**sink.plan_stage(attempt, "1", world), "partition_by": []}
+    vote = sink.vote(attempt, stage_with_deltalake(plan, rows(1)), world)
+    assert "which partitions" in (vote.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"mode": "overwrite"}, VoteKind.VOTE_ABORT),
+        ({"mode": "overwrite", "schema_evolution": "add_columns"}, VoteKind.VOTE_COMMIT),
+        ({"mode": "merge", "keys": ["id"], "merge": COUNT}, VoteKind.VOTE_COMMIT),
+    ],
+)
+def test_the_vote_looks_at_new_columns_as_the_mode_does(
+    table: Path, world: World, options: JsonDict, kind: VoteKind
+) -> None:
+    write_deltalake(str(table), rows(0))
+    sink = DeltaSink("silver", str(table), **options)
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, extra=["x"]))
+    vote = sink.vote(attempt, claim, world)
+    assert vote.vote is kind
+    assert kind is VoteKind.VOTE_COMMIT or "'extra'" in (vote.reason or "")
+
+
+def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table: Path, world: World) -> None:
+    sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=COUNT)
+    attempt = attempt_of(transaction(1))
+    claim = stage(sink, attempt, rows(1), world)
+    write_deltalake(str(table), rows(0))
+    assert "was created since" in (sink.vote(attempt, claim, world).reason or "")
+
+
+def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: Path, world: World) -> None:
+    (table / "_epochs" / "x").mkdir(parents=True)
+    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
+    assert sink.plan_stage(attempt_of(transaction(1)), "n", world)["schema"] is None
+
+
+class CommitOnly:
+    """A Spark that is asked for nothing but a commit, and gives no answer."""
+
+    def __init__(self) -> None:
+        self.jobs: list[SparkJob] = []
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        self.jobs.append(job)
+        raise NotApplied("the server is down", remedy="start it")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"commit": "spark"}, "delta_commit"), ({"mode": "upsert", "keys": ["id"]}, "delta_change")],
+)
+def test_the_commit_tells_spark_what_to_do_with_which_rows(
+    table: Path, world: World, options: JsonDict, kind: str
+) -> None:
+    sink = DeltaSink("silver", str(table), **options)
+    attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))
+    staged = promised(sink.vote(attempt, claim, world))
+    world.spark = CommitOnly()
+    with pytest.raises(OutcomeUnknown, match="Spark did not say"):
+        sink.commit(attempt, staged, world)
+    [job] = world.spark.jobs
+    assert (job.kind, job.args["epoch"], job.args["previous_epoch"]) == (kind, 1, None)
+    assert (
+        kind == "delta_commit"
+        or job.args.items()
+        >= {
+            "how": sink.how.plan(),
+            "rows": 2,
+            "notes": f"{table}/_epochs/{attempt.ledger_id}.silver",
+        }.items()
+    )
+
+
+def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
+    table: JsonDict = {"fields": [{"name": "id", "type": "long", "nullable": True}]}
+    given: JsonDict = {"fields": [{"name": "ID", "type": "string"}, {"name": "extra", "type": "long"}]}
+    assert len(delta_schema.problems(table, given)) == 2
+    assert delta_schema.problems(table, given, add_columns=True) == [
+        "column 'id' is string in the rows and long in the table"
+    ]
+
+
+def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:
+    args = {"how": Mode.of(**options).plan(), "target": "/lake/t"} | ({} if rows is None else {"rows": rows})
+    return _statement(args, columns, "v")
+
+
+def test_an_upsert_names_its_columns_and_lets_no_older_row_win() -> None:
+    assert statement(["id", "n`m", "v"], mode="upsert", keys=["id"], sequence_by="v", delete_when="n = 0") == (
+        "MERGE INTO delta.`file:///lake/t` AS t USING v AS s ON t.`id` = s.`id` "
+        "WHEN MATCHED AND (t.`v` IS NULL OR s.`v` >= t.`v`) AND s.`__epochs_deleted` THEN DELETE "
+        "WHEN MATCHED AND (t.`v` IS NULL OR s.`v` >= t.`v`) THEN UPDATE SET `n``m` = s.`n``m`, `v` = s.`v` "
+        "WHEN NOT MATCHED AND NOT s.`__epochs_deleted` THEN INSERT (`id`, `n``m`, `v`) "
+        "VALUES (s.`id`, s.`n``m`, s.`v`)"
+    )
+
+
+def test_an_upsert_of_nothing_but_keys_updates_nothing() -> None:
+    found = statement(["ID", "p"], mode="upsert", keys=["id", "p"], schema_evolution="add_columns")
+    assert found.startswith("MERGE WITH SCHEMA EVOLUTION INTO")
+    assert "ON t.`id` = s.`id` AND t.`p` = s.`p` WHEN NOT MATCHED" in found
+
+
+def test_a_merge_runs_the_users_clauses_but_not_for_an_epoch_without_rows() -> None:
+    options = {"mode": "merge", "keys": ["id"], "merge": COUNT, "on": "t.day = s.day OR true"}
+    assert statement(["id"], 3, **options).endswith(f"ON t.`id` = s.`id` AND (t.day = s.day OR true) {COUNT}")
+    assert statement(["id"], 0, **options).endswith("WHEN MATCHED AND false THEN DELETE")
+
+
+def test_columns_that_are_named_and_missing_are_told_with_the_option_that_names_them() -> None:
+    assert _missing({"keys": ["ID", "p"], "sequence_by": ["v"]}, ["id", "n"]) == [
+        "'p', named by keys",
+        "'v', named by sequence_by",
+    ]
