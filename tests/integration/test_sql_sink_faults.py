@@ -21,9 +21,9 @@ from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql import SqlSink
 from cells import fired
 from delta_world import World, attempt_of, rows, transaction
-from faults_process import wait_for
 from sql_world import Committer, Proxy, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
+from waiting import wait_until
 
 TABLE = "CREATE TABLE orders (id bigint)"
 """Without a unique key: nothing but the marker keeps rows from coming twice."""
@@ -283,4 +283,4 @@ def _pid(writer: Committer) -> int:
 
 def _wait_stopped(writer: Committer) -> None:
     stat = Path(f"/proc/{_pid(writer)}/stat")
-    wait_for(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the writer stops")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the writer stops")
