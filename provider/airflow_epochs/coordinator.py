@@ -35,7 +35,7 @@ from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sources.base import Limits
-from airflow_epochs.staging import stage_try, stop_earlier_tries, vote_of
+from airflow_epochs.staging import stage_attempt, stop_earlier_tries, vote_of
 
 __all__ = ["Coordinator", "Pipeline", "Transform"]
 
@@ -124,7 +124,7 @@ class Coordinator(Actor):
         with self.unless_overtaken(view):
             opened = reopen(self, view, run) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self, opened.txn.epoch)
-        report = stage_try(self, opened)
+        report = stage_attempt(self, opened)
         view = self.ledger.view(opened.txn.epoch)
         if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
             with tolerated(f"sweeping epoch {view.number}"):
