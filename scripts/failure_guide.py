@@ -40,6 +40,7 @@ CHAPTERS = {
         "actor.py",
         "coordinator.py",
         "opening.py",
+        "backfill.py",
         "operators/epoch.py",
     ],
     "The transform": ["transform_files.py", "spark/user_files.py", "spark/transform.py", "spark/stage.py"],

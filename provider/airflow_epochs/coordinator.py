@@ -8,6 +8,7 @@ repeats safely, does nothing, or fails with a sentence that says what to do.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_epochs import markers, protocol
@@ -35,7 +36,7 @@ from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sources.base import Limits
-from airflow_epochs.staging import stage_try, stop_earlier_tries, vote_of
+from airflow_epochs.staging import stage_attempt, stop_earlier_tries, vote_of
 
 __all__ = ["Coordinator", "Pipeline", "Transform"]
 
@@ -124,7 +125,7 @@ class Coordinator(Actor):
         with self.unless_overtaken(view):
             opened = reopen(self, view, run) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self, opened.txn.epoch)
-        report = stage_try(self, opened)
+        report = stage_attempt(self, opened)
         view = self.ledger.view(opened.txn.epoch)
         if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
             with tolerated(f"sweeping epoch {view.number}"):
@@ -215,7 +216,10 @@ class Coordinator(Actor):
         if sink not in view.epoch.unacknowledged:
             # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
             return self.checkpoint(view)
-        self._commit_sink(view, sink)
+        try:
+            self._commit_sink(view, sink)
+        except EpochError as error:
+            raise _in_doubt(error, view, [sink]) from error.__cause__
         return self.checkpoint(self.ledger.view(view.number))
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
@@ -229,12 +233,17 @@ class Coordinator(Actor):
     def _roll_forward(self, view: EpochView, run: Run) -> None:
         opened = view.opened
         self.ledger.put_run(opened.run, view.number)
+        failed: dict[str, EpochError] = {}
         for sink in sorted(view.epoch.unacknowledged):
             try:
                 self._commit_sink(view, sink)
-            except EpochError:
-                log.error("epoch %s is in doubt (GLOBAL_COMMIT decided): waiting for sink %s", view.number, sink)
+            except Fenced:
                 raise
+            except EpochError as error:  # one that is down keeps no other from showing the epoch
+                log.error("epoch %s is in doubt: sink %s. %s", view.number, sink, error)
+                failed[sink] = error
+        if failed:
+            raise _in_doubt(next(iter(failed.values())), view, failed)
         self._after_complete(self._put_complete(self.ledger.view(view.number), run, {}))
 
     # -- complete ---------------------------------------------------------------------------------------------
@@ -381,6 +390,13 @@ class Coordinator(Actor):
             remedy="mend the cause, then clear this run's failed tasks (same offsets again) or let the next run do it.",
             **where(view.opened.txn),
         )
+
+
+def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> EpochError:
+    """The error of a commit, which names first what is being waited for."""
+    if not isinstance(error, Fenced):
+        error.what = f"Epoch {view.number} is in doubt: sink {', '.join(sinks)}. {error.what}"
+    return error
 
 
 def _rows_out(view: EpochView) -> JsonDict:

@@ -5,8 +5,8 @@ Where they differ, the ledger wins for every epoch that is open; the next epoch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_epochs.names import validated_name
@@ -41,6 +41,7 @@ class Pipeline:
     """One source, one transform, one or more sinks; ``dag_id`` is the owning DAG's.
 
     ``measure_input``: whether Spark counts the records that it reads, and finds their newest timestamp.
+    ``backfill``: for a sink that shows no epoch yet, the epoch from whose input on it takes rows.
     """
 
     name: str
@@ -50,10 +51,12 @@ class Pipeline:
     transform: Transform
     keep_epochs: int = 1000
     measure_input: bool = False
+    backfill: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         validated_name("pipeline", self.name)
         require_distinct(self.sinks)
+        require_backfill(self.backfill, self.sinks)
 
 
 def require_distinct(sinks: Sequence[Sink]) -> None:
@@ -71,6 +74,15 @@ def require_distinct(sinks: Sequence[Sink]) -> None:
                 f"the sinks {taken[destination]!r} and {sink.name!r} are both on {destination}: one sink each"
             )
         taken[destination] = sink.name
+
+
+def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None:
+    """Raise ValueError unless ``backfill`` names epochs for sinks of the pipeline."""
+    if unknown := sorted(backfill.keys() - {sink.name for sink in sinks}):
+        raise ValueError(f"backfill names {', '.join(unknown)}: there is no such sink")
+    for sink, epoch in backfill.items():
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+            raise ValueError(f"backfill of sink {sink!r} must be the number of an epoch, from 1, not {epoch!r}")
 
 
 def require_one_run_at_a_time(dag_id: str, max_active_runs: int) -> None:

@@ -164,10 +164,14 @@ class StageReport:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkPlan:
-    """A sink as it takes part in one attempt: full specification (no secrets) and its previous transaction."""
+    """A sink as it takes part in one attempt: full specification (no secrets) and its previous transaction.
+
+    ``ranges``: its own input where that begins before the epoch's, with earlier epochs' (a backfill).
+    """
 
     spec: JsonDict
     previous: str | None
+    ranges: Ranges | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +225,10 @@ class OpenRecord:
     @property
     def run(self) -> Run:
         return Run(self.dag_id, self.run_id)
+
+    def ranges_of(self, sink: str) -> Ranges:
+        """What is read for a sink."""
+        return self.sinks[sink].ranges or self.ranges
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from airflow_epochs import markers
 from airflow_epochs.actor import Actor
+from airflow_epochs.backfill import with_backfill
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.model import (
@@ -35,6 +36,7 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
         raise NoNewData(
             "There is no new data.", remedy="nothing; the next run looks again.", pipeline=actor.pipeline.name
         )
+    sinks = with_backfill(actor, sinks, epoch, planned.ranges, planned.state)
     now = actor.now()
     return _put_open(
         actor,
@@ -63,6 +65,7 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
     last = view.opened
     sinks = sink_plans(actor, actor.ledger.complete_record(view.number - 1))
     actor.pipeline.source.check(last.ranges, last.source_state, actor.env)
+    sinks = with_backfill(actor, sinks, view.number, last.ranges, last.source_state)
     actor.ledger.put_run(last.run, view.number)
     again = TransactionId(actor.pipeline.name, view.number, last.txn.attempt + 1, actor.draw_nonce())
     return _put_open(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
-from airflow_epochs.definition import require_distinct, require_one_run_at_a_time
+from airflow_epochs.definition import require_backfill, require_distinct, require_one_run_at_a_time
 from airflow_epochs.names import validated_name
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -53,12 +53,13 @@ class EpochPipeline(TaskGroup):
 
     Args:
         name: The pipeline's name, and the group's.
-        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input: See ``EpochOperator``.
+        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill: See ``EpochOperator``.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        ValueError: A name cannot be used, two sinks have one name or one table, or ``max_active_runs`` is not 1.
+        ValueError: A name cannot be used, two sinks have one name or one table, ``backfill`` names no sink, or
+            ``max_active_runs`` is not 1.
     """
 
     def __init__(
@@ -72,10 +73,12 @@ class EpochPipeline(TaskGroup):
         ledger_conn_id: str = "epochs_default",
         keep_epochs: int = 1000,
         measure_input: bool = False,
+        backfill: Mapping[str, int] | None = None,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
         require_distinct(sinks)
+        require_backfill(backfill or {}, sinks)
         super().__init__(group_id=validated_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)
@@ -89,6 +92,7 @@ class EpochPipeline(TaskGroup):
             "ledger_conn_id": ledger_conn_id,
             "keep_epochs": keep_epochs,
             "measure_input": measure_input,
+            "backfill": backfill,
             **_start_of_continuous(self.dag),
         }
         with self:

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from airflow_epochs.actor import Actor
 from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import tolerated
-from airflow_epochs.model import JsonDict, OpenRecord, StagedClaim, StageReport, TryRecord, Vote, VoteKind
+from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import SinkAttempt
 
 
-def stage_try(actor: Actor, opened: OpenRecord, only: Collection[str] | None = None) -> StageReport:
-    """Fill fresh places, of all sinks or ``only`` of some.
+def stage_attempt(actor: Actor, opened: OpenRecord) -> StageReport:
+    """Fill fresh places of all sinks: one try for the epoch's input, and one for that of each backfill.
+
+    Raises what ``stage_try`` raises.
+    """
+    reports = [stage_try(actor, opened, sinks) for sinks in _by_input(opened)]
+    return StageReport(
+        txn_id=opened.txn_id,
+        nonce=reports[0].nonce,
+        claims={name: claim for report in reports for name, claim in report.claims.items()},
+        metrics=reports[0].metrics,
+        warnings=tuple(warning for report in reports for warning in report.warnings),
+    )
+
+
+def _by_input(opened: OpenRecord) -> list[list[str]]:
+    """The sinks that read the epoch's own ranges, then those that read others, alike ones together."""
+    found: dict[str, list[str]] = {}
+    for sink in sorted(opened.sinks, key=lambda name: opened.sinks[name].ranges is not None):
+        found.setdefault(repr(opened.ranges_of(sink)), []).append(sink)
+    return list(found.values())
+
+
+def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageReport:
+    """Fill fresh places of some sinks, all of which read the same ranges.
 
     Raises:
         NotApplied: Spark failed. What it wrote is on record and will be swept.
         Corrupt: Some of the input is gone.
     """
+    ranges = opened.ranges_of(only[0])
     # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
-    actor.pipeline.source.check(opened.ranges, opened.source_state, actor.env)
+    actor.pipeline.source.check(ranges, opened.source_state, actor.env)
     nonce, session = actor.draw_nonce(), actor.env.spark.new_session()
-    sinks = {
-        name: (from_spec(plan.spec), SinkAttempt.of(opened, name))
-        for name, plan in opened.sinks.items()
-        if only is None or name in only
-    }
+    sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
     actor.ledger.put_try(  # before anything is written there: what is on record is cleared away
         TryRecord(
             txn_id=opened.txn_id,
@@ -38,7 +58,7 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Collection[str] | None = N
     )
     plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
     actor.env.reached("stage.start")
-    report = actor.env.spark.run(_stage_job(actor, opened, plans), session)
+    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans), session)
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
@@ -49,8 +69,8 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Collection[str] | None = N
     )
 
 
-def _stage_job(actor: Actor, opened: OpenRecord, plans: dict[str, JsonDict]) -> SparkJob:
-    read = actor.pipeline.source.spark_read(opened.ranges, actor.env)
+def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict]) -> SparkJob:
+    read = actor.pipeline.source.spark_read(ranges, actor.env)
     transform = actor.pipeline.transform
     return SparkJob(
         kind="stage",

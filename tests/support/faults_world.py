@@ -69,6 +69,9 @@ class DiskWorld:
     sink_options: Mapping[str, object] = field(default_factory=dict)
     clock_skew_s: float = 0.0
     keep_epochs: int = 1000
+    backfill: Mapping[str, int] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Where a sink's table has another name than the sink."""
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
@@ -93,7 +96,7 @@ class DiskWorld:
         return Ledger(LocalStore(self.ledger_root), self.name)
 
     def table(self, sink: str) -> Path:
-        return self.folder / sink
+        return self.folder / self.tables.get(sink, sink)
 
     def coordinator(
         self, at: Mapping[str, Action] | None = None, store: Store | None = None, spark: SparkRunner | None = None
@@ -107,6 +110,7 @@ class DiskWorld:
                 sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),  # type: ignore[arg-type]
                 transform=Transform(path="disk.py", function="keep_all"),
                 keep_epochs=self.keep_epochs,
+                backfill=self.backfill,
             ),
             ledger=Ledger(store or LocalStore(self.ledger_root), self.name),
             env=DiskEnvironment(at, spark),

@@ -16,7 +16,9 @@ from airflow_epochs.operators.epoch import OpenEpochOperator
 from airflow_epochs.sinks.base import Sink
 
 
-def define(sinks: Sequence[Sink], *, name: str = "orders", max_active_runs: int = 1) -> None:
+def define(
+    sinks: Sequence[Sink], *, name: str = "orders", max_active_runs: int = 1, backfill: dict[str, int] | None = None
+) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
             name,
@@ -24,6 +26,7 @@ def define(sinks: Sequence[Sink], *, name: str = "orders", max_active_runs: int 
             transform="orders.py:orders",
             sinks=sinks,
             spark=SparkConnect(),
+            backfill=backfill,
         )
 
 
@@ -57,6 +60,12 @@ def test_tables_that_are_templates_are_compared_once_they_are_rendered() -> None
         sink.table = "/lake/x"
     with pytest.raises(ValueError, match="are both on /lake/x"):
         require_distinct(sinks)
+
+
+def test_a_backfill_of_a_sink_that_is_not_there_is_refused() -> None:
+    define([ONE], backfill={"one": 12})
+    with pytest.raises(ValueError, match="backfill names two: there is no such sink"):
+        define([ONE], backfill={"two": 12})
 
 
 @pytest.mark.parametrize("runs", [2, 16])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -48,6 +48,9 @@ class EpochOperator(BaseOperator):
             ids are kept for ever.
         measure_input: Whether the checkpoint record's metrics get ``rows_in`` and ``max_timestamp`` (of the records
             read, UTC). Spark counts as it reads, which takes about 3 % longer.
+        backfill: For a sink that the pipeline has not had before, the number of the epoch with whose input it begins,
+            e.g. ``{"gold": 12}``. Its first epoch then takes the input of the epochs from there on too, in one batch.
+            Without effect once the sink shows an epoch.
         checkpoint: The XCom of the step before, or a list of them (``previous.output``). Carries measurements
             and, into ``vote``, what was staged; the ledger wins wherever they disagree.
     """
@@ -68,6 +71,7 @@ class EpochOperator(BaseOperator):
         ledger_conn_id: str = EpochsHook.default_conn_name,
         keep_epochs: int = 1000,
         measure_input: bool = False,
+        backfill: Mapping[str, int] | None = None,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -83,6 +87,7 @@ class EpochOperator(BaseOperator):
         self.ledger_conn_id = ledger_conn_id
         self.keep_epochs = keep_epochs
         self.measure_input = measure_input
+        self.backfill = dict(backfill or {})
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -129,6 +134,7 @@ class EpochOperator(BaseOperator):
                 transform=transform,
                 keep_epochs=self.keep_epochs,
                 measure_input=self.measure_input,
+                backfill=self.backfill,
             )
         except ValueError as error:
             raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error

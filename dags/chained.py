@@ -1,0 +1,46 @@
+"""Two pipelines, chained through a topic: an order is counted exactly once at the far end of both.
+
+The first enriches orders into the topic ``orders-enriched``, which must exist. The second runs whenever an epoch of the
+first is complete, reads what is new there, and adds it to a running total per customer. Environment variables: ``LAKE``,
+the folder or URL of the table and of what is staged.
+"""
+
+from __future__ import annotations
+
+import os
+
+from airflow.sdk import DAG
+
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, SparkConnect
+
+LAKE = os.environ.get("LAKE", "/lake")
+SPARK = SparkConnect("spark_connect_default")
+
+with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=False):
+    enriched = EpochPipeline(
+        "chained_enrich",
+        source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest"),
+        transform="spark_apps/chained.py:enrich",
+        sinks=[KafkaSink("enriched", "orders-enriched", conn_id="kafka_default", staging=f"{LAKE}/staging")],
+        spark=SPARK,
+        ledger_conn_id="epochs_default",
+    )
+
+with DAG("chained_totals", schedule=[enriched.assets["enriched"]], max_active_runs=1, catchup=False):
+    EpochPipeline(
+        "chained_totals",
+        source=KafkaSource(topics=["orders-enriched"], conn_id="kafka_default", starting="earliest"),
+        transform="spark_apps/chained.py:totals",
+        sinks=[
+            DeltaSink(
+                "totals",
+                f"{LAKE}/gold/customer_totals",
+                mode="merge",
+                keys=["customer"],
+                merge="WHEN MATCHED THEN UPDATE SET t.orders = t.orders + s.orders, t.amount = t.amount + s.amount "
+                "WHEN NOT MATCHED THEN INSERT *",
+            )
+        ],
+        spark=SPARK,
+        ledger_conn_id="epochs_default",
+    )

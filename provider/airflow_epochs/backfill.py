@@ -1,0 +1,76 @@
+"""A sink that is new to its pipeline may take the input of earlier epochs too, together with its first epoch.
+
+Nothing in the protocol knows of it: the sink's own ranges stand in the open record, begin where that earlier epoch
+began, and end where the epoch ends. So its rows are staged, voted on and committed like those of every other sink.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from airflow_epochs.actor import Actor
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
+
+log = logging.getLogger(__name__)
+
+
+def with_backfill(
+    actor: Actor, plans: dict[str, SinkPlan], epoch: int, ranges: Ranges, state: JsonDict
+) -> dict[str, SinkPlan]:
+    """``plans`` for an attempt of ``epoch``, where sinks that show no epoch yet begin as the pipeline wants it.
+
+    Raises:
+        Refused: The epoch to begin with does not exist yet.
+        Corrupt: Some of the earlier input cannot be read any more; names the exact range. Nothing was opened.
+    """
+    return {
+        name: _backfilled(actor, name, plan, epoch, ranges, state) if plan.previous is None else plan
+        for name, plan in plans.items()
+    }
+
+
+def _backfilled(actor: Actor, sink: str, plan: SinkPlan, epoch: int, ranges: Ranges, state: JsonDict) -> SinkPlan:
+    first = actor.pipeline.backfill.get(sink, epoch)
+    if first > epoch:
+        raise Refused(
+            f"Sink {sink!r} is to begin with epoch {first}; this is epoch {epoch}.",
+            remedy=f"let backfill name an epoch up to {epoch}, or leave the sink out: then it begins with this one.",
+            pipeline=actor.pipeline.name,
+            epoch=epoch,
+            sink=sink,
+        )
+    if first == epoch:
+        return plan
+    wide = widened(ranges, _earlier(actor, first, epoch))
+    actor.pipeline.source.check(wide, state, actor.env)
+    log.info("sink %s begins with epoch %s: %s offsets to read", sink, first, records_upper_bound(wide))
+    return replace(plan, ranges=wide)
+
+
+def _earlier(actor: Actor, first: int, epoch: int) -> Iterable[Ranges]:
+    for number in range(first, epoch):
+        if record := actor.ledger.complete_record(number):  # always: it is never deleted
+            yield record.ranges
+
+
+def widened(ranges: Ranges, earlier: Iterable[Ranges]) -> Ranges:
+    """``ranges``, each begun where the first of ``earlier``, oldest first, that knows its partition began.
+
+    Epochs follow one another without a gap, so this is what those epochs and this one read together. No more of
+    ``earlier`` is looked at than it takes.
+    """
+    missing = {(topic, r.partition) for topic in ranges for r in ranges[topic]}
+    starts: dict[tuple[str, int], int] = {}
+    for before in earlier:
+        found = {(topic, r.partition): r.start for topic in before for r in before[topic]}
+        starts |= {key: found[key] for key in missing & found.keys()}
+        missing -= found.keys()
+        if not missing:
+            break
+    return {
+        topic: tuple(r._replace(start=starts.get((topic, r.partition), r.start)) for r in ranges[topic])
+        for topic in ranges
+    }

@@ -1,0 +1,18 @@
+"""Changes of customers from Kafka: ``{"op": "I" | "U" | "D", "id": …, "name": …, "city": …, "version": …}``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHANGE = "op string, id long, name string, city string, version long"
+
+
+def changes(batch: DataFrame, epoch: object) -> DataFrame:
+    """The same rows for every sink."""
+    change = F.from_json(F.col("value").cast("string"), CHANGE)
+    return batch.select(F.explode(F.array(change)).alias("c")).where("c.id is not null").select("c.*")

@@ -1,0 +1,284 @@
+"""One epoch in a Delta table, a Kafka topic, a PostgreSQL table and an SQLite table: all show it, or none does."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from airflow_epochs import DeltaSink, KafkaSink, SqlSink
+from airflow_epochs.cli import _row
+from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.environment import Connection
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import Run
+from airflow_epochs.sinks.base import Sink
+from airflow_epochs.store import LocalStore
+from airflow_epochs.testing import Crash
+from faults_disk import PARTITIONS, FileSource
+from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
+from kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
+from sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
+from stack.broker import Broker
+from stack.postgres import Postgres
+from waiting import wait_until
+
+pytestmark = pytest.mark.jvm
+
+NAMES = ("lake", "topic", "database", "file")
+READERS = (seen_by_confluent, seen_by_kafka_python)
+TABLE = 'CREATE TABLE orders (source text, partition bigint, "offset" bigint, payload text)'
+Payloads = list[str]
+
+
+class Environment(DiskEnvironment):
+    """With connections. Those that are ``down`` lead to a port where nobody listens."""
+
+    def __init__(self, world: World, at: Mapping[str, Action]) -> None:
+        super().__init__(at)
+        self.world = world
+
+    def connection(self, conn_id: str) -> Connection:
+        return {**self.world.connections, **self.world.down}[conn_id]
+
+
+@dataclass(frozen=True)
+class World:
+    """What outlives a process: input, ledger, sinks. ``names``: the sinks that the DAG has today."""
+
+    folder: Path
+    broker: Broker
+    topic: str
+    database: PostgresDb
+    file: SqliteDb
+    names: tuple[str, ...] = NAMES
+    changed: str | None = None
+    """The sink that is described otherwise today than it was."""
+    down: Mapping[str, Connection] = field(default_factory=dict)
+
+    @property
+    def pipeline(self) -> str:
+        """One broker knows all these worlds, so each has a name of its own."""
+        return self.topic
+
+    @property
+    def source(self) -> FileSource:
+        return FileSource(folder=str(self.folder / "input"))
+
+    @property
+    def connections(self) -> dict[str, Connection]:
+        return {
+            "kafka": Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": self.broker.bootstrap}),
+            "database": replace(self.database.connection(), conn_id="database"),
+            "file": replace(self.file.connection(), conn_id="file"),
+        }
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(LocalStore(self.folder / "ledger"), self.pipeline)
+
+    def sink(self, name: str) -> Sink:
+        staging = str(self.folder / ("staging" if name != self.changed else "other staging"))
+        match name:
+            case "lake":
+                return DeltaSink(name, str(self.folder / "lake"), compact_every=50 if name != self.changed else 7)
+            case "topic":
+                return KafkaSink(name, self.topic, staging=staging, conn_id="kafka")
+            case "database":
+                return SqlSink(name, name, self.database.table(), staging=staging)
+        return SqlSink(name, name, self.file.table(), staging=staging)
+
+    def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
+        return Coordinator(
+            pipeline=Pipeline(
+                name=self.pipeline,
+                dag_id="dag",
+                source=self.source,
+                sinks=tuple(self.sink(name) for name in self.names),
+                transform=Transform(path="disk.py", function="keep_all"),
+            ),
+            ledger=self.ledger,
+            env=Environment(self, at or {}),
+        )
+
+    def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
+        return airflow_run(self.coordinator(at), Run("dag", f"run {number}"))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def shown(self) -> dict[str, Payloads]:
+        """What a reader of each sink sees, in an order of its own."""
+        read: dict[str, Callable[[], Payloads]] = {
+            "lake": lambda: [text for _, _, text in rows_in(self.folder / "lake", self.source.name)],
+            "topic": self._in_the_topic,
+            "database": lambda: _payloads(self.database),
+            "file": lambda: _payloads(self.file),
+        }
+        return {name: sorted(read[name]()) for name in NAMES}
+
+    def _in_the_topic(self) -> Payloads:
+        seen = [seen_by_confluent(self.broker.bootstrap, self.topic, partition) for partition in PARTITIONS]
+        texts = [text for each in seen for text in values(each) if text]
+        return [json.loads(text)["payload"] for text in texts]
+
+    def all_rows(self) -> Payloads:
+        return sorted(text for _, _, text in self.source.all_rows())
+
+    def require_all_shown(self, names: Iterable[str] = NAMES) -> None:
+        """Each of the sinks shows every record once, and nothing staged is left."""
+        shown = self.shown()
+        assert {name: shown[name] for name in names} == dict.fromkeys(names, self.all_rows())
+        assert not [path for path in self.folder.glob("*staging/**/*") if path.is_file()]
+
+
+def _payloads(db: Db) -> Payloads:
+    return [text for (text,) in db.run("SELECT payload FROM orders")]
+
+
+def new_world(folder: Path, broker: Broker, postgres: Postgres) -> World:
+    """One complete epoch of four records in every sink, and input for the next one."""
+    folder.mkdir(exist_ok=True)
+    admin, topic = AdminClient({"bootstrap.servers": broker.bootstrap}), f"orders-{uuid.uuid4().hex}"
+    admin.create_topics([NewTopic(topic, len(PARTITIONS), 1)])[topic].result()
+    wait_until(lambda: topic in admin.list_topics(timeout=5).topics)
+    world = World(folder, broker, topic, new_postgres(postgres), new_sqlite(folder))
+    for db in (world.database, world.file):
+        db.run(TABLE)
+    world.source.produce(4)
+    assert world.run(1) is None
+    world.source.produce(5)
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path, broker: Broker, postgres: Postgres) -> World:
+    return new_world(tmp_path, broker, postgres)
+
+
+def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: World) -> None:
+    for _ in range(2):
+        assert world.run(2) is None
+        world.require_all_shown()
+    for partition in PARTITIONS:
+        by_one, by_other = (see(world.broker.bootstrap, world.topic, partition) for see in READERS)
+        assert by_one == by_other
+
+
+def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(
+    tmp_path: Path, broker: Broker, postgres: Postgres
+) -> None:
+    coordinator = new_world(tmp_path / "clean", broker, postgres).coordinator()
+    assert airflow_run(coordinator, Run("dag", "run 2")) is None
+    phases = list(dict.fromkeys(coordinator.env.phases))  # type: ignore[attr-defined]
+    assert {"delta.commit.after", "kafka.commit.after", "sql.commit.after", "complete.put"} < set(phases)
+    for phase in phases:
+        world = new_world(tmp_path / phase, broker, postgres)
+        with pytest.raises(Crash):
+            world.run(2, {phase: crash})
+        world.source.produce(2)
+        assert world.run(3) is None, phase
+        world.source.produce(2)  # what is left of an epoch is swept with the next one
+        assert world.run(4) is None, phase
+        world.require_all_shown()
+
+
+def lose_staged_rows(world: World) -> Callable[[], None]:
+    def lose() -> None:
+        for path in (world.folder / "lake" / "epochs").glob("*/2-*/**/*.parquet"):
+            path.unlink()
+
+    return lose
+
+
+def limit_messages(world: World, size: int = 10) -> None:
+    """Let the brokers refuse messages of more than ``size`` bytes."""
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, world.topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def rename(db: Db, name: str, to: str) -> None:
+    db.run(f"ALTER TABLE {name} RENAME TO {to}")
+
+
+@pytest.mark.parametrize("against", NAMES)
+def test_a_vote_against_the_epoch_by_any_sink_keeps_it_out_of_all(world: World, against: str) -> None:
+    before = world.shown()
+    break_it: dict[str, Callable[[], None]] = {
+        "lake": lose_staged_rows(world),
+        "topic": lambda: limit_messages(world),
+        "database": lambda: rename(world.database, "orders", "gone"),
+        "file": lambda: rename(world.file, "orders", "gone"),
+    }
+    error = world.run(2, {"stage.done": break_it[against]})
+    assert f"GLOBAL_ABORT: {against}: " in str(error)
+    mend_it: dict[str, Callable[[], None]] = {
+        "topic": lambda: limit_messages(world, 1_000_000),
+        "database": lambda: rename(world.database, "gone", "orders"),
+        "file": lambda: rename(world.file, "gone", "orders"),
+    }
+    mend_it.get(against, lambda: None)()
+    assert world.shown() == before
+    assert world.run(3) is None
+    world.require_all_shown()
+
+
+def dead(world: World, sink: str) -> World:
+    """The same world, in which a sink's server or disk does not answer."""
+    if sink == "lake":
+        (world.folder / "lake").rename(world.folder / "lake.unmounted")
+        return world
+    if sink == "file":
+        return replace(world, down={"file": Connection(conn_id="file", conn_type="sqlite", host="/dev/null/db")})
+    conn_id = {"topic": "kafka"}.get(sink, sink)
+    extra = {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 2_000}
+    down = {
+        "kafka": Connection(conn_id="kafka", conn_type="kafka", extra=extra),
+        "database": replace(world.database.connection(port=9), conn_id="database"),
+    }
+    return replace(world, down={conn_id: down[conn_id]})
+
+
+def alive(world: World, sink: str) -> World:
+    if sink == "lake":
+        (world.folder / "lake.unmounted").rename(world.folder / "lake")
+    return replace(world, down={})
+
+
+TODAY: dict[str, Callable[[World, str], World]] = {
+    "as it was": lambda world, sink: world,
+    "without the sink": lambda world, sink: replace(world, names=tuple(name for name in NAMES if name != sink)),
+    "with the sink changed": lambda world, sink: replace(world, changed=sink),
+}
+
+
+@pytest.mark.parametrize("dag", TODAY)
+@pytest.mark.parametrize("failing", NAMES)
+def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_its_rows(
+    world: World, failing: str, dag: str
+) -> None:
+    with pytest.raises(Crash):
+        world.run(2, {"decision.landed": crash})
+    promised = world.all_rows()
+    world.source.produce(3)
+    world = TODAY[dag](dead(world, failing), failing)
+    for number in (3, 4):  # the runs of that hour
+        assert f"Epoch 2 is in doubt: sink {failing}. " in str(world.run(number))
+    assert world.ledger.open_record(3, 1) is None
+    assert _row(world.ledger.view(2))["waits for"] == failing
+    others = {*NAMES} - {failing}
+    world = alive(world, failing)
+    shown = world.shown()
+    assert {name for name in NAMES if shown[name] == promised} == others
+    assert world.run(5) is None
+    complete = world.ledger.complete_record(2)
+    assert complete
+    assert complete.receipts.keys() == {*NAMES}
+    world.require_all_shown(world.names)
+    assert world.shown()[failing] == (world.all_rows() if failing in world.names else promised)
