@@ -56,6 +56,7 @@ CHAPTERS = {
         "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
+    "Delta: upkeep, after an epoch is complete": ["sinks/delta_compaction.py"],
     "Reading at one epoch": ["read.py"],
     "At the command line": ["cli.py"],
 }
