@@ -62,6 +62,35 @@ def test_odd_partition_values_survive_both_vacuums_and_compaction_for_every_read
     assert {row.p for row in values} == set(ODD) - {""}
 
 
+TYPED = """
+    SELECT id, CAST(id AS TINYINT) AS tiny, CAST('-12345678901234567890.123456' AS DECIMAL(38, 6)) AS exact,
+           CAST('NaN' AS FLOAT) AS f, CAST(NULL AS DOUBLE) AS d, TIMESTAMP'0002-01-01 00:00:00.000001' AS early,
+           TIMESTAMP_NTZ'9999-12-31 23:59:59.999999' AS late, DATE'0001-01-01' AS day, X'00FF' AS raw,
+           NAMED_STRUCT('a', id, 'b', ARRAY('x', NULL)) AS nested, MAP('k', CAST(1.5 AS DECIMAL(5, 2))) AS pairs,
+           DATE'2024-02-29' AS p
+    FROM RANGE(10)
+"""
+
+
+@pytest.mark.parametrize("timestamps", ["INT96", "TIMESTAMP_MICROS"])
+def test_rows_written_by_spark_are_the_same_for_spark_after_compaction(
+    session: Any, world: World, table: str, timestamps: str
+) -> None:
+    def seen() -> list[str]:
+        return sorted(map(repr, session.read.format("delta").load(f"file://{table}").collect()))
+
+    session.conf.set("spark.sql.parquet.outputTimestampType", timestamps)
+    for _ in range(4):
+        session.sql(TYPED).write.format("delta").partitionBy("p").mode("append").save(f"file://{table}")
+    session.conf.unset("spark.sql.parquet.outputTimestampType")
+    before = seen()
+    done = DeltaSink("bronze", table, compact_every=1).maintain("orders", 1, world)
+    assert (done["files_removed"] >= 4, done["files_added"]) == (True, 1)
+    assert seen() == before
+    session.sql(f"OPTIMIZE delta.`file://{table}`").collect()
+    assert seen() == before
+
+
 def test_staged_rows_survive_until_published_when_the_target_is_read_meanwhile(
     session: Any, world: World, table: str
 ) -> None:

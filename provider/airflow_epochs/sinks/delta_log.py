@@ -34,6 +34,18 @@ class StagedFile:
     stats: str
     modified_ms: int
 
+    @classmethod
+    def of(cls, add: JsonDict) -> StagedFile:
+        """From an ``add`` action."""
+        return cls(
+            path=unquote(add["path"]),
+            logged_path=add["path"],
+            size=int(add["size"]),
+            partition_values=dict(add["partitionValues"]),
+            stats=add.get("stats") or "",
+            modified_ms=int(add["modificationTime"]),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:
@@ -137,17 +149,10 @@ class _Replay:
     def _staged_file(self, add: JsonDict) -> StagedFile:
         if add.get("deletionVector"):
             raise _unusable(self.place, "a staged file has a deletion vector")
-        path = unquote(add["path"])
-        if path.startswith("/") or "://" in path or ".." in path.split("/"):
-            raise _unusable(self.place, f"the path {path!r} leads out of it")
-        return StagedFile(
-            path=path,
-            logged_path=add["path"],
-            size=int(add["size"]),
-            partition_values=dict(add["partitionValues"]),
-            stats=add.get("stats") or "",
-            modified_ms=int(add["modificationTime"]),
-        )
+        file = StagedFile.of(add)
+        if file.path.startswith("/") or "://" in file.path or ".." in file.path.split("/"):
+            raise _unusable(self.place, f"the path {file.path!r} leads out of it")
+        return file
 
     def result(self, version: int) -> Staging | None:
         if self.protocol is None or self.metadata is None:

@@ -13,7 +13,7 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks import delta_checks, delta_maintenance, delta_publish, delta_spark
+from airflow_epochs.sinks import delta_checkpoint, delta_checks, delta_compaction, delta_publish, delta_spark
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging
@@ -254,19 +254,17 @@ class DeltaParticipant:
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
         compact = self.sink.compact_every > 0 and epoch % self.sink.compact_every == 0
-        if self.sink.in_catalog or self.sink.commit_by == SPARK:
-            return delta_spark.optimize(self.sink.target, self.env) if compact else {}
-        where = self._where()
-        target = self._target(where)
-        shape = target.opened_shape()
-        if target.problem or (shape and shape.refused_features):
-            return delta_spark.optimize(self.sink.target, self.env) if compact else {}
-        if target.table is None:
-            return {}
-        done = delta_maintenance.compact(target.table, where) if compact else {}
-        if self.sink.checkpoint_every:
-            done |= delta_maintenance.checkpoint_if_due(target.table, where, self.sink.checkpoint_every)
-        return done
+        done: JsonDict = {}
+        if not self.sink.in_catalog and self.sink.commit_by != SPARK:
+            target = self._target(self._where())
+            shape, files = target.opened_shape(), target.where.files
+            if target.problem is None and (target.table is None or shape is None):
+                return {}
+            if target.table and shape and not shape.refused_features:
+                done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
+                if compact and delta_compaction.rewritable(shape):
+                    return done | delta_compaction.compact(target.table, files)
+        return done | (delta_spark.optimize(self.sink.target, self.env) if compact else {})
 
     # -- where ---------------------------------------------------------------------------------------------------
 

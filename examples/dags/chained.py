@@ -1,8 +1,8 @@
 """Two pipelines, chained through a topic: an order is counted exactly once at the far end of both.
 
-The first enriches orders into the topic ``orders-enriched``, which must exist. The second runs whenever an epoch of the
-first is complete, reads what is new there, and adds it to a running total per customer. Environment variables: ``LAKE``,
-the folder or URL of the table and of what is staged.
+The first enriches orders into the topic ``orders-enriched``, which must exist. The second runs whenever an epoch of
+the first is complete, reads what is new there, and adds it to a running total per customer. Environment variables:
+``LAKE``, the folder or URL of the table and of what is staged.
 """
 
 from __future__ import annotations

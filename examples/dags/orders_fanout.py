@@ -1,7 +1,7 @@
 """One topic into a Delta table, a Kafka topic and a PostgreSQL table: all show an epoch, or none does.
 
-Environment variables: ``LAKE``, the folder or URL of the tables and of what is staged. The topic ``orders-valid`` and the
-table ``orders`` of the connection ``orders_db`` must exist::
+Environment variables: ``LAKE``, the folder or URL of the tables and of what is staged. The topic ``orders-valid`` and
+the table ``orders`` of the connection ``orders_db`` must exist::
 
     CREATE TABLE orders (order_id text, customer text, amount numeric(12, 2), currency text, ts timestamptz)
 """

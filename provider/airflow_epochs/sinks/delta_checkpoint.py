@@ -1,0 +1,29 @@
+"""A short log: deltalake writes no checkpoint on its own here, and opening the table gets slower with every epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta_table import newest_checkpoint
+from airflow_epochs.storage import Files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+def write_if_due(table: DeltaTable, files: Files, every: int) -> JsonDict:
+    """Write a checkpoint unless the newest one is younger than ``every`` versions, then remove expired log entries.
+
+    ``every=0`` switches it off.
+    """
+    if not every:
+        return {}
+    table.update_incremental()
+    version = table.version()
+    if version - max(newest_checkpoint(files), 0) < every:
+        return {}
+    table.create_checkpoint()
+    if table.metadata().configuration.get("delta.enableExpiredLogCleanup", "true").lower() == "true":
+        table.cleanup_metadata()
+    return {"checkpoint": version}

@@ -1,0 +1,348 @@
+"""Compaction of Delta tables: whoever else writes meanwhile, every row stays, once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from decimal import Decimal
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.exceptions import DeltaError
+from deltalake.schema import PrimitiveType
+
+from airflow_epochs.errors import OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks import delta_compaction
+from airflow_epochs.storage import LocalFiles, open_files
+from delta_world import ids_in, log_of, rows
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+def compacted(table: Path, handle: DeltaTable | None = None, files: LocalFiles | None = None) -> JsonDict:
+    return delta_compaction.compact(handle or DeltaTable(str(table)), files or open_files(str(table)))
+
+
+def small_files(table: Path) -> Path:
+    for number in range(4):
+        write_deltalake(str(table), rows(number), mode="append")
+    return table
+
+
+def test_a_compaction_that_was_begun_before_another_ended_doubles_no_row(table: Path) -> None:
+    small_files(table)
+    late = DeltaTable(str(table))
+    assert compacted(table)["files_removed"] == 4
+    assert compacted(table, late) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
+    assert ids_in(table) == [0, 1, 2, 3]
+
+
+def test_processes_that_compact_at_once_double_no_row(table: Path) -> None:
+    small_files(table)
+    context = multiprocessing.get_context("forkserver")
+    start = context.Barrier(4)
+    racers = [context.Process(target=_race, args=(table, start)) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(60)
+    assert [racer.exitcode for racer in racers] == [0] * 4
+    assert ids_in(table) == list(range(4)) + list(range(100, 112))
+
+
+def _race(table: Path, start: Barrier) -> None:
+    for number in range(3):
+        handle = DeltaTable(str(table))
+        start.wait(30)
+        compacted(table, handle)
+        if start.wait(30) == 0:
+            for more in range(4):
+                write_deltalake(str(table), rows(100 + 4 * number + more), mode="append")
+        start.wait(30)
+
+
+class Interrupted(LocalFiles):
+    """A table's files. ``meanwhile`` happens just before the first log entry is written."""
+
+    def __init__(self, table: Path, meanwhile: Callable[[], Any]) -> None:
+        super().__init__(table)
+        self.meanwhile: Callable[[], Any] | None = meanwhile
+
+    def write_new(self, path: str, value: bytes) -> bool:
+        meanwhile, self.meanwhile = self.meanwhile, (self.meanwhile if "_delta_log" not in path else None)
+        if meanwhile and "_delta_log" in path:
+            meanwhile()
+        return super().write_new(path, value)
+
+
+def data_files(table: Path) -> set[str]:
+    return {path.name for path in table.glob("*.parquet")}
+
+
+def referenced(table: Path) -> set[str]:
+    return {action["add"]["path"] for entry in log_of(table) for action in entry if "add" in action}
+
+
+def test_an_append_meanwhile_stays_beside_what_is_compacted(table: Path) -> None:
+    small_files(table)
+    files = Interrupted(table, lambda: write_deltalake(str(table), rows(4), mode="append"))
+    assert compacted(table, files=files)["files_removed"] == 4
+    assert ids_in(table) == [0, 1, 2, 3, 4]
+    assert len(DeltaTable(str(table)).file_uris()) == 2
+    assert DeltaTable(str(table)).version() == 5
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "left"),
+    [
+        (lambda table: table.optimize.compact(), [0, 1, 2, 3]),
+        (lambda table: delta_compaction.compact(table, open_files(table.table_uri)), [0, 1, 2, 3]),
+        (lambda table: table.delete("id = 2"), [0, 1, 3]),
+        (lambda table: table.update(updates={"id": "10"}, predicate="id = 2"), [0, 1, 3, 10]),
+        (lambda table: write_deltalake(table, rows(7), mode="overwrite"), [7]),
+        (lambda table: table.alter.add_columns(Field("more", PrimitiveType("string"))), [0, 1, 2, 3]),
+        (lambda table: table.alter.set_table_properties({"delta.appendOnly": "true"}), [0, 1, 2, 3]),
+    ],
+    ids=["their compaction", "ours", "delete", "update", "overwrite", "new column", "new property"],
+)
+def test_whoever_changes_the_files_or_the_table_meanwhile_wins(
+    table: Path, meanwhile: Callable[[DeltaTable], Any], left: list[int]
+) -> None:
+    small_files(table)
+    files = Interrupted(table, lambda: meanwhile(DeltaTable(str(table))))
+    assert compacted(table, files=files) == {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}
+    assert ids_in(table) == left
+    assert DeltaTable(str(table)).version() == 4
+    assert data_files(table) == referenced(table)  # what was written in vain is deleted
+
+
+def test_where_others_are_always_faster_it_gives_up(table: Path) -> None:
+    class Busy(LocalFiles):
+        def write_new(self, path: str, value: bytes) -> bool:
+            if "_delta_log" in path:
+                write_deltalake(str(table), rows(9), mode="append")
+            return super().write_new(path, value)
+
+    small_files(table)
+    assert compacted(table, files=Busy(table))["files_removed"] == 0
+    assert ids_in(table) == [0, 1, 2, 3, *[9] * delta_compaction.ROUNDS_MAX]
+
+
+class Lossy(LocalFiles):
+    """The answer to the log entry is lost, and the entry too unless ``arrives``."""
+
+    arrives = True
+
+    def write_new(self, path: str, value: bytes) -> bool:
+        if "_delta_log" not in path:
+            return super().write_new(path, value)
+        if self.arrives:
+            super().write_new(path, value)
+        raise OutcomeUnknown("The answer was lost.", remedy="Look.")
+
+
+def test_a_swap_whose_acknowledgement_is_lost_has_landed(table: Path) -> None:
+    small_files(table)
+    assert compacted(table, files=Lossy(table))["files_removed"] == 4
+    assert (ids_in(table), DeltaTable(str(table)).version()) == ([0, 1, 2, 3], 4)
+
+
+def test_a_swap_that_may_still_land_keeps_the_files_it_names(table: Path) -> None:
+    small_files(table)
+    files = Lossy(table)
+    files.arrives = False
+    with pytest.raises(OutcomeUnknown):
+        compacted(table, files=files)
+    assert ids_in(table) == [0, 1, 2, 3]
+    assert len(data_files(table) - referenced(table)) == 1
+
+
+def test_files_that_were_removed_are_not_taken_again(table: Path) -> None:
+    small_files(table)
+    DeltaTable(str(table)).delete("id = 2")
+    for number in (5, 6, 7):
+        write_deltalake(str(table), rows(number), mode="append")
+    assert compacted(table)["files_removed"] == 6
+    assert ids_in(table) == [0, 1, 3, 5, 6, 7]
+    table_handle = DeltaTable(str(table))
+    table_handle.restore(1)
+    assert ids_in(table) == [0, 1]
+
+
+def test_a_file_that_was_removed_and_came_back_is_taken_once(table: Path) -> None:
+    small_files(table)
+    DeltaTable(str(table)).delete()
+    DeltaTable(str(table)).restore(3)
+    assert compacted(table)["files_removed"] == 4
+    assert ids_in(table) == [0, 1, 2, 3]
+
+
+def test_a_file_with_a_deletion_vector_is_left_alone(table: Path) -> None:
+    small_files(table)
+    entry = table / "_delta_log" / f"{3:020}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["deletionVector"] = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1}
+    live = delta_compaction.live_files(open_files(str(table)), 3)
+    assert len(live) == 4
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    assert compacted_groups(table) == []
+
+
+def compacted_groups(table: Path) -> list[list[JsonDict]]:
+    return list(delta_compaction._crowded(delta_compaction.live_files(open_files(str(table)), 3)))
+
+
+def test_what_lies_before_a_log_that_was_cleaned_up_is_left_alone(table: Path) -> None:
+    small_files(table)
+    DeltaTable(str(table)).create_checkpoint()
+    for number in (4, 5, 6, 7):
+        write_deltalake(str(table), rows(number), mode="append")
+    for version in range(4):
+        os.unlink(table / "_delta_log" / f"{version:020}.json")
+    assert compacted(table)["files_removed"] == 4
+    assert ids_in(table) == list(range(8))
+
+
+def test_a_swap_never_lands_before_the_newest_checkpoint_of_a_log_that_was_cleaned_up(table: Path) -> None:
+    def pass_by() -> None:
+        for number in (4, 5):
+            write_deltalake(str(table), rows(number), mode="append")
+        DeltaTable(str(table)).create_checkpoint()
+        for version in range(5):
+            os.unlink(table / "_delta_log" / f"{version:020}.json")
+
+    small_files(table)
+    assert compacted(table, files=Interrupted(table, pass_by))["files_removed"] == 0
+    assert ids_in(table) == [0, 1, 2, 3, 4, 5]
+
+
+def every_type(seed: int) -> pa.Table:
+    instant = dt.datetime(2, 1, 1, 0, 0, 0, 1)
+    nested = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+    columns: dict[str, tuple[list[Any], Any]] = {
+        "id": ([seed, seed + 1], pa.int64()),
+        "byte": ([-1, None], pa.int8()),
+        "short": ([-1, None], pa.int16()),
+        "float": ([float("nan"), -0.0], pa.float32()),
+        "double": ([float("inf"), float("nan")], pa.float64()),
+        "boolean": ([True, None], pa.bool_()),
+        "decimal": ([Decimal("-12345678901234567890.123456"), None], pa.decimal128(38, 6)),
+        "text": (["ü\0 ", ""], pa.string()),
+        "bytes": ([b"\x00\xff", None], pa.binary()),
+        "day": ([dt.date(1, 1, 1), dt.date(9999, 12, 31)], pa.date32()),
+        "instant": ([instant, instant.replace(year=9999)], pa.timestamp("us", "UTC")),
+        "local": ([instant, instant.replace(year=9999)], pa.timestamp("us")),
+        "nested": ([{"a": seed, "b": ["x", None]}, None], nested),
+        "structs": ([[{"a": 1, "b": []}], None], pa.list_(nested)),
+        "map": ([[("k", Decimal("1.5"))], []], pa.map_(pa.string(), pa.decimal128(5, 2))),
+        "p": (["a/b 100%"] * 2, pa.string()),
+    }
+    return pa.table({name: pa.array(values, kind) for name, (values, kind) in columns.items()})
+
+
+def contents(table: Path) -> list[str]:
+    return sorted(map(repr, DeltaTable(str(table)).to_pyarrow_table().to_pylist()))
+
+
+def test_values_of_every_type_are_the_same_after_compaction(table: Path) -> None:
+    for seed in range(0, 8, 2):
+        write_deltalake(str(table), every_type(seed), mode="append", partition_by=["p"])
+    before, before_schema = contents(table), DeltaTable(str(table)).schema().to_json()
+    done = compacted(table)
+    assert (done["files_removed"], done["files_added"]) == (4, 1)
+    assert contents(table) == before
+    assert DeltaTable(str(table)).schema().to_json() == before_schema
+
+
+def test_rows_older_than_a_column_have_none_in_it_after_compaction(table: Path) -> None:
+    small_files(table)
+    write_deltalake(str(table), rows(4, more=["x"]), mode="append", schema_mode="merge")
+    assert compacted(table)["files_removed"] == 5
+    found = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    assert [row["more"] for row in sorted(found, key=lambda row: row["id"])] == [None] * 4 + ["x"]
+
+
+def test_a_lost_file_is_reported_and_nothing_is_swapped(table: Path) -> None:
+    small_files(table)
+    next(table.glob("*.parquet")).unlink()
+    with pytest.raises(DeltaError, match="is in the table's log and not in its place"):
+        compacted(table)
+    assert DeltaTable(str(table)).version() == 3
+
+
+def test_where_the_log_counts_other_rows_than_the_files_have_nothing_is_swapped(table: Path) -> None:
+    small_files(table)
+    entry = table / "_delta_log" / f"{3:020}.json"
+    entry.write_text(entry.read_text().replace('numRecords\\":1', 'numRecords\\":2'))
+    with pytest.raises(Refused, match="came to 4 rows; the table's log counts 5"):
+        compacted(table)
+    assert (DeltaTable(str(table)).version(), data_files(table)) == (3, referenced(table))
+
+
+def test_a_table_whose_files_name_columns_otherwise_is_left_to_spark(table: Path) -> None:
+    from airflow_epochs.sinks.delta_shape import TableShape
+
+    small_files(table)
+    shape = TableShape.of_table(DeltaTable(str(table)))
+    assert delta_compaction.rewritable(shape)
+    shape.properties["delta.columnMapping.mode"] = "name"
+    assert not delta_compaction.rewritable(shape)
+
+
+def test_compaction_does_no_more_than_its_bound_and_takes_the_worst_partition_first(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write_deltalake(str(table), rows(number, p=["few"]), partition_by=["p"], mode="append")
+    for number in range(9):
+        write_deltalake(str(table), rows(number, p=["many"]), partition_by=["p"], mode="append")
+    for number in range(3):
+        write_deltalake(str(table), rows(number, p=["too few"]), partition_by=["p"], mode="append")
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_compaction, "WORK_BYTES_MAX", 9 * 700)
+        done = compacted(table)
+    assert (done["files_removed"], done["files_added"]) == (9, 1)
+    done = compacted(table)
+    assert (done["files_removed"], done["files_added"]) == (5, 1)
+
+
+@pytest.mark.parametrize("value", [None, "a/b", "100%", "ü", "x=y", "it's", "2024-02-29"])
+def test_partitions_are_compacted_whatever_their_value(table: Path, value: str | None) -> None:
+    for number in range(4):
+        write_deltalake(str(table), rows(number, p=[value]).cast(schema()), partition_by=["p"], mode="append")
+    done = compacted(table)
+    assert (done["files_removed"], done["files_added"]) == (4, 1)
+    assert ids_in(table) == [0, 1, 2, 3]
+
+
+def schema() -> pa.Schema:
+    return pa.schema([("id", pa.int64()), ("p", pa.string())])
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp", "int", "boolean", "decimal"])
+def test_partitions_of_other_types_are_compacted(table: Path, kind: str) -> None:
+    value, arrow = {
+        "date": (dt.date(2024, 2, 29), pa.date32()),
+        "timestamp": (dt.datetime(2024, 2, 29, 12, 30, 0, 123456, dt.timezone.utc), pa.timestamp("us", "UTC")),
+        "int": (-5, pa.int32()),
+        "boolean": (True, pa.bool_()),
+        "decimal": (Decimal("1.50"), pa.decimal128(5, 2)),
+    }[kind]
+    for number in range(4):
+        data = pa.table({"id": pa.array([number], pa.int64()), "p": pa.array([value], arrow)})
+        write_deltalake(str(table), data, partition_by=["p"], mode="append")
+    done = compacted(table)
+    assert (done["files_removed"], done["files_added"]) == (4, 1)

@@ -1,0 +1,80 @@
+"""Upkeep of Delta tables: compaction and checkpoints keep rows and marker, and keep commits fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.sinks.delta import DeltaSink
+from delta_world import World, ids_in, rows, run_epoch, transaction
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def feed(sink: DeltaSink, world: World, epochs: int, previous: TransactionId | None = None) -> TransactionId:
+    start = previous.epoch if previous else 0
+    for epoch in range(start + 1, start + epochs + 1):
+        txn = transaction(epoch)
+        run_epoch(sink, txn, previous, rows(epoch, p=[f"ü {epoch % 2}"]), world)
+        sink.maintain("orders", epoch, world)
+        previous = txn
+    assert previous is not None
+    return previous
+
+
+def test_upkeep_keeps_every_row_and_the_marker(table: Path, world: World) -> None:
+    sink = DeltaSink("bronze", str(table), partition_by=["p"], compact_every=5, checkpoint_every=4)
+    last = feed(sink, world, 12)
+    assert ids_in(table) == list(range(1, 13))
+    assert sink.last_committed("orders", world) == Marker.of(last)
+    assert len(DeltaTable(str(table)).file_uris()) < 12
+    assert list((table / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def test_the_marker_survives_when_checkpoints_are_all_that_is_left_of_the_log(table: Path, world: World) -> None:
+    sink = DeltaSink("bronze", str(table), checkpoint_every=1)
+    last = feed(sink, world, 3)
+    for entry in sorted((table / "_delta_log").glob("0*.json"))[:-1]:
+        entry.unlink()
+    assert sink.last_committed("orders", world) == Marker.of(last)
+    feed(sink, world, 1, last)
+    assert ids_in(table) == [1, 2, 3, 4]
+
+
+def test_nothing_is_done_before_it_is_due(table: Path, world: World) -> None:
+    sink = DeltaSink("bronze", str(table), compact_every=100, checkpoint_every=3)
+    assert sink.maintain("orders", 1, world) == {}
+    previous = None
+    done = []
+    for epoch in range(1, 9):
+        txn = transaction(epoch)
+        run_epoch(sink, txn, previous, rows(epoch), world)
+        done.append(sink.maintain("orders", epoch, world))
+        previous = txn
+    assert done == [{}, {}, {}, {"checkpoint": 3}, {}, {}, {"checkpoint": 6}, {}]
+
+
+def test_upkeep_can_be_switched_off(table: Path, world: World) -> None:
+    sink = DeltaSink("bronze", str(table), compact_every=0, checkpoint_every=0)
+    feed(sink, world, 12)
+    assert DeltaTable(str(table)).version() == 11
+    assert not list((table / "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def test_a_damaged_hint_about_the_newest_checkpoint_costs_a_checkpoint_only(table: Path, world: World) -> None:
+    sink = DeltaSink("bronze", str(table), checkpoint_every=2)
+    last = feed(sink, world, 4)
+    (table / "_delta_log" / "_last_checkpoint").write_text("{")
+    feed(sink, world, 3, last)
+    assert ids_in(table) == list(range(1, 8))
