@@ -145,11 +145,16 @@ class SparkOn:
 
 
 def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> StagedClaim:
+    return fill_with_spark(world.spark.session, sink.plan_stage(attempt, uuid.uuid4().hex, world), frame)
+
+
+def fill_with_spark(session: Any, plan: JsonDict, frame: Any) -> StagedClaim:
+    """Do what the stage job does with the plan of one sink."""
     from airflow_epochs.spark import delta_jobs, delta_merge
 
-    plan = json.loads(json.dumps(sink.plan_stage(attempt, uuid.uuid4().hex, world)))
+    plan = json.loads(json.dumps(plan))
     stager = delta_merge.stage_sink if plan["kind"] == "delta_change" else delta_jobs.stage_sink
-    return StagedClaim(**stager(world.spark.session, plan, frame))
+    return StagedClaim(**stager(session, plan, frame))
 
 
 def spark_epoch(

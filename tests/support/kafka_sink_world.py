@@ -10,7 +10,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,6 +21,10 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, TransactionI
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.kafka_rows import HEADER
 from delta_world import World, attempt_of, promised, stage_with_deltalake
+from waiting import wait_until
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 COMMITTED, FAILED = 0, 3
 """Exit codes of ``commit_in_process``."""
@@ -114,7 +118,7 @@ def seen_by_confluent(bootstrap: str, topic: str, partition: int = 0) -> Seen:
     from confluent_kafka import Consumer, TopicPartition
 
     options = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": "read_committed"}
-    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10})
     consumer.assign([TopicPartition(topic, partition, 0)])
     seen: Seen = []
     while (message := consumer.poll(20)) is not None:
@@ -141,6 +145,23 @@ def seen_by_kafka_python(bootstrap: str, topic: str, partition: int = 0) -> Seen
             seen += [(_text(m.key), _text(m.value), _header(m.headers)) for m in batch]
     consumer.close()
     return seen
+
+
+def settled_end(admin: AdminClient, topic: str, partition: int = 0) -> int:
+    """The end of a partition, once no transaction is open there.
+
+    The brokers answer a commit before they have written that it is one, and only then readers see it.
+    """
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    def end(level: IsolationLevel) -> int:
+        at = TopicPartition(topic, partition)
+        question = admin.list_offsets({at: OffsetSpec.latest()}, isolation_level=level, request_timeout=20)
+        return int(question[at].result().offset)
+
+    wait_until(lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED))
+    return end(IsolationLevel.READ_UNCOMMITTED)
 
 
 def values(seen: Seen) -> list[str | None]:

@@ -1,6 +1,6 @@
 """One suite of tests for every sink: what exactly once asks of a sink, whatever it writes to.
 
-Write a class that can do three things with your sink, and inherit the tests::
+Write a class that can do four things with your sink, and inherit the tests::
 
     class TestMySink(SinkConformance):
         @pytest.fixture
@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 import pytest
 
-from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, Fenced, NotApplied, RowsGone
+from airflow_epochs.environment import Connection, Environment, SparkRunner
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
@@ -47,11 +51,31 @@ class Subject(Protocol):
         """The ids that a reader of the destination sees, in any order, as often as he sees them."""
         ...
 
+    def fingerprint(self) -> object:
+        """What no write to the destination leaves equal, be it of the same rows: a version, say, or end offsets."""
+        ...
+
 
 class SinkConformance:
-    """The suite. ``many`` is the number of rows of its largest epoch."""
+    """The suite. What it cannot know of a sink is said here, and may be overridden."""
 
     many = 1_000_000
+    """Rows of the largest epoch."""
+
+    names_moments = True
+    """Whether a commit calls ``env.reached`` before its atomic step: there the suite lets another one overtake it."""
+
+    overtaken_within_s = 60.0
+    """How long it is held up for that. A sink that holds a lock meanwhile needs no more than a moment."""
+
+    def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """What readers see after an epoch of ``ids``, if they saw ``before``: both, unless the sink replaces rows."""
+        return [*before, *ids]
+
+    def after(self, *epochs: Sequence[int]) -> list[int]:
+        """What readers see after these epochs, one after the other, sorted."""
+        nothing: list[int] = []
+        return sorted(reduce(self.shows, epochs, nothing))
 
     @pytest.fixture
     def subject(self) -> Subject:
@@ -67,28 +91,30 @@ class SinkConformance:
 
     def test_a_commit_shows_the_rows_with_their_marker(self, subject: Subject) -> None:
         txn = _epoch(subject, 1, None, [1, 2])
-        assert sorted(subject.visible()) == [1, 2]
+        assert sorted(subject.visible()) == self.after([1, 2])
         assert _marker(subject) == Marker.of(txn)
 
     def test_epochs_follow_one_another(self, subject: Subject) -> None:
-        previous = None
-        for epoch in range(1, 4):
-            previous = _epoch(subject, epoch, previous, [epoch])
-        assert sorted(subject.visible()) == [1, 2, 3]
+        previous, shown = None, []
+        for epoch, ids in enumerate(([1, 2], [2, 3], [12]), 1):
+            previous = _epoch(subject, epoch, previous, ids)
+            shown.append(ids)
+            assert sorted(subject.visible()) == self.after(*shown)
 
     def test_one_row_is_shown(self, subject: Subject) -> None:
         _epoch(subject, 1, None, [7])
-        assert subject.visible() == [7]
+        assert subject.visible() == self.after([7])
 
     def test_many_rows_are_shown(self, subject: Subject) -> None:
         _epoch(subject, 1, None, range(self.many))
-        assert sorted(subject.visible()) == list(range(self.many))
+        assert sorted(subject.visible()) == self.after(range(self.many))
 
     def test_an_epoch_without_rows_moves_the_marker_all_the_same(self, subject: Subject) -> None:
-        empty = _epoch(subject, 1, None, [])
-        assert (subject.visible(), _marker(subject)) == ([], Marker.of(empty))
-        _epoch(subject, 2, empty, [1])
-        assert subject.visible() == [1]
+        previous, shown = None, []
+        for epoch, ids in enumerate(([], [1], []), 1):
+            previous = _epoch(subject, epoch, previous, ids)
+            shown.append(ids)
+            assert (subject.visible(), _marker(subject)) == (self.after(*shown), Marker.of(previous))
 
     def test_another_pipeline_has_a_marker_of_its_own(self, subject: Subject) -> None:
         _epoch(subject, 1, None, [1])
@@ -99,25 +125,28 @@ class SinkConformance:
     def test_a_repeated_commit_changes_nothing_and_returns_the_same_receipt(self, subject: Subject) -> None:
         attempt = _attempt(1)
         staged = _staged(subject, attempt, [1, 2])
-        receipts = [_rebuilt(subject).commit(attempt, staged, subject.env) for _ in range(3)]
-        assert receipts[1:] == receipts[:1] * 2
-        assert (receipts[0].txn_id, receipts[0].sink, receipts[0].rows) == (str(attempt.txn), subject.sink().name, 2)
-        assert sorted(subject.visible()) == [1, 2]
+        receipt = _rebuilt(subject).commit(attempt, staged, subject.env)
+        assert (receipt.txn_id, receipt.sink, receipt.rows) == (str(attempt.txn), subject.sink().name, 2)
+        with _untouched(subject):
+            for _ in range(2):
+                assert _rebuilt(subject).commit(attempt, staged, subject.env) == receipt
+        assert sorted(subject.visible()) == self.after([1, 2])
 
     def test_a_commit_is_repeated_after_its_place_was_cleared_away(self, subject: Subject) -> None:
         attempt = _attempt(1)
         staged = _staged(subject, attempt, [1, 2])
         receipt = subject.sink().commit(attempt, staged, subject.env)
-        for _ in range(2):
-            subject.sink().discard(attempt, staged.place, subject.env, published=True)
-        assert sorted(subject.visible()) == [1, 2]
-        assert subject.sink().commit(attempt, staged, subject.env) == receipt
-        assert sorted(subject.visible()) == [1, 2]
+        with _untouched(subject):
+            for _ in range(2):
+                subject.sink().discard(attempt, staged.place, subject.env, published=True)
+            assert subject.sink().commit(attempt, staged, subject.env) == receipt
+        assert sorted(subject.visible()) == self.after([1, 2])
 
-    def test_a_repeated_vote_says_the_same(self, subject: Subject) -> None:
-        attempt = _attempt(1)
-        claim = _claim(subject, attempt, [1, 2])
-        votes = [subject.sink().vote(attempt, claim, subject.env) for _ in range(2)]
+    def test_a_repeated_vote_says_the_same_and_changes_nothing(self, subject: Subject) -> None:
+        attempt = _attempt(2, _epoch(subject, 1, None, [1]))
+        claim = _claim(subject, attempt, [2, 3])
+        with _untouched(subject):
+            votes = [subject.sink().vote(attempt, claim, subject.env) for _ in range(2)]
         assert votes[0] == votes[1]
         assert votes[0].vote is VoteKind.VOTE_COMMIT
 
@@ -141,34 +170,56 @@ class SinkConformance:
         attempt, other = _attempt(1), _attempt(1)
         staged, others = _staged(subject, attempt, [1]), _staged(subject, other, [2])
         subject.sink().commit(attempt, staged, subject.env)
-        with pytest.raises((Corrupt, Fenced)):
+        with _refused(subject):
             subject.sink().commit(other, others, subject.env)
-        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(attempt.txn))
+        assert (subject.visible(), _marker(subject)) == (self.after([1]), Marker.of(attempt.txn))
 
     def test_an_epoch_after_a_gap_is_refused(self, subject: Subject) -> None:
         first = _epoch(subject, 1, None, [1])
         attempt = _attempt(3, first)
         staged = _staged(subject, attempt, [3])
-        for previous in (_txn(2), None):
+        for previous in (_txn(2), _txn(1), None):
             gap = SinkAttempt(txn=attempt.txn, ledger_id=attempt.ledger_id, previous=previous)
-            with pytest.raises((Corrupt, Fenced)):
+            with _refused(subject):
                 subject.sink().commit(gap, staged, subject.env)
-        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(first))
+        assert (subject.visible(), _marker(subject)) == (self.after([1]), Marker.of(first))
 
     def test_a_sink_that_shows_another_epoch_than_the_ledger_says_does_not_promise(self, subject: Subject) -> None:
         first = _epoch(subject, 1, None, [1])
-        for attempt in (_attempt(2), _attempt(2, _txn(1)), _attempt(3, _txn(2))):
-            assert _vote_against(subject, attempt, _claim(subject, attempt, [2]))
-        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(first))
+        with _untouched(subject):
+            for attempt in (_attempt(2), _attempt(2, _txn(1)), _attempt(3, _txn(2))):
+                assert _vote_against(subject, attempt, _claim(subject, attempt, [2]))
+        assert (subject.visible(), _marker(subject)) == (self.after([1]), Marker.of(first))
 
     def test_a_late_commit_after_its_successors_changes_nothing(self, subject: Subject) -> None:
         zombie = _attempt(1)
-        staged = _staged(subject, zombie, [1])
-        subject.sink().commit(zombie, staged, subject.env)
-        second = _epoch(subject, 2, zombie.txn, [2])
-        with pytest.raises((Corrupt, Fenced)):
+        staged = _staged(subject, zombie, [1, 2])
+        second = self._gone_on(subject, zombie, staged)
+        with _refused(subject):
             subject.sink().commit(zombie, staged, subject.env)
-        assert (sorted(subject.visible()), _marker(subject)) == ([1, 2], Marker.of(second))
+        assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2], [2, 3]), Marker.of(second))
+
+    def test_a_commit_that_is_overtaken_after_it_has_looked_changes_nothing(self, subject: Subject) -> None:
+        """A zombie sleeps before it writes; its successor commits the same epoch, and then the next one."""
+        zombie = _attempt(1)
+        staged = _staged(subject, zombie, [1, 2])
+
+        def successor() -> tuple[TransactionId, object]:
+            return self._gone_on(subject, zombie, staged), _seen(subject)
+
+        with ThreadPoolExecutor(1) as others:
+            held = _HeldUp(subject.env, lambda: others.submit(successor), self.overtaken_within_s)
+            with suppress(EpochError):
+                assert _rebuilt(subject).commit(zombie, staged, held).txn_id == str(zombie.txn)
+            second, seen = (held.by or others.submit(successor)).result()
+        assert _seen(subject) == seen
+        assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2], [2, 3]), Marker.of(second))
+        assert (held.by is not None) == self.names_moments
+
+    def _gone_on(self, subject: Subject, attempt: SinkAttempt, staged: Staged) -> TransactionId:
+        """Show epoch 1 of this attempt, and epoch 2; the latter's transaction."""
+        _rebuilt(subject).commit(attempt, staged, subject.env)
+        return _epoch(subject, 2, attempt.txn, [2, 3])
 
     def test_rows_of_another_transaction_are_not_promised(self, subject: Subject) -> None:
         claim = _claim(subject, _attempt(1), [1])
@@ -184,12 +235,13 @@ class SinkConformance:
     def test_an_aborted_attempt_leaves_nothing_and_the_next_one_is_shown(self, subject: Subject) -> None:
         first = _epoch(subject, 1, None, [1])
         aborted = _attempt(2, first)
-        staged = _staged(subject, aborted, [2, 3])
-        for _ in range(2):
-            subject.sink().discard(aborted, staged.place, subject.env, published=False)
-        assert (subject.visible(), _marker(subject)) == ([1], Marker.of(first))
+        with _untouched(subject):
+            staged = _staged(subject, aborted, [2, 3])
+            for _ in range(2):
+                subject.sink().discard(aborted, staged.place, subject.env, published=False)
+        assert _vote_against(subject, aborted, StagedClaim(place=staged.place))
         _epoch(subject, 2, first, [2, 3], number=2)
-        assert sorted(subject.visible()) == [1, 2, 3]
+        assert sorted(subject.visible()) == self.after([1], [2, 3])
 
     def test_a_place_that_was_never_filled_is_cleared_away_without_complaint(self, subject: Subject) -> None:
         attempt = _attempt(1)
@@ -202,7 +254,7 @@ class SinkConformance:
         lost, kept = (_staged(subject, attempt, [1]) for _ in range(2))
         subject.sink().discard(attempt, lost.place, subject.env, published=False)
         subject.sink().commit(attempt, kept, subject.env)
-        assert subject.visible() == [1]
+        assert subject.visible() == self.after([1])
 
     def test_promised_rows_that_are_gone_are_told_of_and_can_be_staged_again(self, subject: Subject) -> None:
         attempt = _attempt(1)
@@ -212,7 +264,7 @@ class SinkConformance:
             subject.sink().commit(attempt, lost, subject.env)
         again = _staged(subject, attempt, [1, 2])
         subject.sink().commit(attempt, again, subject.env)
-        assert sorted(subject.visible()) == [1, 2]
+        assert sorted(subject.visible()) == self.after([1, 2])
 
     # -- the description ---------------------------------------------------------------------------------------------
 
@@ -273,3 +325,48 @@ def _epoch(
 
 def _marker(subject: Subject) -> Marker | None:
     return subject.sink().last_committed(PIPELINE, subject.env)
+
+
+# -- what the suite looks at -----------------------------------------------------------------------------------------
+
+
+def _seen(subject: Subject) -> tuple[object, list[int], Marker | None]:
+    return subject.fingerprint(), sorted(subject.visible()), _marker(subject)
+
+
+@contextmanager
+def _untouched(subject: Subject) -> Iterator[None]:
+    """Nothing is written meanwhile, not even the same once more."""
+    before = _seen(subject)
+    yield
+    assert _seen(subject) == before
+
+
+@contextmanager
+def _refused(subject: Subject) -> Iterator[None]:
+    """The commit stops with an error that calls for a human, and writes nothing."""
+    with _untouched(subject), pytest.raises((Corrupt, Fenced)) as stopped:
+        yield
+    assert not isinstance(stopped.value, RowsGone), "that would have the rows staged again"
+
+
+@dataclass
+class _HeldUp:
+    """An environment in which the first moment that is named waits for another commit, for so long at most."""
+
+    env: Environment
+    other: Callable[[], Future[tuple[TransactionId, object]]]
+    within_s: float
+    by: Future[tuple[TransactionId, object]] | None = None
+
+    @property
+    def spark(self) -> SparkRunner:
+        return self.env.spark
+
+    def connection(self, conn_id: str) -> Connection:
+        return self.env.connection(conn_id)
+
+    def reached(self, phase: str) -> None:
+        if self.by is None:
+            self.by = self.other()
+            wait([self.by], self.within_s)
