@@ -17,7 +17,7 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_modes import Mode
-from airflow_epochs.spark import delta_merge, delta_schema, jobs
+from airflow_epochs.spark import delta_jobs, delta_merge, delta_schema, jobs
 from airflow_epochs.spark import stage as stage_job
 from airflow_epochs.spark.delta_merge import _missing, _statement
 from delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
@@ -215,7 +215,7 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
     with pytest.raises(OutcomeUnknown, match="Spark did not say"):
         sink.commit(attempt, staged, world)
     [job] = world.spark.jobs
-    assert (job.kind, job.args["epoch"], job.args["previous_epoch"]) == (kind, 1, None)
+    assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)
     assert (
         kind == "delta_commit"
         or job.args.items()
@@ -225,6 +225,25 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
             "notes": f"{table}/_epochs/{attempt.ledger_id}.silver",
         }.items()
     )
+
+
+@pytest.mark.parametrize(
+    ("shown", "may"),
+    [
+        ((1, "orders/1/1/aa"), True),
+        ((1, None), True),  # the log was cleaned up, the epoch alone is left
+        ((2, "orders/2/1/bb"), True),  # this one, or who it is turns out afterwards
+        ((1, "orders/1/1/ff"), False),
+        ((3, "orders/3/1/cc"), False),
+        ((None, None), False),
+    ],
+)
+def test_spark_commits_to_a_table_that_shows_the_epoch_before_by_its_transaction(
+    shown: tuple[int | None, str | None], may: bool
+) -> None:
+    before = {"exists": True, "table_id": "t", "epoch": shown[0], "txn": shown[1]}
+    args = {"table_id": "t", "epoch": 2, "previous_epoch": 1, "previous": "orders/1/1/aa"}
+    assert (delta_jobs.refusal(before, args) is None) is may
 
 
 def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:

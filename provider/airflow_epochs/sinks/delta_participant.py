@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks import delta_checkpoint, delta_checks, delta_compaction, delta_publish, delta_spark
@@ -178,8 +178,8 @@ class DeltaParticipant:
 
     def _through_spark(self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Receipt:
         """Look first: after a commit, nothing of the staging table need be left."""
-        app = self._app(attempt)
-        found = self._target(where).commit_of(attempt.txn, app)
+        app, target = self._app(attempt), self._target(where)
+        found = target.commit_of(attempt.txn, app)
         if found is None:
             this = delta_spark.Insertion(
                 target=self.sink.target,
@@ -187,7 +187,7 @@ class DeltaParticipant:
                 app=app,
                 txn=attempt.txn,
                 previous=attempt.previous,
-                staging=delta_publish.require_promised(where, staging, staged),
+                staging=self._promised(target, attempt, staged, staging),
                 properties=self.sink.properties,
                 change=self._change(where, attempt, staged),
             )
@@ -195,6 +195,16 @@ class DeltaParticipant:
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
         return self._receipt(where, attempt, staged, delta_publish.made_durable(found, where.files))
+
+    def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
+        """What the decision names. Gone, it is to be staged again only if the table still shows the epoch before."""
+        try:
+            return delta_publish.require_promised(target.where, staging, staged)
+        except RowsGone:
+            delta_publish.require_previous(
+                target.where, target.marker(self._app(attempt)), attempt.previous, attempt.txn
+            )
+            raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
         """What the commit does beside appending; None if it only appends."""

@@ -142,7 +142,7 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     files = this.where.files
     if seen.marker == Marker.of(this.txn):
         return made_durable(commit_of(seen, this.app, files), files)
-    _require_previous(this, seen.marker)
+    require_previous(this.where, seen.marker, this.previous, this.txn)
     require_promised(this.where, this.staging, this.staged)
     if seen.version < 0:
         _require_never_there(this)
@@ -213,12 +213,12 @@ def _landed(this: Publication, version: int, entry: bytes, files: Files) -> Foun
     return commit_in(entry, this.app, this.txn.epoch, version)
 
 
-def _require_previous(this: Publication, marker: Marker | None) -> None:
-    if agree(marker, this.previous):
+def require_previous(where: Where, marker: Marker | None, previous: TransactionId | None, txn: TransactionId) -> None:
+    """The table shows the epoch before ``txn``. Raises Corrupt if not."""
+    if agree(marker, previous):
         return
     raise Corrupt(
-        f"{this.where.name} shows {describe(marker)}; the ledger expects {describe_txn(this.previous)} "
-        f"before {this.txn}.",
+        f"{where.name} shows {describe(marker)}; the ledger expects {describe_txn(previous)} before {txn}.",
         remedy="Do not clear anything yet. Look at the table's history and at the ledger: one of them was restored, or "
         "another pipeline uses the same name. See docs/delta.md, 'The marker is not the expected one'.",
     )

@@ -43,6 +43,7 @@ class Insertion:
             "place": self.place,
             "app": self.app.epoch,
             "epoch": self.txn.epoch,
+            "previous": str(self.previous) if self.previous else None,
             "previous_epoch": self.previous.epoch if self.previous else None,
             "table_id": self.staging.note.get("table_id"),
             "partition_by": list(self.staging.shape.partition_by),

@@ -261,6 +261,8 @@ def refusal(before: JsonDict, args: JsonDict) -> str | None:
         return "another table stands in its place"
     if before["epoch"] not in (args["previous_epoch"], args["epoch"]):
         return "the table's marker is neither this epoch nor the one before"
+    if before["epoch"] not in (None, args["epoch"]) and before["txn"] not in (None, args["previous"]):
+        return f"the epoch before, which the ledger knows as {args['previous']}, is {before['txn']} in the table"
     return None
 
 
