@@ -18,6 +18,8 @@ from stack.s3 import S3Server
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
 
+pytest.register_assert_rewrite("airflow_epochs.testing.conformance")  # shipped, and a test all the same
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell how much the models have seen."""

@@ -1,54 +1,139 @@
-"""The worked example of docs/write-your-own-sink.md passes the suite that it tells its readers to run."""
+"""The worked example of docs/write-your-own-sink.md does what the page says; the suite finds defects put into it."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.environment import SparkJob
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, Run
+from airflow_epochs.testing import MemoryEnvironment, MemorySpark, MemoryWorld, memory_coordinator, memory_pipeline
+from airflow_epochs.testing import run_epoch as run_all
+from delta_world import stage_with_deltalake
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-your-own-sink.md"
-MANY = "    many = 20_000\n"
-"""The example has nothing that grows with the rows but their file."""
+SINK, TESTS = "folder_sink", "test_folder_sink"
 
 
-def written(folder: Path) -> list[str]:
-    """The page's files, each named in its first line, written to ``folder``; their names."""
-    blocks = re.findall(r"^```python\n(\"\"\"(\w+\.py)\"\"\"\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    for text, name in blocks:
-        (folder / name).write_text(text.replace("(SinkConformance):\n", f"(SinkConformance):\n{MANY}"))
-    return [name for _, name in blocks]
+class Defect(NamedTuple):
+    """Text of the example, what stands there instead, and the tests that must fail."""
+
+    text: str
+    instead: str
+    found_by: str
+
+
+DEFECTS = [
+    Defect(
+        "if shown == attempt.previous:",
+        "if shown == attempt.previous or (shown == txn and not path.unlink()):",  # the same rows once more
+        "test_a_repeated_commit_changes_nothing",
+    ),
+    Defect("if shown == attempt.previous:", "if shown != txn:", "test_an_epoch_after_a_gap_is_refused"),
+    Defect("if shown != txn:", "if shown.epoch != txn.epoch:", "test_another_transaction_of_a_shown_epoch_is_refused"),
+    Defect("if shown != txn:", "if shown.epoch < txn.epoch:", "test_a_late_commit_after_its_successors"),
+    Defect("os.link(temporary, path)", "os.replace(temporary, path)", "test_a_commit_that_is_overtaken"),
+    Defect(
+        "if shown == attempt.previous:", "if shown == attempt.previous and staged.rows:", "test_an_epoch_without_rows"
+    ),
+    Defect("self._area().discard(attempt, place)", "pass", "test_an_aborted_attempt_leaves_nothing"),
+    Defect("self._require_writable(attempt)", "pass", "test_a_sink_that_shows_another_epoch_than_the_ledger_says"),
+    Defect("for row in batch.to_pylist())", "for row in batch.to_pylist()[1:])", "test_one_row_is_shown"),
+    Defect(
+        "in self._area().rows(attempt, staged):", "in [next(self._area().rows(attempt, staged))]:", "test_many_rows"
+    ),
+    Defect("{pipeline}.{self.name}.{number}", "{self.name}.{number}", "test_another_pipeline_has_a_marker_of_its_own"),
+    Defect("path.stat().st_mtime", "path.stat().st_atime + id(path) % 1000", "test_a_repeated_commit_changes_nothing"),
+]
+
+
+def example() -> dict[str, str]:
+    """The page's files by name; the first line of each is its name."""
+    blocks = re.findall(r"^```python\n(\"\"\"(\w+)\.py\"\"\"\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return {name: text for text, name in blocks}
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.py").write_text(text)
 
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "/dev/null",
-        "--rootdir",
-        str(folder),
-    ]
-    return subprocess.run([*command, str(folder)], cwd=folder, capture_output=True, text=True)
+    """The tests in a folder, as a reader of the page would run them."""
+    options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-c", "/dev/null", "--rootdir", str(folder)]
+    command = [sys.executable, "-m", "pytest", *options, str(folder)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 def test_the_worked_example_passes_the_suite(tmp_path: Path) -> None:
-    assert written(tmp_path) == ["folder_sink.py", "test_folder_sink.py"]
+    files = example()
+    assert list(files) == [SINK, TESTS]
+    for name, text in files.items():
+        write(tmp_path, name, text)
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout
     assert re.search(r"^2[0-9] passed", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_the_suite_finds_an_example_that_forgets_to_compare_the_marker(tmp_path: Path) -> None:
-    written(tmp_path)
-    example = tmp_path / "folder_sink.py"
-    broken = example.read_text().replace("if shown == attempt.previous:", "if shown != txn:")
-    assert broken != example.read_text()
-    example.write_text(broken)
-    done = run(tmp_path)
-    assert done.returncode == 1
-    assert "test_an_epoch_after_a_gap_is_refused" in done.stdout
+@pytest.mark.proof
+def test_the_suite_finds_each_of_the_planted_defects(tmp_path: Path) -> None:
+    files = example()
+    for number, defect in enumerate(DEFECTS):
+        assert files[SINK].count(defect.text) == 1, defect.text
+        names = {SINK: f"{SINK}_{number}", TESTS: f"{TESTS}_{number}"}
+        broken = files[SINK].replace(defect.text, defect.instead).replace(f'"{SINK}:', f'"{names[SINK]}:')
+        few = files[TESTS].replace("(SinkConformance):\n", "(SinkConformance):\n    many = 20_000\n")
+        write(tmp_path, names[SINK], broken)
+        write(tmp_path, names[TESTS], few.replace(f"from {SINK} ", f"from {names[SINK]} "))
+    failed = re.findall(rf"^FAILED {TESTS}_(\d+)\.py::\w+::(\w+)", run(tmp_path).stdout, re.MULTILINE)
+    for number, defect in enumerate(DEFECTS):
+        found = [test for of, test in failed if int(of) == number]
+        assert any(test.startswith(defect.found_by) for test in found), (defect, found)
+
+
+class SparkForBoth(MemorySpark):
+    """Stages one row for the example, and what was produced for sinks in memory."""
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        plans = job.args["sinks"]
+        memory = {name: plan for name, plan in plans.items() if plan["kind"] == "memory"}
+        report = super().run(replace(job, args={**job.args, "sinks": memory}), session)
+        for name in plans.keys() - memory.keys():
+            report["sinks"][name] = asdict(stage_with_deltalake(plans[name], pa.table({"id": [7]})))
+        return report
+
+
+def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, SINK, example()[SINK])
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    world = MemoryWorld()
+    ours = memory_pipeline(world)
+    own = import_module(SINK).FolderSink("archive", str(shown), staging=str(tmp_path / "staging"))
+    coordinator = memory_coordinator(
+        world, replace(ours, sinks=(*ours.sinks, own)), env=MemoryEnvironment(spark=SparkForBoth())
+    )
+    world.produce("orders", 0, ["a"])
+    run_all(coordinator, Run("dag", "run 1"))
+    (file,) = shown.iterdir()
+    assert file.read_text().splitlines()[1:] == ['{"id": 7}']
+    assert world.table("orders").values() == ["a"]
+    world.produce("orders", 0, ["b"])
+    world.refusals["orders"] = "it is full"
+    run_2 = Run("dag", "run 2")
+    coordinator.open(run_2)
+    report = coordinator.stage(run_2).stage
+    with pytest.raises(Refused, match="GLOBAL_ABORT: orders: it is full"):
+        coordinator.vote(run_2, report)
+    assert list(shown.iterdir()) == [file]

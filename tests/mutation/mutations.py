@@ -285,4 +285,57 @@ MUTATIONS = [
         [("sinks/sql_participant.py", "found.txn == txn:", "found.txn.epoch == txn.epoch:")],
         [SINKS, "-k", "TestSqliteSink and another_transaction"],
     ),
+    Mutation(
+        "a database takes an epoch once more, and upserts it into what is there",
+        [
+            ("sinks/sql_participant.py", "if found and found.txn == txn:", "if False:"),
+            (
+                "sinks/sql_participant.py",
+                "if shown == attempt.previous:",
+                "if shown in (attempt.previous, attempt.txn):",
+            ),
+        ],
+        [SINKS, "-k", "TestSqliteSinkThatUpserts and repeated_commit"],
+    ),
+    Mutation(
+        "a database's marker stays behind where an epoch has no rows",
+        [("sinks/sql_participant.py", "        session.commit()\n", "        staged.rows and session.commit()\n")],
+        [SINKS, "-k", "TestSqliteSink and without_rows"],
+    ),
+    Mutation(
+        "of a database's rows only the first batch arrives",
+        [("sinks/sql_sqlite.py", "self._connection.executemany(", "rows or self._connection.executemany(")],
+        [SINKS, "-k", "TestSqliteSink and many_rows and not Upserts"],
+    ),
+    Mutation(
+        "of a database's rows the first one of a batch is lost",
+        [("sinks/sql_sqlite.py", "tuples_of(batch, fields)", "tuples_of(batch.slice(1), fields)")],
+        [SINKS, "-k", "TestSqliteSink and one_row"],
+    ),
+    Mutation(
+        "an aborted attempt's rows stay where they were staged",
+        [("sinks/staged_table.py", "self._where.files.delete(self._where.relative(place))", "pass")],
+        [SINKS, "-k", "TestSqliteSink and aborted_attempt"],
+    ),
+    Mutation(
+        "a table's commit follows whatever came after the look at it",
+        [
+            (
+                "sinks/delta_publish.py",
+                '    env.reached("delta.commit.before")\n',
+                '    env.reached("delta.commit.before")\n    version = look(this.where, this.app).version + 1\n',
+            )
+        ],
+        [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and overtaken"],
+    ),
+    Mutation(
+        "rows that are gone are staged again although the table has gone on",
+        [("sinks/delta_participant.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
+        [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and late_commit"],
+    ),
+    Mutation(
+        "clean-up takes the files of a table's epoch that is shown",
+        [("sinks/delta_participant.py", "if published and not self._copied(", "if False and not self._copied(")],
+        [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and cleared_away"],
+    ),
 ]
