@@ -51,7 +51,7 @@ DEFECTS = [
     Defect(
         "in self._area().rows(attempt, staged):", "in [next(self._area().rows(attempt, staged))]:", "test_many_rows"
     ),
-    Defect("{pipeline}.{self.name}.{number}", "{self.name}.{number}", "test_another_pipeline_has_a_marker_of_its_own"),
+    Defect("{pipeline}.{self.name}.{number}", "{self.name}.{number}", "test_a_commit_shows_the_rows_with_their_marker"),
     Defect("path.stat().st_mtime", "path.stat().st_atime + id(path) % 1000", "test_a_repeated_commit_changes_nothing"),
 ]
 

@@ -17,6 +17,8 @@ from deltalake import DeltaTable
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.model import JsonDict, StagedClaim
+from airflow_epochs.sinks import _KINDS
+from airflow_epochs.sinks.delta_modes import MODES
 from airflow_epochs.sinks.kafka_marker import partition_of
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, Place, Row
 from airflow_epochs.testing.conformance import PIPELINE, SinkConformance, Subject
@@ -103,7 +105,7 @@ class TestDeltaSink(SinkConformance):
 
 
 FEW = 10
-"""Rows that deltalake stages in place of Spark, in a tenth of the time, for commits by Spark: 40 of them per class."""
+"""So many rows are staged by deltalake in place of Spark, in a tenth of the time: what Spark does here is to commit."""
 
 
 @dataclass
@@ -124,10 +126,6 @@ class ThroughSpark(SinkConformance):
     @pytest.fixture
     def subject(self, session: Any, tmp_path: Path) -> Subject:
         return OnDeltaThroughSpark(tmp_path, World(spark=SparkOn(session)), self.options)
-
-
-class TestDeltaSinkThatSparkAppendsTo(ThroughSpark):
-    options = {"commit": "spark"}
 
 
 class TestDeltaSinkThatUpserts(ThroughSpark):
@@ -261,3 +259,8 @@ class TestSqliteSink(SqlConformance):
 
 class TestSqliteSinkThatUpserts(TestSqliteSink):
     upsert = True
+
+
+def test_every_sink_and_every_mode_of_the_delta_sink_is_here() -> None:
+    assert set(_KINDS) == {"delta", "kafka", "memory", "sql"}, "a new kind needs a class above"
+    assert {"append", *(those.options["mode"] for those in ThroughSpark.__subclasses__())} == set(MODES)
