@@ -46,13 +46,14 @@ def offsets(session: SparkSession, source: KafkaSource, ranges: Ranges, env: Kaf
 def test_epochs_across_transactions_read_every_committed_record_once(
     topic: Topic, env: KafkaEnv, session: SparkSession
 ) -> None:
+    source = KafkaSource([topic.name], max_wait=0, max_records=4)
     topic.produce(2, 1)
     topic.begin_transaction(3).abort_transaction(20)  # offsets 2 to 4, marker 5
+    wait_until(lambda: _end(source, env, max_records=100) == 6)  # the broker answers before it writes the marker
     topic.produce(1)  # 6
     topic.begin_transaction(2).commit_transaction(20)  # 7, 8, marker 9
     open_one = topic.begin_transaction(2)  # 10, 11
     topic.produce(0, 2)
-    source = KafkaSource([topic.name], max_wait=0, max_records=4)
     wait_until(lambda: _end(source, env, max_records=100) == 10)
     read, position = [], None
     while epoch := source.plan(position, Limits(), env):
