@@ -6,14 +6,15 @@ On local disks plain ``os`` calls are used, since neither library ever calls fsy
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from airflow_epochs import durable
@@ -22,6 +23,7 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.names import normalised
 
 if TYPE_CHECKING:
+    from obstore import ReadableFile
     from obstore.store import ObjectStore
 
 _AWS_EXTRA = {
@@ -46,6 +48,7 @@ _CLIENT_OPTIONS = {
 }
 _LOCAL = ("", "file")
 _PARALLEL_READS = 16
+_READ_BYTES = 2 * 2**20
 
 
 def storage_options(connection: Connection | None) -> dict[str, str]:
@@ -189,6 +192,14 @@ class Files(Protocol):
         """
         ...
 
+    def upload(self, path: str, source: Path) -> None:
+        """Put a file of the local disk at a path that nobody else uses, durably and without reading all of it at once.
+
+        Raises:
+            OutcomeUnknown: It may be there, whole.
+        """
+        ...
+
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with all that is in it. Idempotent."""
         ...
@@ -266,6 +277,14 @@ class LocalFiles:
         with _local_errors(self._root / path):
             return durable.write_new(self._root / path, value)
 
+    def upload(self, path: str, source: Path) -> None:
+        target = self._root / path
+        with _local_errors(target):
+            durable.make_folder(target.parent)
+            shutil.copyfile(source, target)
+            durable.fsync(target)
+            durable.fsync(target.parent)
+
     def delete(self, path: str) -> None:
         target = self._root / path
         with _local_errors(target):
@@ -286,6 +305,29 @@ class LocalFiles:
                     durable.fsync(folder)
                 except PermissionError:
                     continue  # a folder we may not even read was there before us
+
+
+class _ObjectReader(io.RawIOBase):
+    """An object as a file of Python's own: pyarrow asks for more than obstore's reader has."""
+
+    def __init__(self, reader: ReadableFile, errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self._reader, self._errors = reader, errors
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position: int = self._reader.seek(offset, whence)
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        with self._errors():
+            data = self._reader.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class ObjectFiles:
@@ -325,7 +367,9 @@ class ObjectFiles:
         import obstore
 
         with self._errors():
-            yield cast("BinaryIO", obstore.open_reader(self._store, path))
+            reader = obstore.open_reader(self._store, path)
+        with io.BufferedReader(_ObjectReader(reader, self._errors), _READ_BYTES) as file:
+            yield file
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         import obstore
@@ -340,10 +384,11 @@ class ObjectFiles:
 
     def write_new(self, path: str, value: bytes) -> bool:
         import obstore
-        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+        from obstore.exceptions import AlreadyExistsError
 
         try:
-            obstore.put(self._store, path, value, mode="create")
+            with self._writing(path):
+                obstore.put(self._store, path, value, mode="create")
         except AlreadyExistsError:
             return False
         except NotImplementedError as error:
@@ -351,6 +396,22 @@ class ObjectFiles:
                 f"The object store at {self._url} is set up without conditional writes.",
                 remedy="Remove aws_conditional_put from the connection's storage options.",
             ) from error
+        return True
+
+    def upload(self, path: str, source: Path) -> None:
+        import obstore
+
+        with self._writing(path):
+            obstore.put(self._store, path, source)
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[None]:
+        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+
+        try:
+            yield
+        except AlreadyExistsError:
+            raise
         except (PermissionDeniedError, PermissionError) as error:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
@@ -358,7 +419,6 @@ class ObjectFiles:
                 f"Whether {self._url}/{path} was written is not known: {str(error).splitlines()[0]}",
                 remedy="Nothing: the next try looks at the store first.",
             ) from error
-        return True
 
     def delete(self, path: str) -> None:
         import obstore

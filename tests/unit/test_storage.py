@@ -12,7 +12,7 @@ import pytest
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.names import normalised
-from airflow_epochs.storage import LocalFiles, object_store, open_files, storage_options
+from airflow_epochs.storage import Files, LocalFiles, ObjectFiles, object_store, open_files, storage_options
 
 
 def connection(conn_type: str, **values: Any) -> Connection:
@@ -120,6 +120,48 @@ def test_put_if_absent_never_overwrites_and_leaves_no_temporary_file(tmp_path: P
     assert not files.write_new("a/b", b"2")
     assert files.read("a/b") == b"1"
     assert files.sizes("") == {"a/b": 1}
+
+
+@pytest.fixture(params=["local", "object store"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    if request.param == "local":
+        return LocalFiles(tmp_path)
+    from obstore.store import MemoryStore
+
+    return ObjectFiles("memory:///", MemoryStore())
+
+
+def test_an_opened_file_can_be_read_from_anywhere_in_it(files: Files) -> None:
+    content = bytes(range(256)) * 20_000  # more than is read at once
+    files.write_new("folder/file", content)
+    with files.open("folder/file") as file:
+        assert file.seek(-7, os.SEEK_END) == len(content) - 7
+        assert file.read() == content[-7:]
+        assert file.seek(300) == 300
+        assert file.read(10) == content[300:310]
+        assert file.tell() == 310
+        assert file.read(len(content)) == content[310:]
+
+
+def test_a_parquet_file_is_read_through_an_opened_file(files: Files) -> None:
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table, written = pa.table({"id": range(1_000)}), io.BytesIO()
+    pq.write_table(table, written, row_group_size=100)
+    files.write_new("file", written.getvalue())
+    with files.open("file") as file, pq.ParquetFile(file, pre_buffer=False, buffer_size=4_096) as parquet:
+        assert parquet.read() == table
+
+
+def test_a_file_of_the_local_disk_is_uploaded_whole(files: Files, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(6_000_000))  # more than one part of an upload
+    files.upload("folder/file", source)
+    assert files.read("folder/file") == source.read_bytes()
+    assert files.sizes("folder") == {"folder/file": 6_000_000}
 
 
 def test_absent_files_and_folders_are_no_error(tmp_path: Path) -> None:

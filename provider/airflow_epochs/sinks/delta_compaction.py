@@ -8,7 +8,6 @@ here is ever urgent.
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import time
@@ -44,6 +43,10 @@ PARTITIONS_MAX = 32
 ENTRIES_MAX = 500
 """Files older than so many versions are left alone. What is due comes at every so many epochs, so these are few."""
 ROUNDS_MAX = 20
+READ_BYTES = 2 * 2**20
+ROWS_AT_ONCE = 8_192
+ROWS_IN_GROUP = 128 * 1_024
+"""Larger row groups than this take more memory to write than a task should have."""
 _PARALLEL_READS = 16
 _MAPPED = frozenset({"columnMapping", "variantType", "variantType-preview"})
 
@@ -170,7 +173,7 @@ def _rewritten(group: list[JsonDict], shape: TableShape, files: Files) -> list[J
             _rows(group, _arrow_schema(private), files),
             mode="append",
             target_file_size=TARGET_BYTES,
-            writer_properties=WriterProperties(compression="ZSTD"),
+            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=ROWS_IN_GROUP),
         )
         written = [a["add"] for a in actions_of(Path(scratch, log_entry(1)).read_bytes()) if "add" in a]
         _require_same_count(group, written)
@@ -184,25 +187,21 @@ def _arrow_schema(table: DeltaTable) -> pa.Schema:
 
 
 def _rows(group: list[JsonDict], schema: pa.Schema, files: Files) -> pa.RecordBatchReader:
-    """The rows of all files, one file in memory at a time."""
+    """The rows of all files, in constant memory."""
     import pyarrow as pa
+
+    batches = (_as_of(batch, schema) for add in group for batch in _batches(unquote(add["path"]), files))
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _batches(path: str, files: Files) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for add in group:
-            # Spark's INT96 timestamps reach further than nanoseconds do
-            source = io.BytesIO(_content(add, files))
-            for batch in pq.ParquetFile(source, coerce_int96_timestamp_unit="us").iter_batches():
-                yield _as_of(batch, schema)
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def _content(add: JsonDict, files: Files) -> bytes:
-    content = files.read(unquote(add["path"]))
-    if content is None:
-        raise FileNotFoundError(f"{add['path']} is in the table's log and not in its place")
-    return content
+    with files.open(path) as opened:
+        # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others
+        how = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": READ_BYTES}
+        with pq.ParquetFile(opened, **how) as parquet:
+            yield from parquet.iter_batches(ROWS_AT_ONCE)
 
 
 def _as_of(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -236,7 +235,7 @@ def _checked(add: JsonDict) -> StagedFile:
 def _moved(add: JsonDict, partition_values: JsonDict, scratch: Path, files: Files) -> JsonDict:
     # at the root: a folder named after the partition's value may need encoding, which Spark's VACUUM takes amiss
     name = f"part-{uuid.uuid4()}.zstd.parquet"
-    files.write_new(name, (scratch / unquote(add["path"])).read_bytes())
+    files.upload(name, scratch / unquote(add["path"]))
     return add | {"path": name, "partitionValues": partition_values, "dataChange": False}
 
 
