@@ -17,6 +17,7 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.staged_table import StagedTable
 from airflow_epochs.storage import open_files, storage_options
 from delta_world import (
     SparkOn,
@@ -136,6 +137,17 @@ def test_epochs_are_committed_cleaned_up_and_maintained_on_s3(sink: DeltaSink, w
     assert ids_in(sink, world) == [1, 2, 3, 4]
     files = open_files(sink.target, storage_options(connection(s3)))
     assert not any("_delta_log" in path for path in files.sizes("epochs"))
+
+
+def test_rows_staged_on_s3_for_a_sink_that_copies_them_are_read_back_in_order(s3: Any) -> None:
+    options = storage_options(connection(s3))
+    area = StagedTable(root=f"s3://{s3.bucket}/staging", sink="events", target="topic events", options=options)
+    attempt = attempt_of(transaction(1))
+    claim = stage_with_deltalake(area.plan(attempt, "a"), rows(*range(25_000)), options)
+    _, staged = area.checked(attempt, claim)
+    assert [i for batch in area.rows(attempt, staged) for i in batch.column("id").to_pylist()] == list(range(25_000))
+    area.discard(attempt, staged.place)
+    assert open_files(area.root, options).sizes("") == {}
 
 
 def test_a_discarded_place_is_gone_from_s3(sink: DeltaSink, world: World, s3: Any) -> None:

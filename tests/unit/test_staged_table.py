@@ -10,13 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from obstore.store import MemoryStore
 
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.staged_table import StagedTable, staging_root
-from airflow_epochs.storage import ObjectFiles
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 
 MANY = rows(*range(25_000))
@@ -153,13 +151,3 @@ def test_a_staging_folder_has_one_spelling_and_is_absolute() -> None:
     assert staging_root("s3a://lake/staging/", "orders") == "s3://lake/staging"
     with pytest.raises(Refused, match="no place to stage rows"):
         staging_root("staging", "orders")
-
-
-def test_files_in_an_object_store_can_be_read_piece_by_piece() -> None:
-    import obstore
-
-    store = MemoryStore()
-    obstore.put(store, "a/b", b"0123456789")
-    with ObjectFiles("memory://x", store).open("a/b") as opened:
-        opened.seek(-3, 2)
-        assert bytes(opened.read(2)) == b"78"
