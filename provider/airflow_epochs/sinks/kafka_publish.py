@@ -129,14 +129,14 @@ def publish(this: Publication, env: Environment) -> MarkerRecord:
         Corrupt: The marker is neither that of the previous nor of this transaction.
     """
     failed: list[Failure] = []
-    producer, found = _own_producer(this, failed)
+    producer, found = _own_producer(this, env, failed)
     if found and found.txn_id == str(this.txn):
         return found
     _require_previous(this, found)
     return _Transaction(this, producer, env, failed).run()
 
 
-def _own_producer(this: Publication, failed: list[Failure]) -> tuple[Producer, MarkerRecord | None]:
+def _own_producer(this: Publication, env: Environment, failed: list[Failure]) -> tuple[Producer, MarkerRecord | None]:
     """In this order: after the first, no other producer of this id can change the second."""
 
     def note(error: KafkaError | None, message: Any) -> None:
@@ -146,6 +146,7 @@ def _own_producer(this: Publication, failed: list[Failure]) -> tuple[Producer, M
     options = within(this.options, *(facts for facts in this.facts if facts))
     try:
         producer = transactional(this.cluster, {**options, "on_delivery": note}, this.markers.topic)
+        env.reached("kafka.init")
         return producer, this.markers.newest()
     except Refused:
         raise
@@ -221,12 +222,13 @@ class _Transaction:
         sent = 0
         topic, produce = self.this.topic, self.producer.produce
         for sent, (key, value, partition, headers) in enumerate(self.this.records(partitions), 1):
-            try:  # as in _produce, but this is done millions of times
-                produce(topic, value, key, -1 if partition is None else partition, headers=headers)
+            try:  # as in _produce, but this is done millions of times: arguments by position are a sixth cheaper
+                produce(topic, value, key, -1 if partition is None else partition, None, None, 0, headers)
             except BufferError:
                 self._produce(topic, key, value, partition, headers)
             if not sent % SERVE_EVERY:
                 self._serve(0)
+        self.env.reached("kafka.rows.queued")
         self._flush()
         if sent != self.this.staged.rows:
             raise RowsGone(

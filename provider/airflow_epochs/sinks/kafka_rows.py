@@ -90,12 +90,12 @@ class RowShape:
             source: First part of the header: ``<pipeline>/<sink>/<epoch>``.
             numbers: The partition of a row without key and partition, by its number in the epoch.
         """
-        prefix, number = f"{source}/".encode(), 0
+        header, number = source.replace("%", "%%").encode() + b"/%d", 0
         for batch in batches:
             for key, value, partition, headers in self._rows_of(batch):
                 if partition is None and key is None:
                     partition = numbers(number)
-                own = (HEADER, prefix + b"%d" % number)
+                own = (HEADER, header % number)
                 yield key, value, partition, [*headers, own] if headers else [own]
                 number += 1
 
