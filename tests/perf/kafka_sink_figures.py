@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.kafka_publish import producer_options
+from airflow_epochs.sinks.kafka_producer import producer_options
 from airflow_epochs.sinks.kafka_rows import HEADER
 from figures import RUNS, Figure, figure, ratios, stopwatch
 from kafka_sink_world import Feed, commit_in_process, world_at

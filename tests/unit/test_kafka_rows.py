@@ -198,6 +198,8 @@ def test_rows_that_the_topic_does_not_take_are_named() -> None:
     assert "row 2 is for partition 2, there are 2" in reason(good, good, (None, b"v", 2, []))
     assert "row 0 is for partition -1" in reason((None, b"v", -1, []))
     assert "row 0 has no key" in reason((None, b"v", 0, []), **{"cleanup.policy": "compact"})
+    large = {"max.message.bytes": str(2**31 - 1)}
+    assert "(at most 33554432 are sent)" in reason((None, b"x" * (32 << 20), 0, []), **large)
     assert reason(*[(None, b"v", 9, [])] * 5).endswith("row 2 is for partition 9, there are 2 ….")
 
 

@@ -25,7 +25,9 @@ def batches(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
     """All rows of the file, in order. Raises what pyarrow raises."""
     with _reader(opened, ()) as parquet:
         for group in range(parquet.num_row_groups):
-            yield from parquet.iter_batches(_rows_at_once(opened, parquet.metadata, group), row_groups=[group])
+            at_once = _rows_at_once(opened, parquet.metadata, group)
+            # Threads would take more memory, and the time of those that send.
+            yield from parquet.iter_batches(at_once, row_groups=[group], use_threads=False)
 
 
 def _reader(opened: BinaryIO, read_dictionary: Sequence[str]) -> Any:
@@ -50,7 +52,7 @@ def _rows_at_once(opened: BinaryIO, metadata: Any, group: int) -> int:
         max(column.total_uncompressed_size, longest.get(column.path_in_schema, 0) * column.num_values)
         for column in columns
     )
-    return max(1, min(ROWS_MAX, BATCH_BYTES * rows.num_rows // max(1, size)))
+    return int(max(1, min(ROWS_MAX, BATCH_BYTES * rows.num_rows // max(1, size))))
 
 
 def _is_text_by_dictionary(column: Any) -> bool:
