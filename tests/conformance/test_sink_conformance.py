@@ -118,4 +118,4 @@ class TestSqliteSinkThatUpserts(TestSqliteSink):
     upsert, many = True, 100_000
 
 
-# Each further sink of the package has its class here, or beside its own tests if it needs Java.
+# The Kafka sink has its class in test_kafka_sink_conformance.py, since it needs Java.
