@@ -39,7 +39,8 @@ def figures() -> list[Figure]:
             ours.append(_sink(feed, data))
             bare.append(_bare(broker.bootstrap, records))
         speeds = [ROWS / seconds for seconds in ours[1:]]
-        peak = memory_to_commit(feed, broker.bootstrap, data, Path(folder, "peak"))
+        attempt = feed.attempt()
+        peak = memory_to_commit(feed, broker.bootstrap, attempt, feed.staged(attempt, data))
     return [
         figure("Kafka sink: rows sent, of 200 bytes", "rows/s", speeds),
         figure("Kafka sink ÷ bare producer, same records", "ratio", ratios(ours[1:], bare[1:]), least=0.8),

@@ -106,10 +106,9 @@ def commit_and_weigh(
     Path(result).write_text(str(int(peak.split()[1]) / 1024))
 
 
-def memory_to_commit(feed: Feed, bootstrap: str, data: pa.Table, result: Path) -> float:
-    """The most memory, in MB, that a process of its own needed to commit an epoch of these rows."""
-    attempt = feed.attempt()
-    staged = feed.staged(attempt, data)
+def memory_to_commit(feed: Feed, bootstrap: str, attempt: SinkAttempt, staged: Staged) -> float:
+    """The most memory, in MB, that a process of its own needed to commit an epoch."""
+    result = Path(f"{staged.place}.peak")
     previous = str(attempt.previous) if attempt.previous else None
     args = (feed.sink.spec(), bootstrap, str(attempt.txn), previous, asdict(staged), str(result))
     process = multiprocessing.get_context("spawn").Process(target=commit_and_weigh, args=args)

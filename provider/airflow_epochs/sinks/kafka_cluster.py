@@ -256,7 +256,7 @@ class Cluster:
             return Refused(
                 f"{where} does not allow its user to {doing}: {error.str()}.",
                 remedy="Grant the rights that docs/kafka-sink.md lists: on the topic, the marker topic, and the "
-                "transactional id.",
+                "transactional ids.",
             )
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         return NotApplied(
