@@ -10,7 +10,7 @@ the sink: read before, it could still change.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_epochs.errors import Corrupt, Refused
@@ -83,7 +83,7 @@ class Markers:
     cluster: Cluster
     topic: str
     key: str
-    _partition: int | None = None
+    _partition: int | None = field(default=None, init=False)
     """Once known it is kept: a claim is for ever."""
 
     def own_partition(self) -> int:
