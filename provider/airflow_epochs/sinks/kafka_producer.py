@@ -67,8 +67,10 @@ def transactional(cluster: Cluster, options: Mapping[str, Any], topic: str) -> P
     producer = cluster.producer(options)
     deadline = time.monotonic() + cluster.access.timeout_s
     with cluster.asking(f"begin transactions under the id {options['transactional.id']}"):
-        # Connected first: by itself, the client looks for the transaction's coordinator twice a second only.
-        producer.list_topics(topic, timeout=cluster.access.timeout_s)
+        # Connected first: by itself, the client looks for the transaction's coordinator twice a second only. And asked
+        # twice: the first answer may come by the bootstrap connection, which the client then gives up.
+        for _ in range(2):
+            producer.list_topics(topic, timeout=cluster.access.timeout_s)
         while True:
             try:
                 producer.init_transactions(SLICE_S)
