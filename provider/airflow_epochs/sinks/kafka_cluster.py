@@ -180,7 +180,8 @@ class Cluster:
         self._settled(topic, partitions, deadline)
 
     def _settled(self, topic: str, partitions: int, deadline: float) -> TopicFacts:
-        while (found := self.topic(topic)) is None or found.partitions < partitions:
+        """The topic, once it has so many partitions, and each a leader that knows of it."""
+        while not (found := self.topic(topic)) or found.partitions < partitions or not self._is_led(found):
             if time.monotonic() > deadline:
                 raise NotApplied(
                     f"Topic {topic} has just been created or extended, and the brokers do not know it yet.",
@@ -188,6 +189,15 @@ class Cluster:
                 )
             time.sleep(SETTLE_POLL_S)
         return found
+
+    def _is_led(self, facts: TopicFacts) -> bool:
+        try:
+            self.ends(facts.name, range(facts.partitions))
+        except Refused:
+            raise
+        except NotApplied:
+            return False
+        return True
 
     def beginning(self, topic: str, partition: int) -> int:
         from confluent_kafka.admin import OffsetSpec
