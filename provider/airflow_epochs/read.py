@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import CompleteRecord, Ranges, TransactionId
+from airflow_epochs.model import CompleteRecord, OffsetRange, Ranges, TransactionId
 
 if TYPE_CHECKING:
     from airflow_epochs.ledger import Ledger
@@ -22,14 +22,19 @@ class ReadableSink:
     """What a sink showed when an epoch was complete.
 
     Attributes:
-        table: Where its rows are, as its receipt names it.
+        table: The table that has its rows, by path, URL or name; None if they are in none.
         version: The Delta version to read it at; None if the sink has no versions, or its log forgot this one.
         epoch: The last epoch that it showed then: an earlier one if the sink was removed or waived.
+        topic: The topic of Kafka that has its rows; None if they are in none.
+        offsets: Half-open, where in the topic the rows of ``epoch`` lie, perhaps among those of other producers;
+            without the partitions that got none.
     """
 
-    table: str
+    table: str | None
     version: int | None
     epoch: int
+    topic: str | None = None
+    offsets: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,4 +111,10 @@ def _sink(ledger: Ledger, record: CompleteRecord, name: str) -> ReadableSink:
     shown = record if epoch == record.txn.epoch else ledger.complete_record(epoch)
     receipt = shown.receipts[name] if shown else None
     detail = receipt.detail if receipt else {}
-    return ReadableSink(table=str(detail.get("table", name)), version=receipt.version if receipt else None, epoch=epoch)
+    return ReadableSink(
+        table=detail.get("table"),
+        version=receipt.version if receipt else None,
+        epoch=epoch,
+        topic=detail.get("topic"),
+        offsets=tuple(sorted(OffsetRange(int(number), *ends) for number, ends in detail.get("offsets", {}).items())),
+    )

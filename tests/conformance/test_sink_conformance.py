@@ -19,9 +19,8 @@ from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.model import JsonDict, StagedClaim
 from airflow_epochs.sinks import _KINDS
 from airflow_epochs.sinks.delta_modes import MODES
-from airflow_epochs.sinks.kafka_marker import partition_of
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, Place, Row
-from airflow_epochs.testing.conformance import PIPELINE, SinkConformance, Subject
+from airflow_epochs.testing.conformance import SinkConformance, Subject
 from delta_world import SparkOn, World, fill_with_spark, stage_with_deltalake
 from kafka_sink_world import seen_by_confluent, settled_end, values, world_at
 from sql_world import SqlWorld, new_postgres, new_sqlite
@@ -162,12 +161,10 @@ class TestDeltaSinkThatOverwritesPartitions(ThroughSpark):
 
 # -- Kafka -------------------------------------------------------------------------------------------------------
 
-MARKERS = "conformance-markers"
-
 
 @dataclass
 class OnKafka:
-    """A topic of one partition. The sink has a name of its own: its markers are in a topic that all share."""
+    """A topic of one partition, and a marker topic of its own: every test calls its pipeline by the same name."""
 
     bootstrap: str
     admin: AdminClient
@@ -177,8 +174,12 @@ class OnKafka:
     def __post_init__(self) -> None:
         self.env = world_at(self.bootstrap)
 
+    @property
+    def markers(self) -> str:
+        return f"{self.name}-markers"
+
     def sink(self) -> KafkaSink:
-        return KafkaSink(self.name, self.name, staging=str(self.folder / "staging"), marker_topic=MARKERS)
+        return KafkaSink(self.name, self.name, staging=str(self.folder / "staging"), marker_topic=self.markers)
 
     def stage(self, plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
         return staged(plan, ids)
@@ -188,8 +189,9 @@ class OnKafka:
         return [json.loads(value or "")["id"] for value in values(seen_by_confluent(self.bootstrap, self.name))]
 
     def fingerprint(self) -> object:
-        markers = partition_of(f"{PIPELINE}/{self.name}")
-        return settled_end(self.admin, self.name), settled_end(self.admin, MARKERS, markers)
+        known = self.admin.list_topics(timeout=20).topics
+        markers = known[self.markers].partitions if self.markers in known else ()
+        return settled_end(self.admin, self.name), [settled_end(self.admin, self.markers, n) for n in markers]
 
 
 @pytest.mark.jvm

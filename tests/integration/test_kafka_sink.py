@@ -15,26 +15,30 @@ import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient
 from kafka.partitioner import murmur2
 
 from airflow_epochs import KafkaSink, KafkaSource
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.kafka_marker import partition_of
 from airflow_epochs.sources.base import Limits
 from cells import fired
 from kafka_sink_world import (
     COMMITTED,
     FAILED,
+    MARKERS,
     Feed,
+    a_feed,
     committing,
+    create,
+    memory_to_commit,
     receipt_at,
     rows,
     seen_by_confluent,
     seen_by_kafka_python,
     values,
+    visible,
     world_at,
 )
 from kafka_world import wait_until
@@ -43,20 +47,12 @@ from stack.jars import Jars
 
 pytestmark = pytest.mark.jvm
 
-MARKERS = "markers"
-BEFORE_COMMIT = ["kafka.begin", "kafka.rows.sent", "kafka.commit.before"]
+BEFORE_COMMIT = ["kafka.init", "kafka.begin", "kafka.rows.queued", "kafka.rows.sent", "kafka.commit.before"]
 
 
 @pytest.fixture(scope="module")
 def admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
-def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> str:
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result()
-    wait_until(lambda: name in admin.list_topics(timeout=5).topics)
-    return name
 
 
 @pytest.fixture
@@ -72,18 +68,6 @@ def pipeline() -> str:
 @pytest.fixture
 def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
     return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
-
-
-def a_feed(bootstrap: str, topic: str, pipeline: str, folder: Path, **options: Any) -> Feed:
-    given = {"staging": str(folder / "staging"), "marker_topic": MARKERS, **options}
-    return Feed(KafkaSink("events", topic, **given), world_at(bootstrap), pipeline)
-
-
-def visible(broker: Broker, topic: str) -> list[str | None]:
-    """The values in partition 0, by two readers that share no code."""
-    seen = seen_by_confluent(broker.bootstrap, topic)
-    assert seen == seen_by_kafka_python(broker.bootstrap, topic)
-    return values(seen)
 
 
 def reason(feed: Feed, data: pa.Table) -> str:
@@ -145,7 +129,7 @@ def test_an_empty_epoch_moves_the_marker_and_nothing_else(feed: Feed, broker: Br
     assert feed.shown
     assert feed.marker() == Marker.of(feed.shown)
     feed.run(rows("b"))
-    assert visible(broker, topic) == ["a", "b"]
+    assert visible(broker.bootstrap, topic) == ["a", "b"]
 
 
 def test_a_repeat_sends_nothing_and_returns_the_same_receipt_also_when_staging_is_gone(
@@ -157,7 +141,7 @@ def test_a_repeat_sends_nothing_and_returns_the_same_receipt_also_when_staging_i
     feed.sink.discard(attempt, staged.place, feed.world, published=True)
     again = KafkaSink.from_spec(feed.sink.spec())
     assert again.commit(attempt, staged, world_at(broker.bootstrap)) == receipt
-    assert visible(broker, topic) == ["a", "b"]
+    assert visible(broker.bootstrap, topic) == ["a", "b"]
 
 
 def test_an_aborted_attempt_leaves_nothing(feed: Feed, broker: Broker, topic: str) -> None:
@@ -165,9 +149,9 @@ def test_an_aborted_attempt_leaves_nothing(feed: Feed, broker: Broker, topic: st
     staged = feed.staged(attempt, rows("never"))
     feed.sink.discard(attempt, staged.place, feed.world, published=False)
     assert not Path(staged.place).exists()
-    assert (feed.marker(), visible(broker, topic)) == (None, [])
+    assert (feed.marker(), visible(broker.bootstrap, topic)) == (None, [])
     feed.run(rows("a"))
-    assert visible(broker, topic) == ["a"]
+    assert visible(broker.bootstrap, topic) == ["a"]
 
 
 def test_a_pipeline_that_reads_the_topic_plans_whole_epochs_of_the_one_that_writes_it(feed: Feed, topic: str) -> None:
@@ -205,7 +189,7 @@ def test_a_committer_that_is_killed_is_followed_by_one_that_sends_the_rest_or_no
     assert values(seen_by_confluent(broker.bootstrap, topic)) == ["a", *(["b", "c"] if "after" in phase else [])]
     receipt = feed.commit(attempt, staged)
     assert feed.commit(attempt, staged) == receipt
-    assert visible(broker, topic) == ["a", "b", "c"]
+    assert visible(broker.bootstrap, topic) == ["a", "b", "c"]
     fired("F1", 9 if "after" in phase else 8, "C")
 
 
@@ -223,14 +207,45 @@ def test_a_committer_that_wakes_up_after_another_has_sent_the_epoch_is_fenced(
     finally:
         os.kill(zombie.pid, signal.SIGCONT)
     zombie.join(60)
-    if phase == "kafka.commit.before":  # it asks for its commit, is fenced, and finds what the other has sent
+    if phase in ("kafka.init", "kafka.commit.before"):
+        # Only now it looks at the marker; or asks for its commit, is fenced, and looks: the other has sent the epoch.
         assert zombie.exitcode == COMMITTED
         assert json.loads(receipt_at(staged.place).read_text()) == asdict(receipt)
     else:
         assert zombie.exitcode == FAILED
     assert feed.commit(attempt, staged) == receipt
-    assert visible(broker, topic) == ["a", "b"]
+    assert visible(broker.bootstrap, topic) == ["a", "b"]
     fired("F4", 8, "C" if zombie.exitcode == COMMITTED else "X")
+
+
+def test_a_reader_of_uncommitted_records_can_tell_by_the_header_which_were_sent_twice(
+    feed: Feed, broker: Broker, topic: str, pipeline: str
+) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+    killed = committing(feed, broker.bootstrap, attempt, staged, "kafka.rows.sent", signal.SIGKILL)
+    killed.join(60)
+    feed.commit(attempt, staged)
+    seen = seen_by_confluent(broker.bootstrap, topic, isolation="read_uncommitted")
+    assert values(seen) == ["a", "b", "a", "b"]
+    once = {header: value for _, value, header in seen}
+    assert once == {f"{pipeline}/events/1/0": "a", f"{pipeline}/events/1/1": "b"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(pa.table({"value": [f"{number:0200}" for number in range(300_000)]}), id="many"),
+        pytest.param(pa.table({"value": ["x" * 100_000] * 3_000}), id="large"),
+    ],
+)
+def test_an_epoch_is_sent_in_little_memory_whether_its_rows_are_many_or_large(
+    feed: Feed, broker: Broker, data: pa.Table
+) -> None:
+    attempt = feed.attempt()
+    assert memory_to_commit(feed, broker.bootstrap, attempt, feed.staged(attempt, data)) <= 300
+    assert feed.shown
+    assert feed.marker() == Marker.of(feed.shown)
 
 
 def test_of_two_committers_at_once_one_sends_the_epoch(feed: Feed, broker: Broker, topic: str) -> None:
@@ -241,7 +256,7 @@ def test_of_two_committers_at_once_one_sends_the_epoch(feed: Feed, broker: Broke
         process.join(60)
     assert {process.exitcode for process in processes} <= {COMMITTED, FAILED}
     feed.commit(attempt, staged)
-    assert visible(broker, topic) == [str(number) for number in range(5_000)]
+    assert visible(broker.bootstrap, topic) == [str(number) for number in range(5_000)]
     fired("F13", 8, "C")
 
 
@@ -258,7 +273,7 @@ def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Fe
     plain = Producer({"bootstrap.servers": broker.bootstrap})
     plain.produce(topic, b"of somebody else")
     assert plain.flush(10) == 0
-    wait_until(lambda: visible(broker, topic) == ["of somebody else"], 10)
+    wait_until(lambda: visible(broker.bootstrap, topic) == ["of somebody else"], 10)
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +312,7 @@ def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its
     feed.world = patient
     feed.world.at = {"kafka.commit.before": restart}
     assert feed.commit(attempt, staged).txn_id == str(attempt.txn)
-    assert visible(own, feed.sink.topic) == ["a", "b"]
+    assert visible(own.bootstrap, feed.sink.topic) == ["a", "b"]
 
 
 def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again(own: Broker, own_feed: Feed) -> None:
@@ -309,14 +324,16 @@ def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again
     def idle() -> None:
         plain.produce(feed.sink.topic, b"of somebody else")
         assert plain.flush(10) == 0
-        wait_until(lambda: visible(own, feed.sink.topic) == ["of somebody else"])  # nothing holds it back any more
+        wait_until(
+            lambda: visible(own.bootstrap, feed.sink.topic) == ["of somebody else"]
+        )  # nothing holds it back any more
 
     feed.world.at = {"kafka.rows.sent": idle}
     with pytest.raises(NotApplied, match="the brokers ended its transaction"):
         feed.commit(attempt, staged)
     feed.world.at = {}
     feed.commit(attempt, staged)
-    assert visible(own, feed.sink.topic) == ["of somebody else", "a"]
+    assert visible(own.bootstrap, feed.sink.topic) == ["of somebody else", "a"]
     fired("F18", 10, "C")
 
 
@@ -339,49 +356,7 @@ def test_a_marker_that_is_not_the_previous_one_stops_everything(feed: Feed, brok
     )
     feed.shown = foreign.txn
     assert "its last epoch is" in reason(feed, rows("b"))
-    assert visible(broker, topic) == ["a"]
-
-
-def test_pipelines_share_the_marker_topic_and_wait_only_for_what_could_hide_a_marker(
-    feed: Feed, broker: Broker, admin: AdminClient, tmp_path: Path
-) -> None:
-    place = partition_of(f"{feed.pipeline}/events")
-    names = (f"other-{number}" for number in range(1000))
-    other = next(name for name in names if partition_of(f"{name}/events") == place)
-    unread = create(admin, f"out-{uuid.uuid4().hex[:8]}")
-    second = a_feed(broker.bootstrap, unread, other, tmp_path)
-    feed.run(rows("a"))
-    second.run(rows("x"))
-    assert feed.shown and second.shown
-    assert (feed.marker(), second.marker()) == (Marker.of(feed.shown), Marker.of(second.shown))
-    hanging = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": other})
-    hanging.init_transactions(10)
-    hanging.begin_transaction()
-    hanging.produce(MARKERS, key=b"another", value=b"{}", partition=place)
-    assert hanging.flush(10) == 0
-    feed.world = world_at(broker.bootstrap, **{"socket.timeout.ms": 1500})
-    with pytest.raises(NotApplied, match="a transaction is still open there"):
-        feed.marker()
-    hanging.abort_transaction(10)
-    assert feed.marker() == Marker.of(feed.shown)
-    assert visible(broker, unread) == ["x"]
-
-
-def test_a_marker_is_found_behind_any_number_of_other_records(feed: Feed, broker: Broker) -> None:
-    feed.run(rows("a"))
-    crowd = Producer({"bootstrap.servers": broker.bootstrap})
-    place = partition_of(f"{feed.pipeline}/events")
-    for number in range(6_000):
-        crowd.produce(MARKERS, key=b"%d" % number, value=b"{}", partition=place)
-    assert crowd.flush(20) == 0
-    assert feed.shown
-    assert feed.marker() == Marker.of(feed.shown)
-
-
-def test_the_marker_topic_is_created_to_be_kept(feed: Feed, admin: AdminClient) -> None:
-    feed.run(rows())
-    resource = ConfigResource(ResourceType.TOPIC, MARKERS)
-    assert admin.describe_configs([resource])[resource].result()["cleanup.policy"].value == "compact"
+    assert visible(broker.bootstrap, topic) == ["a"]
 
 
 # --- the vote -------------------------------------------------------------------------------------------------
@@ -398,7 +373,7 @@ def test_what_the_topic_does_not_take_is_a_vote_to_abort_and_what_it_takes_is_se
     assert "is for partition 1, there are 1" in reason(feed, rows("x", partitions=[1]))
     data = ["x" * fits, *["y" * 700] * 20]
     feed.run(rows(*data))
-    assert visible(broker, topic) == data
+    assert visible(broker.bootstrap, topic) == data
 
 
 @pytest.mark.parametrize(
@@ -408,14 +383,13 @@ def test_what_the_topic_does_not_take_is_a_vote_to_abort_and_what_it_takes_is_se
         ({"out": {"min_insync_replicas": "2"}}, {}, "min.insync.replicas=2"),
         ({"out": {}}, {"transaction_timeout": 901}, "more than the brokers' transaction.max.timeout.ms"),
         ({"out": {}, "m": {"cleanup_policy": "delete"}}, {}, "epoch markers would be lost"),
-        ({"out": {}, "m": {"cleanup_policy": "compact", "partitions": 3}}, {}, "has 3 partitions, 16 are needed"),
     ],
 )
 def test_what_would_keep_the_commit_from_its_end_is_a_vote_to_abort(
     broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path, topics: Any, options: Any, message: str
 ) -> None:
     for name, settings in topics.items():
-        create(admin, f"{name}-{pipeline}", settings.pop("partitions", 16 if name == "m" else 1), **settings)
+        create(admin, f"{name}-{pipeline}", **settings)
     marker_topic = f"m-{pipeline}" if "m" in topics else MARKERS
     feed = a_feed(broker.bootstrap, f"out-{pipeline}", pipeline, tmp_path, marker_topic=marker_topic, **options)
     assert message in reason(feed, rows("a"))
@@ -433,7 +407,7 @@ def test_rows_that_are_gone_leave_nothing_and_may_be_staged_again(feed: Feed, br
         feed.commit(attempt, staged)
     assert again.digest == staged.digest
     assert feed.commit(attempt, again).place == again.place
-    assert visible(broker, topic) == ["a", "b"]
+    assert visible(broker.bootstrap, topic) == ["a", "b"]
 
 
 def test_a_topic_that_is_deleted_after_the_vote_can_be_created_again(
@@ -447,4 +421,4 @@ def test_a_topic_that_is_deleted_after_the_vote_can_be_created_again(
         feed.commit(attempt, staged)
     create(admin, topic)
     feed.commit(attempt, staged)
-    assert visible(broker, topic) == ["a"]
+    assert visible(broker.bootstrap, topic) == ["a"]

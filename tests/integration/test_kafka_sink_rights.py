@@ -101,9 +101,11 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
     guarded.grant(TOPIC, topic, AclOperation.WRITE)
     wait_until(lambda: comes_to(f"lacks rights on topic {MARKERS}: READ, WRITE."))
     guarded.grant(TOPIC, MARKERS, AclOperation.READ, AclOperation.WRITE)
-    wait_until(lambda: comes_to("does not allow its user to begin transactions"))
-    sink_id = f"{feed.pipeline}.events"
-    guarded.grant(ResourceType.TRANSACTIONAL_ID, sink_id, AclOperation.DESCRIBE, AclOperation.WRITE)
+    for transactional_id in (MARKERS, f"{feed.pipeline}.events"):
+        refusal = f"does not allow its user to begin transactions under the id {transactional_id}:"
+        wait_until(lambda words=refusal: comes_to(words))
+        rights = (AclOperation.DESCRIBE, AclOperation.WRITE)
+        guarded.grant(ResourceType.TRANSACTIONAL_ID, transactional_id, *rights)
     wait_until(lambda: feed.vote(feed.attempt(), rows("a")).vote is VoteKind.VOTE_COMMIT)
     feed.run(rows("a"))
     feed.run(rows("b"))

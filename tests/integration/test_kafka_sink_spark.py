@@ -11,9 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_epochs import KafkaSink, KafkaSource
+from airflow_epochs.model import Marker
 from airflow_epochs.sources.base import Limits, Position
+from airflow_epochs.spark.delta_jobs import WRITER_CONF
 from delta_world import World, promised, stage_with_spark
-from kafka_sink_world import Feed, seen_by_confluent, world_at
+from kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
 from kafka_world import wait_until
 from stack.broker import Broker
 
@@ -72,6 +74,19 @@ def test_a_pipeline_chained_to_another_reads_each_of_its_rows_once(
     assert sorted(value for value, _ in read) == sorted(wanted)
     assert all(headers["h"] == value[1:].encode() for value, headers in read)
     assert len({headers["airflow-epochs"] for _, headers in read}) == len(wanted)
+
+
+def test_rows_of_a_megabyte_that_spark_has_staged_are_sent_in_little_memory(
+    feed: Feed, broker: Broker, session: SparkSession
+) -> None:
+    for key, value in WRITER_CONF.items():  # as the runners do
+        session.conf.set(key, value)
+    text = "concat_ws('', transform(sequence(1, 15000), i -> sha2(concat(id, ' ', i), 256)))"  # does not compress well
+    attempt = feed.attempt()
+    claim = stage_with_spark(feed.sink, attempt, session.range(0, 300, 1, 1).selectExpr(f"{text} AS value"), feed.world)
+    staged = promised(feed.sink.vote(attempt, claim, feed.world))
+    assert memory_to_commit(feed, broker.bootstrap, attempt, staged) <= 300
+    assert feed.marker() == Marker.of(attempt.txn)
 
 
 def test_what_spark_calls_a_timestamp_a_decimal_or_a_date_is_sent_as_documented(

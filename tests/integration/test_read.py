@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import Run, WaivedRecord
-from airflow_epochs.read import CompleteEpoch, complete_epoch
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import OffsetRange, Run, WaivedRecord
+from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from faults_world import DiskWorld, start
 from orders_demo.duck import duck
+from records import complete, receipt, txn
 
 Place = tuple[int, int]
 
@@ -80,6 +83,26 @@ def test_a_sink_without_a_version_is_refused_by_name(world: DiskWorld) -> None:
     with pytest.raises(Refused, match="no version of sink 'refunds' in epoch 1 of orders") as caught:
         read(world).version("refunds")
     assert "audit, orders" in str(caught.value)
+
+
+def test_what_is_no_table_is_not_called_one_and_a_topic_is_named_with_the_offsets_of_the_epoch(tmp_path: Path) -> None:
+    in_topic = {"topic": "orders-enriched", "offsets": {"0": [3, 5], "2": [0, 7]}}
+    details = {"lake": {"table": "/lake/orders"}, "events": in_topic, "own": {}}
+    receipts = {name: replace(receipt(), sink=name, version=None, detail=detail) for name, detail in details.items()}
+    ledger = Ledger(LocalStore(tmp_path), "p")
+    ledger.put_complete(replace(complete(), receipts=receipts, markers=dict.fromkeys(details, txn())))
+    found = complete_epoch("p", ledger_root=str(tmp_path))
+    assert found and found.sinks == {
+        "events": ReadableSink(
+            table=None,
+            version=None,
+            epoch=1,
+            topic="orders-enriched",
+            offsets=(OffsetRange(0, 3, 5), OffsetRange(2, 0, 7)),
+        ),
+        "lake": ReadableSink(table="/lake/orders", version=None, epoch=1),
+        "own": ReadableSink(table=None, version=None, epoch=1),
+    }
 
 
 def test_a_sink_that_was_removed_or_waived_is_read_at_its_own_last_epoch(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from waiting import wait_until
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+MARKERS = "markers"
+"""The marker topic of all tests that have no reason for one of their own."""
 COMMITTED, FAILED = 0, 3
 """Exit codes of ``commit_in_process``."""
 
@@ -94,9 +96,55 @@ def commit_in_process(
     receipt_at(staged["place"]).write_text(json.dumps(asdict(receipt)))
 
 
+def commit_and_weigh(
+    spec: JsonDict, bootstrap: str, txn: str, previous: str | None, staged: JsonDict, result: str
+) -> None:
+    """Commit, and write the most memory that this process had, in MB. For a process that does nothing else."""
+    commit_in_process(spec, bootstrap, txn, previous, staged, "never", 0)
+    # Not ru_maxrss, which a process inherits from the one that started it.
+    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    Path(result).write_text(str(int(peak.split()[1]) / 1024))
+
+
+def memory_to_commit(feed: Feed, bootstrap: str, attempt: SinkAttempt, staged: Staged) -> float:
+    """The most memory, in MB, that a process of its own needed to commit an epoch."""
+    result = Path(f"{staged.place}.peak")
+    previous = str(attempt.previous) if attempt.previous else None
+    args = (feed.sink.spec(), bootstrap, str(attempt.txn), previous, asdict(staged), str(result))
+    process = multiprocessing.get_context("spawn").Process(target=commit_and_weigh, args=args)
+    process.start()
+    process.join()
+    assert process.exitcode == COMMITTED
+    feed.shown, feed.epoch = attempt.txn, attempt.txn.epoch
+    return float(result.read_text())
+
+
 def receipt_at(place: str) -> Path:
     """Where ``commit_in_process`` leaves its receipt."""
     return Path(f"{place}.receipt")
+
+
+def a_feed(bootstrap: str, topic: str, pipeline: str, folder: Path, **options: Any) -> Feed:
+    """A sink for the topic, at its first epoch."""
+    given = {"staging": str(folder / "staging"), "marker_topic": MARKERS, **options}
+    return Feed(KafkaSink("events", topic, **given), world_at(bootstrap), pipeline)
+
+
+def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> str:
+    """A topic of its own for a test."""
+    from confluent_kafka.admin import NewTopic
+
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result()
+    wait_until(lambda: name in admin.list_topics(timeout=5).topics)
+    return name
+
+
+def visible(bootstrap: str, topic: str) -> list[str | None]:
+    """The values in partition 0 for readers of committed records, by two clients that share no code."""
+    seen = seen_by_confluent(bootstrap, topic)
+    assert seen == seen_by_kafka_python(bootstrap, topic)
+    return values(seen)
 
 
 def committing(
@@ -113,11 +161,11 @@ def committing(
 # --- readers --------------------------------------------------------------------------------------------------
 
 
-def seen_by_confluent(bootstrap: str, topic: str, partition: int = 0) -> Seen:
-    """What a consumer of confluent-kafka has of a partition that reads committed records."""
+def seen_by_confluent(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> Seen:
+    """What a consumer of confluent-kafka has of a partition."""
     from confluent_kafka import Consumer, TopicPartition
 
-    options = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": "read_committed"}
+    options = {"bootstrap.servers": bootstrap, "group.id": "test", "isolation.level": isolation}
     consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10})
     consumer.assign([TopicPartition(topic, partition, 0)])
     seen: Seen = []

@@ -138,6 +138,36 @@ def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     assert [record[1] for record in sent] == [b'{"x":null}', b'{"x":null}', b'{"x":1.0}']
 
 
+def test_names_and_times_of_every_kind_are_said_in_json(tmp_path: Path) -> None:
+    """Fields in any order of the alphabet, names that JSON has to escape, the first and the last instant, NULL."""
+    times = [
+        datetime.datetime(1, 1, 1, tzinfo=UTC),
+        datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 500000, UTC),
+        None,
+    ]
+    for name in ("class", 'say "it"', "back\\slash", "ü ö"):
+        data = pa.table(
+            {
+                name: pa.array(times, pa.timestamp("us", "UTC")),
+                "local": pa.array([time and time.replace(tzinfo=None) for time in times], pa.timestamp("us")),
+                "a": pa.array([[time] for time in times], pa.list_(pa.timestamp("us", "UTC"))),
+            }
+        )
+        sent = [json.loads(record[1] or b"") for record in records(tmp_path / str(len(name)), data)]
+        said = [time and time.isoformat().replace("+00:00", "Z") for time in times]
+        assert [row[name] for row in sent] == said
+        assert [row["local"] for row in sent] == [time and time.removesuffix("Z") for time in said]
+        assert [row["a"] for row in sent] == [[time] for time in said]
+        assert list(sent[0]) == [name, "local", "a"]
+
+
+def test_a_time_that_no_reader_of_json_knows_is_refused(tmp_path: Path) -> None:
+    data = pa.table({"at": pa.array([2**58], pa.timestamp("us", "UTC"))})
+    with pytest.raises(Refused, match="cannot be made a record"):
+        records(tmp_path, data)
+
+
 def test_an_epoch_without_rows_makes_no_records(tmp_path: Path) -> None:
     assert records(tmp_path, pa.table({"value": pa.array([], pa.string())})) == []
 
@@ -198,6 +228,8 @@ def test_rows_that_the_topic_does_not_take_are_named() -> None:
     assert "row 2 is for partition 2, there are 2" in reason(good, good, (None, b"v", 2, []))
     assert "row 0 is for partition -1" in reason((None, b"v", -1, []))
     assert "row 0 has no key" in reason((None, b"v", 0, []), **{"cleanup.policy": "compact"})
+    large = {"max.message.bytes": str(2**31 - 1)}
+    assert "(at most 33554432 are sent)" in reason((None, b"x" * (32 << 20), 0, []), **large)
     assert reason(*[(None, b"v", 9, [])] * 5).endswith("row 2 is for partition 9, there are 2 ….")
 
 

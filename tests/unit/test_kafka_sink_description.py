@@ -13,9 +13,11 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec, kafka_publish
+from airflow_epochs.sinks.kafka_claims import Claims
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers, partition_of
-from airflow_epochs.sinks.kafka_publish import producer_options
+from airflow_epochs.sinks.kafka_log import PartitionLog
+from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers
+from airflow_epochs.sinks.kafka_producer import producer_options, within
 from airflow_epochs.sources.kafka_connection import read_connection
 from delta_world import World, attempt_of, transaction
 from kafka_certificates import Authority
@@ -76,6 +78,14 @@ def test_durability_and_order_are_not_for_options_to_change() -> None:
     assert options["transaction.timeout.ms"] == 900_000
 
 
+def test_what_the_producer_holds_is_bounded_also_where_a_topic_takes_records_of_any_size() -> None:
+    settings = {"max.message.bytes": str(2**31 - 1)}
+    facts = TopicFacts(name="t", partitions=1, replicas=1, allowed=None, settings=settings)
+    options = within(producer_options("orders.events", 900, {}), facts)
+    assert options["queue.buffering.max.kbytes"] == 64 * 1024 == 2 * options["message.max.bytes"] // 1024
+    assert options["queue.buffering.max.messages"] <= 50_000
+
+
 def test_without_confluent_kafka_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     world = World({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})
@@ -116,8 +126,18 @@ def test_anything_else_is_no_marker(value: bytes) -> None:
         MarkerRecord.decoded(value)
 
 
-def test_markers_stay_where_earlier_versions_have_put_them() -> None:
-    assert [partition_of(key) for key in ("orders/events", "orders/audit", "a/b")] == [15, 0, 13]
+@pytest.mark.parametrize(
+    "value", [b"", b"7", b"{}", b'{"partition":0,"format":1}', b'{"partition":"1","format":1}', b'{"format":2}']
+)
+def test_what_does_not_say_which_partition_is_a_sinks_own_stops_everything(
+    monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    monkeypatch.setattr(PartitionLog, "records", lambda _: iter([(b"orders/events", value)]))
+    access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
+    claims = Claims(cluster=Cluster(access), topic="m")
+    assert claims.find("orders/audit") is None
+    with pytest.raises(Corrupt, match="does not say which partition"):
+        claims.find("orders/events")
 
 
 def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(

@@ -14,6 +14,7 @@ import pytest
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim
 from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.parquet_batches import BATCH_BYTES, ROWS_MAX
 from airflow_epochs.sinks.staged_table import StagedTable, staging_root
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 
@@ -46,7 +47,30 @@ def test_what_was_staged_is_read_back_in_order_and_in_small_batches(area: Staged
     what = staged(area, attempt, MANY)
     assert what.rows == 25_000
     assert ids(area, attempt, what) == list(range(25_000))
-    assert max(len(batch) for batch in area.rows(attempt, what)) <= 10_000
+    assert max(len(batch) for batch in area.rows(attempt, what)) == ROWS_MAX
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LARGE = {
+    "each its own": pa.table({"value": [f"{number:0100000}" for number in range(300)]}),
+    "all the same, which a file keeps once": pa.table({"value": ["x" * 100_000] * 3_000}),
+    "one large among small ones": pa.table({"key": ["x" * 300_000, *map(str, range(2_000))]}),
+    "in lists, the first of which is empty": pa.table(
+        {"headers": pa.array([[], *[[{"key": "k", "value": b"v" * 30_000}] * 3] * 3_000], HEADERS)}
+    ),
+    "in maps": pa.table({"map": pa.array([[("k", "v" * 100_000)]] * 3_000, pa.map_(pa.string(), pa.string()))}),
+}
+
+
+@pytest.mark.parametrize("data", LARGE.values(), ids=LARGE)
+def test_a_batch_is_of_few_bytes_however_large_the_rows_are(
+    area: StagedTable, attempt: SinkAttempt, data: pa.Table
+) -> None:
+    what = staged(area, attempt, data)
+    read = list(area.rows(attempt, what))
+    assert sum(map(len, read)) == len(data)
+    assert max(batch.nbytes for batch in read) <= 2 * BATCH_BYTES
+    assert read[-1].slice(len(read[-1]) - 1).to_pylist() == data.slice(len(data) - 1).to_pylist()
 
 
 def test_files_are_read_by_the_number_of_the_task_that_wrote_them(area: StagedTable, attempt: SinkAttempt) -> None:

@@ -12,6 +12,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka_producer import RECORD_BYTES_MAX
 from airflow_epochs.sinks.kafka_rows import Record, size_of
 
 NAMED_MAX = 3
@@ -47,7 +48,7 @@ def require_rights(facts: TopicFacts, *operations: str) -> None:
 
 def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
     """Every record is one that the topic takes. Makes and measures them all."""
-    bytes_max = facts.record_bytes_max
+    bytes_max = min(facts.record_bytes_max, RECORD_BYTES_MAX)
     problems = (
         f"row {number} {problem}"
         for number, record in enumerate(records)
@@ -63,7 +64,8 @@ def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
 def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
     key, _, partition, _ = record
     if (size := size_of(record)) > bytes_max:
-        return f"makes a record of {size} bytes (max.message.bytes={bytes_max})"
+        limit = f"max.message.bytes={bytes_max}" if bytes_max < RECORD_BYTES_MAX else f"at most {bytes_max} are sent"
+        return f"makes a record of {size} bytes ({limit})"
     if partition is not None and not 0 <= partition < facts.partitions:
         return f"is for partition {partition}, there are {facts.partitions}"
     if key is None and facts.is_compacted:

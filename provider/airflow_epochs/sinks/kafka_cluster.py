@@ -157,14 +157,47 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-        while (found := self.topic(topic)) is None:
+        return self._settled(topic, 1, deadline)
+
+    def require_partitions(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic until it has so many."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewPartitions
+
+        found = self.topic(topic)
+        if found and found.partitions >= partitions:
+            return
+        deadline = time.monotonic() + self.access.timeout_s
+        with self.asking(f"add partitions to topic {topic}"):
+            question = self._admin.create_partitions(
+                [NewPartitions(topic, partitions)], request_timeout=self.access.timeout_s
+            )
+            try:
+                question[topic].result()
+            except KafkaException as error:  # somebody else has added them
+                if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
+                    raise
+        self._settled(topic, partitions, deadline)
+
+    def _settled(self, topic: str, partitions: int, deadline: float) -> TopicFacts:
+        """The topic, once it has so many partitions, and each a leader that knows of it."""
+        while not (found := self.topic(topic)) or found.partitions < partitions or not self._is_led(found):
             if time.monotonic() > deadline:
                 raise NotApplied(
-                    f"Topic {topic} was created, and the brokers do not know it yet.",
+                    f"Topic {topic} has just been created or extended, and the brokers do not know it yet.",
                     remedy="Clear the task once they do.",
                 )
             time.sleep(SETTLE_POLL_S)
         return found
+
+    def _is_led(self, facts: TopicFacts) -> bool:
+        try:
+            self.ends(facts.name, range(facts.partitions))
+        except Refused:
+            raise
+        except NotApplied:
+            return False
+        return True
 
     def beginning(self, topic: str, partition: int) -> int:
         from confluent_kafka.admin import OffsetSpec
@@ -233,7 +266,7 @@ class Cluster:
             return Refused(
                 f"{where} does not allow its user to {doing}: {error.str()}.",
                 remedy="Grant the rights that docs/kafka-sink.md lists: on the topic, the marker topic, and the "
-                "transactional id.",
+                "transactional ids.",
             )
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         return NotApplied(

@@ -1,9 +1,7 @@
 """The epoch marker: a record in the transaction of the rows, the newest of its key in a compacted topic.
 
-The key is ``<pipeline>/<sink>``. Its partition is a hash of it, modulo a constant: partitions that are added later
-change nothing. Two sinks may share a partition. So a marker is read to the *high watermark*, waiting for every
-transaction that is still open there: up to the last stable offset only, another sink's open transaction could hide a
-marker, and its epoch would be sent twice. That wait is short, as markers are sent last, just before the commit.
+The key is ``<pipeline>/<sink>``. Every sink has a partition of the topic for itself (``kafka_claims``), read to the
+*high watermark*: a transaction that is open there, which can only be the sink's own, must not hide a newer marker.
 
 Whoever is about to commit reads the marker only after ``init_transactions``, which ends every earlier transaction of
 the sink: read before, it could still change.
@@ -11,33 +9,24 @@ the sink: read before, it could still change.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_epochs.errors import Corrupt, NotApplied, Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import TransactionId
+from airflow_epochs.sinks.kafka_claims import Claims
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka_log import PartitionLog
 
 FORMAT = 1
 PARTITIONS = 16
-"""Never to be changed: it says where a sink's markers are."""
+"""To begin with: one for the claims, and one for each of fifteen sinks. More are added when they are needed."""
 SETTINGS = {
     "cleanup.policy": "compact",
     "segment.ms": "86400000",  # old markers are compacted away once their segment is closed
     "min.cleanable.dirty.ratio": "0.1",
 }
-FIRST_LOOK = 100
-"""Offsets from the end that are read first. A sink that is fed alone in its partition is found there."""
-FURTHER = 50
-
-
-def partition_of(key: str) -> int:
-    """The marker topic's partition for a key."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % PARTITIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +76,22 @@ class MarkerRecord:
         return marker
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Markers:
     """The markers of one sink of one pipeline. ``key`` is ``<pipeline>/<sink>``."""
 
     cluster: Cluster
     topic: str
     key: str
+    _partition: int | None = field(default=None, init=False)
+    """Once known it is kept: a claim is for ever."""
 
-    @property
-    def partition(self) -> int:
-        return partition_of(self.key)
+    def own_partition(self) -> int:
+        """The sink's partition of the marker topic, claimed if it has none yet. The topic must exist."""
+        if self._partition is None:
+            claims = self._claims
+            self._partition = claims.find(self.key) or claims.claim(self.key)
+        return self._partition
 
     def newest(self) -> MarkerRecord | None:
         """The newest committed marker as of now; None if there is none, or no marker topic.
@@ -105,68 +99,19 @@ class Markers:
         Raises:
             NotApplied: A transaction is open there for longer than the time for a question, or no answer.
             Corrupt: What lies there is no marker.
-            Refused: The brokers say no, or the topic is not one of markers.
+            Refused: The brokers say no.
         """
-        facts = self.cluster.topic(self.topic)
-        if facts is None:
+        if self._partition is None and self.cluster.topic(self.topic):
+            self._partition = self._claims.find(self.key)
+        if self._partition is None:
             return None
-        require_partitions(facts)
-        end = self.cluster.ends(self.topic, range(self.partition, self.partition + 1))[self.partition]
-        value = self._search(self.cluster.beginning(self.topic, self.partition), end)
+        log = PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._partition)
+        value = log.newest(self.key.encode())
         return self._decoded(value) if value else None
 
-    def _search(self, beginning: int, end: int) -> bytes | None:
-        """From the end backwards, in steps that grow: markers only ever get newer towards the end."""
-        consumer, depth = self.cluster.consumer(), FIRST_LOOK
-        try:
-            while beginning < end:
-                start = max(beginning, end - depth)
-                values = [value for key, value in self._read(consumer, start, end) if key == self.key.encode()]
-                if values:
-                    return values[-1]
-                end, depth = start, depth * FURTHER
-        finally:
-            consumer.close()
-        return None
-
-    def _read(self, consumer: Any, start: int, end: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Every committed record in ``[start, end)``."""
-        from confluent_kafka import TopicPartition
-
-        deadline = time.monotonic() + self.cluster.access.timeout_s
-        consumer.assign([TopicPartition(self.topic, self.partition, start)])
-        position = start
-        while position < end:
-            message = consumer.poll(0.1)
-            if message is None:
-                self._require_time(deadline, position, end)
-            elif error := message.error():
-                position = self._past(error, message.offset(), position)
-                self._require_time(deadline, position, end)
-            elif message.offset() < end:
-                position = message.offset() + 1
-                yield message.key(), message.value()
-            else:
-                return
-
-    def _past(self, error: Any, offset: int, position: int) -> int:
-        """The position after an event that is no record: the end of what can be read now, or a failure that passes."""
-        from confluent_kafka import KafkaError
-
-        if error.code() == KafkaError._PARTITION_EOF:
-            return max(position, offset)
-        # The client looks for a group's coordinator that is never needed.
-        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or error.retriable():
-            return position
-        raise self.cluster.failure(f"read topic {self.topic}", error)
-
-    def _require_time(self, deadline: float, position: int, end: int) -> None:
-        if position < end and time.monotonic() > deadline:
-            raise NotApplied(
-                f"Of the markers in {self.topic}[{self.partition}] only those before offset {position} can be read, "
-                f"not all before {end}: a transaction is still open there, or the brokers do not answer.",
-                remedy="Try again: the brokers end a transaction that was left open after its transaction timeout.",
-            )
+    @property
+    def _claims(self) -> Claims:
+        return Claims(cluster=self.cluster, topic=self.topic)
 
     def _decoded(self, value: bytes) -> MarkerRecord:
         try:
@@ -180,13 +125,8 @@ class Markers:
 
 
 def ready_topic(cluster: Cluster, topic: str) -> TopicFacts:
-    """The marker topic, created if missing.
-
-    Raises:
-        Refused: It would not keep markers, or has too few partitions.
-    """
+    """The marker topic, created if missing. Raises Refused if it would not keep markers."""
     facts = cluster.topic(topic) or cluster.create(topic, PARTITIONS, SETTINGS)
-    require_partitions(facts)
     if facts.settings["cleanup.policy"] != "compact":
         raise Refused(
             f"The marker topic {topic} has cleanup.policy={facts.settings['cleanup.policy']}: epoch markers would be "
@@ -194,12 +134,3 @@ def ready_topic(cluster: Cluster, topic: str) -> TopicFacts:
             remedy="Set cleanup.policy=compact on it, and look whether markers are missing already.",
         )
     return facts
-
-
-def require_partitions(facts: TopicFacts) -> None:
-    if facts.partitions < PARTITIONS:
-        raise Refused(
-            f"The marker topic {facts.name} has {facts.partitions} partitions, {PARTITIONS} are needed.",
-            remedy=f"Add partitions to it up to {PARTITIONS}; or delete it if nothing has used it yet, and it is "
-            "created right.",
-        )

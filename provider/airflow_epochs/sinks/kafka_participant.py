@@ -2,8 +2,9 @@
 
 The vote rehearses the commit as far as that goes without being seen: it makes every record (and so reads the staged
 rows once more), looks at both topics and the rights on them, and takes the transactional id as its own, which is when
-the brokers say whether they accept it and its timeout. The only traces are an empty marker topic, and that a process
-still sending an *earlier* epoch of the sink is fenced: that epoch is complete, or this one would not be voted on.
+the brokers say whether they accept it and its timeout. The only traces are the marker topic, the sink's claim to a
+partition of it, and that a process still sending an *earlier* epoch of the sink is fenced: that epoch is complete, or
+this one would not be voted on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
-from airflow_epochs.sinks import kafka_checks, kafka_publish
+from airflow_epochs.sinks import kafka_checks, kafka_producer, kafka_publish
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers, ready_topic
@@ -65,12 +66,13 @@ class KafkaParticipant:
         _, staged = self.staged.checked(attempt, claim)
         pipeline, cluster = attempt.txn.pipeline, self._cluster
         topic = kafka_checks.require_topic(cluster, self.sink.topic)
-        markers = ready_topic(cluster, self.sink.marker_topic)
+        marker_topic, markers = ready_topic(cluster, self.sink.marker_topic), self._markers(pipeline)
         kafka_checks.require_rights(topic, "WRITE")
-        kafka_checks.require_rights(markers, "READ", "WRITE")
-        options = kafka_publish.within(self._options(pipeline), topic, markers)
-        kafka_publish.transactional(cluster, options, markers.name)
-        kafka_checks.require_marker(self._markers(pipeline).newest(), attempt.previous, self._markers(pipeline))
+        kafka_checks.require_rights(marker_topic, "READ", "WRITE")
+        markers.own_partition()
+        options = kafka_producer.within(self._options(pipeline), topic, marker_topic)
+        kafka_producer.transactional(cluster, options, marker_topic.name)
+        kafka_checks.require_marker(markers.newest(), attempt.previous, markers)
         kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)  # last: takes longest
         return staged
 
@@ -78,12 +80,13 @@ class KafkaParticipant:
 
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         """Send the epoch and its marker in one transaction. The receipt is made of the marker alone."""
-        pipeline, cluster = attempt.txn.pipeline, self._cluster
+        pipeline = attempt.txn.pipeline
+        markers = self._markers(pipeline)
         this = kafka_publish.Publication(
-            cluster=cluster,
-            markers=self._markers(pipeline),
+            cluster=self._cluster,
+            markers=markers,
             topic=self.sink.topic,
-            facts=self._facts(),
+            facts=self._facts(markers),
             options=self._options(pipeline),
             txn=attempt.txn,
             previous=attempt.previous,
@@ -92,9 +95,11 @@ class KafkaParticipant:
         )
         return self._receipt(kafka_publish.publish(this, self.env))
 
-    def _facts(self) -> tuple[TopicFacts | None, TopicFacts]:
+    def _facts(self, markers: Markers) -> tuple[TopicFacts | None, TopicFacts]:
         try:
-            return self._cluster.topic(self.sink.topic), ready_topic(self._cluster, self.sink.marker_topic)
+            facts = self._cluster.topic(self.sink.topic), ready_topic(self._cluster, self.sink.marker_topic)
+            markers.own_partition()  # was claimed by the vote, unless the topic has been deleted since
+            return facts
         except Refused:
             raise
         except NotApplied as error:
@@ -135,7 +140,7 @@ class KafkaParticipant:
 
     def _options(self, pipeline: str) -> dict[str, Any]:
         # One id for all epochs, or a stray producer of an earlier one would not be fenced.
-        return kafka_publish.producer_options(
+        return kafka_producer.producer_options(
             f"{pipeline}.{self.sink.name}", self.sink.transaction_timeout, self.sink.options
         )
 

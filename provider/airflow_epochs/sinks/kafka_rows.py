@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,6 +39,7 @@ _JSON_PLAIN = {
     *("string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double"),
     *("date", "timestamp", "timestamp_ntz"),
 }
+_EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=timezone.utc), "timestamp_ntz": datetime(1970, 1, 1)}
 _OF_KAFKA = ("key", "value", "headers", "partition")
 
 
@@ -90,12 +93,12 @@ class RowShape:
             source: First part of the header: ``<pipeline>/<sink>/<epoch>``.
             numbers: The partition of a row without key and partition, by its number in the epoch.
         """
-        prefix, number = f"{source}/".encode(), 0
+        header, number = source.replace("%", "%%").encode() + b"/%d", 0
         for batch in batches:
             for key, value, partition, headers in self._rows_of(batch):
                 if partition is None and key is None:
                     partition = numbers(number)
-                own = (HEADER, prefix + b"%d" % number)
+                own = (HEADER, header % number)
                 yield key, value, partition, [*headers, own] if headers else [own]
                 number += 1
 
@@ -117,13 +120,18 @@ class RowShape:
         return zip(_bytes(batch, self.key), values, partitions, headers, strict=False)
 
     def _json(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        import pyarrow as pa
-
-        encode = msgspec.json.Encoder().encode
         columns = [_for_json(_column(batch, name), kind) for name, kind in self.json.items()]
-        rows = pa.RecordBatch.from_arrays(columns, names=list(self.json)).to_pylist(maps_as_pydicts="strict")
         # All of the batch now, so that what cannot be said in JSON fails here.
-        return iter([encode(row) for row in rows])
+        return iter(list(map(msgspec.json.Encoder().encode, starmap(self._object, zip(*columns, strict=True)))))
+
+    @cached_property
+    def _object(self) -> Callable[..., Any]:
+        """Makes one JSON object of its values: a struct, in half the time of a dict, where its names allow that."""
+        fields = {f"c{number}": name for number, name in enumerate(self.json)}
+        try:
+            return msgspec.defstruct("Row", [(field, Any) for field in fields], rename=fields, gc=False)
+        except ValueError:  # a name with a quote or a backslash
+            return lambda *values: dict(zip(self.json, values, strict=True))
 
 
 def _misfits(types: Mapping[str, Any], found: Mapping[str, str]) -> Iterator[str]:
@@ -196,12 +204,15 @@ def _headers(row: list[dict[str, Any]] | None) -> Headers:
     return headers
 
 
-def _for_json(column: pa.Array, kind: Any) -> pa.Array:
+def _for_json(column: pa.Array, kind: Any) -> list[Any]:
     """Times as Delta means them, however the file's writer spelt them: microseconds, in UTC if they have a zone."""
     import pyarrow as pa
 
-    if kind == "timestamp":
-        return column.cast(pa.timestamp("us", "UTC"))
-    if kind == "timestamp_ntz":
-        return column.cast(pa.timestamp("us"))
-    return column
+    if isinstance(kind, dict):
+        return list(column.to_pylist(maps_as_pydicts="strict"))
+    if kind in _EPOCHS:
+        epoch, zone = _EPOCHS[kind], "UTC" if kind == "timestamp" else None
+        # By way of numbers: pyarrow's own way to datetimes takes ten times as long.
+        numbers = column.cast(pa.timestamp("us", zone)).cast(pa.int64()).to_pylist()
+        return [None if number is None else epoch + timedelta(0, 0, number) for number in numbers]
+    return list(column.to_pylist())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_epochs.errors import Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks import delta_checks
+from airflow_epochs.sinks import delta_checks, parquet_batches
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, read_staging
@@ -24,11 +24,6 @@ from airflow_epochs.spark.delta_jobs import compact_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ROWS_AT_ONCE = 10_000
-"""Rows of one batch: what a commit holds in memory of a file beside its dictionary pages, and …"""
-READ_BYTES = 2 << 20
-"""… so much of each column. By itself pyarrow reads whole row groups ahead: 128 MB and more."""
 
 
 def staging_root(path: str, sink: str) -> str:
@@ -110,6 +105,8 @@ class StagedTable:
     def rows(self, attempt: SinkAttempt, staged: Staged) -> Iterator[pa.RecordBatch]:
         """The promised rows, always in the same order: by number of Spark's task, then as they lie in its file.
 
+        In batches of bounded size, however many and however large the rows are.
+
         Raises:
             RowsGone: They are gone or damaged; before the first row if a file is missing or has another size.
             Corrupt: Others lie there.
@@ -121,18 +118,9 @@ class StagedTable:
 
     def _batches(self, opened: BinaryIO, name: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
-            with pq.ParquetFile(
-                opened,
-                page_checksum_verification=True,
-                coerce_int96_timestamp_unit="us",
-                pre_buffer=False,
-                buffer_size=READ_BYTES,
-            ) as parquet:
-                yield from parquet.iter_batches(ROWS_AT_ONCE)
+            yield from parquet_batches.batches(opened)
         except (pa.ArrowException, OSError) as error:
             raise RowsGone(
                 f"The staged file {name}, promised to {self.target}, is damaged: {error}",

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlparse
 from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import failures, jobs, kafka_read, user_files
+from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_read, user_files
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ConnectRunner:
         self, conn_id: str, env: Environment, *, session_conf: dict[str, str], connect_timeout_s: float = 60.0
     ) -> None:
         self._conn_id, self._env, self._timeout_s = conn_id, env, connect_timeout_s
-        self._conf = {**kafka_read.SESSION_CONF, **session_conf}
+        self._conf = {**kafka_read.SESSION_CONF, **delta_jobs.WRITER_CONF, **session_conf}
         self._running: list[JsonDict] = []
         self._lock = Lock()
 

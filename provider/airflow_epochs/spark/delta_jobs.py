@@ -20,6 +20,9 @@ JsonDict = dict[str, Any]
 Rule = tuple[str, str]
 """What a rule is, and the condition that every row must meet."""
 
+WRITER_CONF = {"parquet.page.size.row.check.min": "10"}
+"""By itself the writer looks at a page's size after 100 rows: pages of 100 MB where a row is a megabyte, each of which
+whoever reads the staged rows has to hold whole."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
 MESSAGE_LINES_MAX = 4

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import failures, kafka_read, main, processes, reports, user_files
+from airflow_epochs.spark import delta_jobs, failures, kafka_read, main, processes, reports, user_files
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _DEFAULT_CONF = {
     # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.
     "spark.sql.pyspark.jvmStacktrace.enabled": "true",
     **kafka_read.SESSION_CONF,
+    **{f"spark.hadoop.{key}": value for key, value in delta_jobs.WRITER_CONF.items()},
 }
 
 

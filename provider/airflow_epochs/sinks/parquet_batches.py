@@ -1,0 +1,93 @@
+"""The rows of a Parquet file in batches of a bounded size, also where a row is a megabyte.
+
+pyarrow counts rows, not bytes; by itself it reads whole row groups ahead, 128 MB and more. What a row takes in memory
+is known per row group before it is read: the mean of what is in its pages, and for what is encoded by a dictionary,
+where a page says next to nothing about it, the longest entry of the dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_MAX = 1_000
+"""Rows of a batch, at most …"""
+BATCH_BYTES = 8 << 20
+"""… and about so many bytes, unless one row is larger."""
+READ_BYTES = 2 << 20
+"""So much of each column is read from the file at once."""
+
+
+def batches(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """All rows of the file, in order. Raises what pyarrow raises."""
+    with _reader(opened, ()) as parquet:
+        for group in range(parquet.num_row_groups):
+            at_once = _rows_at_once(opened, parquet.metadata, group)
+            # Threads would take more memory, and the time of those that send.
+            yield from parquet.iter_batches(at_once, row_groups=[group], use_threads=False)
+
+
+def _reader(opened: BinaryIO, read_dictionary: Sequence[str]) -> Any:
+    import pyarrow.parquet as pq
+
+    # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
+    return pq.ParquetFile(
+        opened,
+        page_checksum_verification=True,
+        coerce_int96_timestamp_unit="us",
+        pre_buffer=False,
+        buffer_size=READ_BYTES,
+        read_dictionary=read_dictionary,
+    )
+
+
+def _rows_at_once(opened: BinaryIO, metadata: Any, group: int) -> int:
+    rows = metadata.row_group(group)
+    columns = [rows.column(number) for number in range(rows.num_columns)]
+    longest = _longest(opened, group, [column for column in columns if _is_text_by_dictionary(column)])
+    size = sum(
+        max(column.total_uncompressed_size, longest.get(column.path_in_schema, 0) * column.num_values)
+        for column in columns
+    )
+    return int(max(1, min(ROWS_MAX, BATCH_BYTES * rows.num_rows // max(1, size))))
+
+
+def _is_text_by_dictionary(column: Any) -> bool:
+    return bool(column.has_dictionary_page and column.physical_type == "BYTE_ARRAY")
+
+
+def _longest(opened: BinaryIO, group: int, columns: Sequence[Any]) -> dict[str, int]:
+    """Per column, bytes of the longest entry of its dictionary: the first row brings all of the dictionary along."""
+    paths = [column.path_in_schema for column in columns]
+    if not paths:
+        return {}
+    with _reader(opened, paths) as parquet:
+        first = next(parquet.iter_batches(1, row_groups=[group], columns=paths))
+    found = [each for column in first.columns for each in _dictionaries(column)]
+    return {
+        column.path_in_schema: _length_max(dictionary, column.total_uncompressed_size)
+        for column, dictionary in zip(columns, found, strict=True)
+    }
+
+
+def _dictionaries(column: pa.Array) -> Iterator[pa.Array]:
+    """The dictionaries of a column's leaves, in the order of the schema."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        yield column.dictionary
+    elif pa.types.is_struct(column.type):
+        for part in column.flatten():
+            yield from _dictionaries(part)
+    else:  # a list or a map
+        yield from _dictionaries(column.values)
+
+
+def _length_max(dictionary: pa.Array, otherwise: int) -> int:
+    """``otherwise`` where nothing is known: the first row has no value of the column, not even NULL."""
+    import pyarrow.compute as pc
+
+    return int(pc.max(pc.binary_length(dictionary)).as_py()) if len(dictionary) else otherwise

@@ -1,0 +1,82 @@
+"""The request for a commit, or its answer, is lost: nobody knows what came of it until the next try looks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from airflow_epochs.errors import OutcomeUnknown
+from airflow_epochs.sinks import kafka_publish
+from cells import fired
+from kafka_sink_world import Feed, a_feed, create, rows, seen_by_confluent, values, visible, world_at
+from kafka_world import wait_until
+from stack.broker import Broker
+from stack.jars import Jars
+from stack.processes import free_port
+from tcp_proxy import ANSWERS, REQUESTS, Proxy
+
+pytestmark = pytest.mark.jvm
+
+
+class Distant(Broker):
+    """A broker with one listener more, which is reached through a proxy only."""
+
+    def __init__(self, folder: Path, jars: Jars) -> None:
+        super().__init__(folder, jars)
+        self.behind, self.in_front = free_port(), free_port()
+        self.settings = {
+            "listeners": f"PLAINTEXT://{self.bootstrap},FAR://127.0.0.1:{self.behind},"
+            f"CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap},FAR://127.0.0.1:{self.in_front}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,FAR:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+
+
+@pytest.fixture(scope="module")
+def distant(servers: Path, jars: Jars) -> Iterator[Distant]:
+    with Distant(servers / "distant", jars) as broker:
+        yield broker
+
+
+@pytest.fixture
+def proxy(distant: Distant) -> Iterator[Proxy]:
+    with Proxy(distant.in_front, distant.behind) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def feed(distant: Distant, proxy: Proxy, tmp_path: Path) -> Feed:
+    name = uuid.uuid4().hex[:8]
+    topic = create(AdminClient({"bootstrap.servers": distant.bootstrap}), f"out-{name}")
+    feed = a_feed(proxy.address, topic, f"orders-{name}", tmp_path)
+    feed.world = world_at(proxy.address, **{"socket.timeout.ms": 2_000})
+    return feed
+
+
+@pytest.mark.parametrize("lost", [REQUESTS, ANSWERS])
+def test_a_commit_whose_request_or_answer_is_lost_is_looked_up_by_the_next_try(
+    feed: Feed, distant: Distant, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_publish, "COMMIT_S", 3)
+    topic = feed.sink.topic
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b", "c"))
+    feed.world.at = {"kafka.commit.before": lambda: proxy.lose(lost)}
+    with pytest.raises(OutcomeUnknown, match="is not known"):
+        feed.commit(attempt, staged)
+    landed = ["a"] if lost == REQUESTS else ["a", "b", "c"]
+    wait_until(lambda: values(seen_by_confluent(distant.bootstrap, topic)) == landed)
+    feed.world.at = {}
+    proxy.heal()
+    receipt = feed.commit(attempt, staged)
+    assert (receipt.txn_id, receipt.rows) == (str(attempt.txn), 2)
+    assert feed.commit(attempt, staged) == receipt
+    assert visible(distant.bootstrap, topic) == ["a", "b", "c"]
+    if lost == ANSWERS:
+        fired("F6", 9, "C")

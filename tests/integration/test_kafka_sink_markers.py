@@ -1,0 +1,195 @@
+"""The marker topic on a real broker: shared by all sinks, and none can hide or hold up the marker of another."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from airflow_epochs.errors import Corrupt, NotApplied
+from airflow_epochs.model import Marker
+from airflow_epochs.sinks.kafka_claims import DIRECTORY, Claims
+from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers, ready_topic
+from airflow_epochs.sources.kafka_connection import read_connection
+from kafka_sink_world import MARKERS, Feed, a_feed, create, rows, visible, world_at
+from kafka_world import wait_until
+from stack.broker import Broker
+
+pytestmark = pytest.mark.jvm
+
+IMPATIENT = {"socket.timeout.ms": 1500}
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> str:
+    return create(admin, f"out-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def pipeline() -> str:
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
+    return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+
+
+def cluster(broker: Broker) -> Cluster:
+    return Cluster(read_connection(world_at(broker.bootstrap).connection("kafka_default")))
+
+
+def claims(broker: Broker, topic: str = MARKERS) -> Claims:
+    return Claims(cluster=cluster(broker), topic=topic)
+
+
+def partition_of(broker: Broker, feed: Feed) -> int:
+    found = claims(broker, feed.sink.marker_topic).find(f"{feed.pipeline}/events")
+    assert found
+    return found
+
+
+def shown(feed: Feed) -> Marker:
+    assert feed.shown
+    return Marker.of(feed.shown)
+
+
+@contextmanager
+def hanging(broker: Broker, partition: int) -> Iterator[None]:
+    """Somebody's transaction is open in a partition of the marker topic."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(MARKERS, key=b"another", value=b"{}", partition=partition)
+    assert producer.flush(10) == 0
+    try:
+        yield
+    finally:
+        producer.abort_transaction(10)
+
+
+def test_pipelines_share_the_marker_topic_and_none_waits_for_anothers_transaction(
+    feed: Feed, broker: Broker, admin: AdminClient, tmp_path: Path
+) -> None:
+    unread = create(admin, f"out-{uuid.uuid4().hex[:8]}")
+    other = a_feed(broker.bootstrap, unread, f"other-{feed.pipeline}", tmp_path)
+    for each in (feed, other):
+        each.run(rows("a"))
+    assert partition_of(broker, feed) != partition_of(broker, other)
+    with hanging(broker, partition_of(broker, other)), hanging(broker, DIRECTORY):
+        feed.world = world_at(broker.bootstrap, **IMPATIENT)
+        feed.run(rows("b"))
+        assert feed.marker() == shown(feed)
+    assert other.marker() == shown(other)
+    assert visible(broker.bootstrap, feed.sink.topic) == ["a", "b"]
+
+
+def test_a_transaction_that_is_open_in_a_sinks_own_partition_is_waited_for(feed: Feed, broker: Broker) -> None:
+    feed.run(rows("a"))
+    feed.world = world_at(broker.bootstrap, **IMPATIENT)
+    with hanging(broker, partition_of(broker, feed)):
+        with pytest.raises(NotApplied, match="a transaction is still open there"):
+            feed.marker()
+    assert feed.marker() == shown(feed)
+
+
+def test_a_marker_is_found_behind_any_number_of_other_records(feed: Feed, broker: Broker) -> None:
+    feed.run(rows("a"))
+    crowd = Producer({"bootstrap.servers": broker.bootstrap})
+    place = partition_of(broker, feed)
+    for number in range(6_000):
+        crowd.produce(MARKERS, key=b"%d" % number, value=b"{}", partition=place)
+    assert crowd.flush(20) == 0
+    assert feed.marker() == shown(feed)
+
+
+def test_the_marker_topic_is_created_to_be_kept(feed: Feed, admin: AdminClient) -> None:
+    feed.run(rows())
+    resource = ConfigResource(ResourceType.TOPIC, MARKERS)
+    assert admin.describe_configs([resource])[resource].result()["cleanup.policy"].value == "compact"
+
+
+# --- claims ---------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_topic_made_by_hand_gets_a_partition_more_for_every_sink(
+    broker: Broker, admin: AdminClient, pipeline: str, tmp_path: Path
+) -> None:
+    made = create(admin, f"m-{pipeline}", cleanup_policy="compact")
+    for number in range(1, 4):
+        topic = create(admin, f"out-{number}-{pipeline}")
+        feed = a_feed(broker.bootstrap, topic, f"{pipeline}-{number}", tmp_path, marker_topic=made)
+        for _ in range(2):
+            feed.run(rows("a"))
+        assert partition_of(broker, feed) == number
+    assert len(admin.list_topics(made, timeout=10).topics[made].partitions) == 4
+
+
+def test_claims_that_are_made_at_once_are_for_different_partitions_and_last(
+    broker: Broker, admin: AdminClient, pipeline: str
+) -> None:
+    made = create(admin, f"m-{pipeline}", 2, cleanup_policy="compact")
+    keys = [f"{pipeline}/{name}" for name in ("a", "b", "c", "a")]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        numbers = list(pool.map(lambda key: claims(broker, made).claim(key), keys))
+    assert numbers[0] == numbers[3]
+    assert sorted({*numbers}) == [1, 2, 3]
+    assert [claims(broker, made).claim(key) for key in keys] == [claims(broker, made).find(key) for key in keys]
+    assert numbers == [claims(broker, made).find(key) for key in keys]
+
+
+def test_a_claim_that_was_left_half_made_ends_with_the_next_one(
+    broker: Broker, admin: AdminClient, pipeline: str
+) -> None:
+    made = create(admin, f"m-{pipeline}", 3, cleanup_policy="compact")
+    half = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": made})
+    half.init_transactions(10)
+    half.begin_transaction()
+    half.produce(made, key=f"{pipeline}/a", value=b'{"partition": 1, "format": 1}', partition=DIRECTORY)
+    assert half.flush(10) == 0
+    assert claims(broker, made).claim(f"{pipeline}/b") == 1
+    assert claims(broker, made).find(f"{pipeline}/a") is None
+    assert claims(broker, made).claim(f"{pipeline}/a") == 2
+
+
+# --- a marker topic that is lost ------------------------------------------------------------------------------
+
+
+def test_a_lost_marker_topic_stops_the_sink_until_its_marker_is_put_back(
+    broker: Broker, admin: AdminClient, topic: str, pipeline: str, tmp_path: Path
+) -> None:
+    """With the commands of docs/kafka-sink.md."""
+    lost = f"m-{pipeline}"
+    feed = a_feed(broker.bootstrap, topic, pipeline, tmp_path, marker_topic=lost)
+    feed.run(rows("a"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("b"))
+    admin.delete_topics([lost])[lost].result()
+    wait_until(lambda: lost not in admin.list_topics(timeout=5).topics)
+    assert feed.marker() is None
+    with pytest.raises(Corrupt, match="is missing; the ledger expects"):
+        feed.commit(attempt, staged)
+    key = f"{pipeline}/events"
+    ready_topic(cluster(broker), lost)
+    partition = Markers(cluster=cluster(broker), topic=lost, key=key).own_partition()
+    marker = MarkerRecord(
+        txn_id=str(feed.shown), topic=topic, rows=0, files=0, size=0, place="", offsets={}, at="restored by hand"
+    )
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+    producer.produce(lost, key=key, value=marker.encoded(), partition=partition)
+    assert producer.flush(10) == 0
+    assert feed.marker() == shown(feed)
+    feed.commit(attempt, staged)
+    assert visible(broker.bootstrap, topic) == ["a", "b"]
