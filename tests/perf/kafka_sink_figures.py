@@ -20,7 +20,7 @@ from airflow_epochs import KafkaSink
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.kafka_publish import producer_options
 from airflow_epochs.sinks.kafka_rows import HEADER
-from figures import RUNS, Figure, figure, ratios, stopwatch
+from figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
 from kafka_sink_world import Feed, commit_in_process, world_at
 from stack.broker import Broker
 from stack.jars import fetch
@@ -75,9 +75,7 @@ def _peak(feed: Feed, bootstrap: str, data: pa.Table, result: Path) -> float:
 
 def commit_and_weigh(spec: JsonDict, bootstrap: str, txn: str, previous: str, staged: JsonDict, result: str) -> None:
     commit_in_process(spec, bootstrap, txn, previous, staged, "never", 0)
-    # Not ru_maxrss, which a process inherits from the one that started it.
-    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    Path(result).write_text(str(int(peak.split()[1]) / 1024))
+    Path(result).write_text(str(peak_mb()))
 
 
 def _bare(bootstrap: str, records: list[tuple[str, str]]) -> float:
