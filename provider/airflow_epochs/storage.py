@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import urlsplit
@@ -194,7 +194,10 @@ class Files(Protocol):
         ...
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files and the names that lead to them survive a power cut. Nothing to do on object stores."""
+        """Make files and the names that lead to them survive a power cut; those that are gone need nothing.
+
+        Nothing to do on object stores.
+        """
         ...
 
 
@@ -280,12 +283,12 @@ class LocalFiles:
         folders = {parent for file in files for parent in file.parents}
         with _local_errors(self._root):
             for file in files:
-                durable.fsync(file)
+                with suppress(FileNotFoundError):
+                    durable.fsync(file)
             for folder in folders:
-                try:
+                # a folder we may not even read was there before us
+                with suppress(FileNotFoundError, PermissionError):
                     durable.fsync(folder)
-                except PermissionError:
-                    continue  # a folder we may not even read was there before us
 
 
 class ObjectFiles:

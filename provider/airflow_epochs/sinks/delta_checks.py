@@ -14,6 +14,7 @@ from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging, checked_stats, rows_of
 from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_table import Where
 from airflow_epochs.spark import delta_schema
 from airflow_epochs.storage import Files
 
@@ -160,6 +161,17 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
             f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
             remedy="Find out who else writes under these names, or whether the ledger or the table was restored. See "
             "docs/delta.md, 'The marker is not the expected one'.",
+        )
+
+
+def require_notes(where: Where, place: str) -> None:
+    """The notes about deleted keys, at ``place`` in the table's folder, are still there."""
+    if not where.files.names(f"{place}/_delta_log"):
+        raise Refused(
+            f"The notes about keys that were deleted from {where.name} are gone: {where.url}/{place}. Without them, "
+            "rows that are older than their deletion would bring keys back.",
+            remedy="Restore that folder from a backup, and clear the failed task. If no such rows can come any more, "
+            "create the table anew without rows instead. See docs/delta.md, 'upsert'.",
         )
 
 
