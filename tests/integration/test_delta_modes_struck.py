@@ -1,4 +1,4 @@
-"""The Delta sink's modes on a real Spark where something comes late or is cut off, and what keeps their tables in order."""
+"""The Delta sink's modes on a real Spark: changes that come late or are cut off, and the upkeep of their tables."""
 
 from __future__ import annotations
 
