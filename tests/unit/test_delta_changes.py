@@ -146,6 +146,24 @@ def test_whether_columns_are_added_is_said_whatever_the_servers_default(asked: s
     assert _options(args)["mergeSchema"] == merged
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"refused": None, "txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
+        ({"refused": None, "txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
+        ({"refused": "the table is gone", "txn": None, "epoch": None}, "cannot be inserted into .*: the table is gone"),
+    ],
+)
+def test_what_spark_says_of_its_commit_is_compared(
+    table: Path, world: World, monkeypatch: pytest.MonkeyPatch, answer: JsonDict, why: str
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    staged = promised(voted(sink, attempt, world, 1))
+    monkeypatch.setattr(world.spark, "run", lambda job: answer)
+    with pytest.raises(Corrupt, match=why):
+        sink.commit(attempt, staged, world)
+
+
 # -- what it leaves ----------------------------------------------------------------------------------------------
 
 
