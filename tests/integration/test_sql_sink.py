@@ -178,6 +178,40 @@ def test_what_is_no_lasting_table_is_refused(pg: SqlWorld, made: str, expected: 
     assert expected in pg.reason_against(pg.sink("v"), rows(1))
 
 
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_a_partitioned_table_takes_epochs(pg: SqlWorld, options: dict[str, Any]) -> None:
+    pg.db.run(
+        "CREATE TABLE v (id bigint PRIMARY KEY, made timestamptz NOT NULL DEFAULT now()) PARTITION BY RANGE (id)",
+        "CREATE TABLE v1 PARTITION OF v FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE v2 PARTITION OF v FOR VALUES FROM (10) TO (20)",
+    )
+    assert "no partition of relation" in pg.reason_against(pg.sink("v", **options), rows(20))
+    pg.epoch(pg.sink("v", **options), transaction(1), None, rows(1, 11))
+    assert (pg.ids("v1"), pg.ids("v2")) == ([1], [11])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "CREATE INDEX ON v (id)",
+        "CREATE UNIQUE INDEX ON v (id) WHERE n > 0",
+        "CREATE UNIQUE INDEX ON v (abs(id))",
+        "CREATE UNIQUE INDEX ON v (id, n)",
+        "ALTER TABLE v ADD UNIQUE (id) DEFERRABLE",
+    ],
+)
+def test_an_upsert_needs_an_index_that_it_can_go_by(pg: SqlWorld, index: str) -> None:
+    pg.db.run("CREATE TABLE v (id bigint, n bigint)", index)
+    sink = pg.sink("v", mode="upsert", keys=["id"], rehearse=False)
+    assert "no unique index on exactly id" in pg.reason_against(sink, rows(1))
+
+
+def test_an_index_with_further_columns_included_will_do(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (id bigint, n bigint)", "CREATE UNIQUE INDEX ON v (id) INCLUDE (n)")
+    pg.epoch(pg.sink("v", mode="upsert", keys=["id"]), transaction(1), None, rows(1))
+    assert pg.ids("v") == [1]
+
+
 def test_rights_are_checked_before_the_promise(pg: SqlWorld) -> None:
     assert isinstance(pg.db, PostgresDb)
     user = f"u{pg.db.schema}"
