@@ -164,6 +164,31 @@ def test_what_spark_says_of_its_commit_is_compared(
         sink.commit(attempt, staged, world)
 
 
+@pytest.mark.parametrize("partition_by", [[], ["id"]], ids=["in a file", "of a partition"])
+@pytest.mark.parametrize(
+    ("options", "given", "named"),
+    [
+        ({"mode": "upsert", "keys": ["ID"]}, {"id": [1, None], "v": [1, 1]}, "'ID'"),
+        (
+            {"mode": "merge", "keys": ["id"], "merge": "WHEN MATCHED THEN DELETE"},
+            {"id": [1, None], "v": [1, 1]},
+            "'id'",
+        ),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "v"}, {"id": [1, 2], "v": [1, None]}, "'v'"),
+        ({"mode": "upsert", "keys": ["id"]}, {"id": [1, 2], "v": [1, None]}, None),
+        ({"mode": "overwrite"}, {"id": [1, None], "v": [1, 1]}, None),
+    ],
+)
+def test_null_keys_that_spark_overlooked_are_a_vote_abort(
+    table: Path, world: World, options: dict[str, Any], given: JsonDict, named: str | None, partition_by: list[str]
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), **options, partition_by=partition_by), attempt_of(transaction(1))
+    columns = {name: pa.array(value, pa.int64()) for name, value in given.items()}
+    vote = sink.vote(attempt, stage(sink, attempt, pa.table(columns), world), world)
+    assert (vote.reason is None) == (named is None), vote.reason
+    assert f"NULL in {named}" in vote.reason if named else True
+
+
 # -- what it leaves ----------------------------------------------------------------------------------------------
 
 

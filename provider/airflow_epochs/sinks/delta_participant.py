@@ -143,6 +143,7 @@ class DeltaParticipant:
                 add_columns = how.schema_evolution == ADD_COLUMNS
                 delta_checks.require_insertable(shape, staging, name, add_columns=add_columns)
             delta_checks.require_changeable(how, shape or staging.shape, staging, name)
+            delta_checks.require_keys(how, staging)
         else:
             delta_checks.require_addable(shape, staging, name)
         if shape is not None:
