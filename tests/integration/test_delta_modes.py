@@ -308,6 +308,21 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
     assert shown(session, table) == expected
 
 
+def test_a_server_that_replaces_single_partitions_replaces_all_of_an_overwritten_table(
+    session: Any, world: World, named: str, table: str
+) -> None:
+    create(session, table, "id BIGINT, p STRING", "PARTITIONED BY (p)")
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (0, 'a'), (0, 'b')").collect()
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    for target in (named, table):
+        epochs = Epochs(DeltaSink("silver", target, mode="overwrite", empty="truncate"), world)
+        epochs.run(values(session, "id, p", "(1L, 'b')"))
+        assert shown(session, target) == [(1, "b")]
+        epochs.run(empty(session, "id BIGINT, p STRING"))
+        assert shown(session, target) == []
+    session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+
+
 def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
     session: Any, world: World, table: str
 ) -> None:

@@ -22,7 +22,7 @@ from airflow_epochs.sinks import delta_durable
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.spark.delta_jobs import refusal
-from airflow_epochs.spark.delta_merge import _options, _replaced, _telling
+from airflow_epochs.spark.delta_merge import _of_overwrite, _options, _replaced, _telling
 from delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
 
 DELETING = {"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}
@@ -144,6 +144,12 @@ def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: 
 def test_whether_columns_are_added_is_said_whatever_the_servers_default(asked: str | None, merged: str) -> None:
     args = {"app": "a", "epoch": 1, "user_metadata": "{}", "how": {"schema_evolution": asked}}
     assert _options(args)["mergeSchema"] == merged
+
+
+@pytest.mark.parametrize(("mode", "rows_that_go"), [("overwrite", "static"), ("overwrite_partitions", "dynamic")])
+def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(mode: str, rows_that_go: str) -> None:
+    args = {"app": "a", "epoch": 1, "user_metadata": "{}", "how": {"schema_evolution": None, "mode": mode}}
+    assert _of_overwrite(args)["partitionOverwriteMode"] == rows_that_go
 
 
 @pytest.mark.parametrize(

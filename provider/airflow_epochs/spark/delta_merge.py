@@ -188,18 +188,23 @@ def _overwrite(spark: SparkSession, args: JsonDict, new: bool) -> None:
     if new or nothing:  # nothing to append, too: the epoch is signed all the same
         append(args, rows, new=new, options=_options(args))
     elif is_path(args["target"]):
-        options = _options(args) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
-        rows.write.format("delta").mode("overwrite").options(**options).save(for_spark(args["target"]))
+        rows.write.format("delta").mode("overwrite").options(**_of_overwrite(args)).save(for_spark(args["target"]))
     else:
-        _overwrite_named(args, rows, partitions)
+        _overwrite_named(args, rows)
 
 
-def _overwrite_named(args: JsonDict, rows: DataFrame, partitions: bool) -> None:
+def _of_overwrite(args: JsonDict) -> dict[str, str]:
+    """Which rows go is said, since a server can be set up to replace single partitions where nothing is said."""
+    partitions = args["how"]["mode"] == "overwrite_partitions"
+    return _options(args) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
+
+
+def _overwrite_named(args: JsonDict, rows: DataFrame) -> None:
     """By the newer writer: ``saveAsTable`` would replace the table with its properties and constraints."""
     from pyspark.sql import functions as F
 
-    writer = rows.writeTo(identifier(args["target"])).options(**_options(args))
-    if partitions:
+    writer = rows.writeTo(identifier(args["target"])).options(**_of_overwrite(args))
+    if args["how"]["mode"] == "overwrite_partitions":
         writer.overwritePartitions()
     else:
         writer.overwrite(F.lit(True))
