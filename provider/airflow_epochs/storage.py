@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from urllib.parse import urlsplit
@@ -278,17 +278,8 @@ class LocalFiles:
                 target.unlink(missing_ok=True)
 
     def sync(self, paths: Iterable[str]) -> None:
-        files = [self._root / path for path in paths]
-        # Spark may have made every folder on the way, so all names up to the root of the disk count.
-        folders = {parent for file in files for parent in file.parents}
         with _local_errors(self._root):
-            for file in files:
-                with suppress(FileNotFoundError):
-                    durable.fsync(file)
-            for folder in folders:
-                # a folder we may not even read was there before us
-                with suppress(FileNotFoundError, PermissionError):
-                    durable.fsync(folder)
+            durable.flush(self._root / path for path in paths)
 
 
 class ObjectFiles:

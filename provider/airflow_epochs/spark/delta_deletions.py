@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import durable
 from airflow_epochs.spark.delta_jobs import exists, for_spark, identifier, quoted
 from airflow_epochs.spark.delta_keys import DELETED, column
-from airflow_epochs.storage import is_local, open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,9 +39,8 @@ def remember(rows: DataFrame, how: JsonDict, place: str) -> None:
     if deleted.limit(1).collect():
         writer = deleted.write.format("delta").mode("append").option("delta.autoOptimize.autoCompact", "true")
         writer.save(for_spark(place))
-    if is_local(place):  # else durable by now; always: an earlier try may have died before it came to this
-        notes = open_files(place)
-        notes.sync(notes.sizes(""))
+    if place.startswith("/"):  # on a disk; always, since an earlier try may have died before it came to this
+        durable.flush(durable.files_below(Path(place)))
 
 
 def are_noted(spark: SparkSession, place: str) -> bool:
