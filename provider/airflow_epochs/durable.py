@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -49,6 +50,21 @@ def files_below(folder: Path) -> Iterator[Path]:
 
     for parent, _, names in os.walk(folder, onerror=unless_absent):
         yield from (Path(parent, name) for name in names)
+
+
+def flush(files: Iterable[Path]) -> None:
+    """Make files that another process has written, and the names that lead to them, survive a power cut.
+
+    It may have made every folder on the way, so all names up to the root of the disk count. What is gone needs nothing.
+    """
+    written = list(files)
+    for file in written:
+        with suppress(FileNotFoundError):
+            fsync(file)
+    for folder in {parent for file in written for parent in file.parents}:
+        # a folder we may not even read was there before us
+        with suppress(FileNotFoundError, PermissionError):
+            fsync(folder)
 
 
 def fsync(path: Path) -> None:

@@ -205,7 +205,10 @@ class Files(Protocol):
         ...
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files and the names that lead to them survive a power cut. Nothing to do on object stores."""
+        """Make files and the names that lead to them survive a power cut; those that are gone need nothing.
+
+        Nothing to do on object stores.
+        """
         ...
 
 
@@ -294,17 +297,8 @@ class LocalFiles:
                 target.unlink(missing_ok=True)
 
     def sync(self, paths: Iterable[str]) -> None:
-        files = [self._root / path for path in paths]
-        # Spark may have made every folder on the way, so all names up to the root of the disk count.
-        folders = {parent for file in files for parent in file.parents}
         with _local_errors(self._root):
-            for file in files:
-                durable.fsync(file)
-            for folder in folders:
-                try:
-                    durable.fsync(folder)
-                except PermissionError:
-                    continue  # a folder we may not even read was there before us
+            durable.flush(self._root / path for path in paths)
 
 
 class _ObjectReader(io.RawIOBase):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,25 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
-from airflow_epochs.model import Marker, Receipt, Staged, TransactionId, Vote, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.spark import delta_merge
 from cells import fired
-from delta_world import SparkOn, World, attempt_of, log_of, promised, spark_epoch, stage_with_spark, transaction
-from orders_demo.duck import duck
+from delta_modes_world import (
+    COUNTER,
+    UPSERT,
+    Epochs,
+    Rows,
+    create,
+    empty,
+    shown,
+    shown_by_others,
+    table_in_catalog,
+    values,
+    vote_on,
+)
+from delta_world import SparkOn, World, attempt_of, log_of, promised, transaction
 
 pytestmark = pytest.mark.jvm
-
-Rows = list[tuple[Any, ...]]
-COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
-UPSERT = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
-COUNTER = {"mode": "merge", "keys": ["id"], "merge": COUNT}
 
 
 @pytest.fixture
@@ -39,63 +43,8 @@ def table(tmp_path: Path) -> str:
 
 @pytest.fixture
 def named(session: Any) -> Iterator[str]:
-    """A table in the catalog with a property, a constraint and two partitions."""
-    name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
-    session.sql(
-        f"CREATE TABLE {name} (id BIGINT, p STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES ('kept' = 'yes')"
-    ).collect()
-    session.sql(f"INSERT INTO {name} VALUES (0, 'a'), (0, 'b')").collect()
-    yield name
-    session.sql(f"DROP TABLE {name}").collect()
-
-
-def create(session: Any, table: str, columns: str, rest: str = "") -> None:
-    session.sql(f"CREATE TABLE delta.`file://{table}` ({columns}) USING delta {rest}").collect()
-
-
-def values(session: Any, columns: str, *rows: str) -> Any:
-    """Rows of these columns, each written as SQL."""
-    return session.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS t({columns})")
-
-
-def empty(session: Any, types: str) -> Any:
-    return session.createDataFrame([], types)
-
-
-def shown(session: Any, table: str) -> Rows:
-    """The table as Spark sees it."""
-    source = f"delta.`file://{table}`" if "/" in table else table
-    return sorted((tuple(row) for row in session.sql(f"SELECT * FROM {source}").collect()), key=repr)
-
-
-def shown_by_others(table: str) -> Rows:
-    """The table as DuckDB sees it, which must be as deltalake does."""
-    with duck() as database:
-        found = database.execute("SELECT * FROM delta_scan(?)", [table]).fetchall()
-    arrow = DeltaTable(table).to_pyarrow_table().to_pylist()
-    rows = sorted(found, key=repr)
-    assert rows == sorted((tuple(row.values()) for row in arrow), key=repr)
-    return rows
-
-
-def vote_on(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> Vote:
-    return sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world)
-
-
-class Epochs:
-    """One sink's epochs, one after the other."""
-
-    def __init__(self, sink: DeltaSink, world: World) -> None:
-        self.sink, self.world = sink, world
-        self.previous: TransactionId | None = None
-
-    def run(self, frame: Any) -> tuple[SinkAttempt, Staged, Receipt]:
-        txn = transaction(self.previous.epoch + 1 if self.previous else 1)
-        attempt = attempt_of(txn, self.previous)
-        staged, receipt = spark_epoch(self.sink, txn, self.previous, frame, self.world)
-        assert self.sink.last_committed("orders", self.world) == Marker.of(txn)
-        self.previous = txn
-        return attempt, staged, receipt
+    with table_in_catalog(session) as name:
+        yield name
 
 
 # -- upsert ------------------------------------------------------------------------------------------------------
@@ -163,6 +112,16 @@ def test_ties_that_change_nothing_are_no_problem(session: Any, world: World, tab
 
 
 @pytest.mark.parametrize("options", [{"mode": "upsert", "keys": ["id"]}, COUNTER], ids=["upsert", "merge"])
+def test_null_keys_without_a_sequence_are_a_vote_abort(
+    session: Any, world: World, table: str, options: dict[str, Any]
+) -> None:
+    frame = values(session, "id, n", "(1L, 1L)", "(CAST(NULL AS BIGINT), 8L)")
+    vote = vote_on(DeltaSink("silver", table, **options), attempt_of(transaction(1)), frame, world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "NULL in id: id=None." in (vote.reason or "")
+
+
+@pytest.mark.parametrize("options", [{"mode": "upsert", "keys": ["id"]}, COUNTER], ids=["upsert", "merge"])
 def test_a_key_twice_without_a_sequence_is_a_vote_abort(
     session: Any, world: World, table: str, options: dict[str, Any]
 ) -> None:
@@ -192,6 +151,15 @@ def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_tabl
     epochs.run(values(session, "id, v, name", "(1L, 4L, 'too late')"))
     assert shown(session, table) == shown_by_others(table) == [(2, 1, "b")]
     assert DeltaTable(table).metadata().partition_columns == ["id"]
+
+
+def test_a_delete_when_that_depends_on_the_time_is_a_vote_abort(session: Any, world: World, table: str) -> None:
+    frame = values(session, "id, v, until", "(1L, 1L, now())")
+    sink = DeltaSink("silver", table, **UPSERT, delete_when="until < current_timestamp()")
+    vote = vote_on(sink, attempt_of(transaction(1)), frame, world)
+    assert "depends on when it is asked (current_timestamp)" in (vote.reason or "")
+    sink = DeltaSink("silver", table, **UPSERT, delete_when="until < timestamp'2000-01-01'")
+    assert vote_on(sink, attempt_of(transaction(1)), frame, world).vote is VoteKind.VOTE_COMMIT
 
 
 @pytest.mark.parametrize("condition", ["nothing = 1", "1 +", "id"])
@@ -271,19 +239,6 @@ def test_a_commit_that_was_cut_off_before_its_receipt_is_found_and_not_counted_a
     assert shown(session, table) == [(1, 1)]
 
 
-def test_a_merge_that_comes_late_although_it_looked_early_is_skipped(session: Any, world: World, table: str) -> None:
-    create(session, table, "id BIGINT, n BIGINT")
-    sink, attempt = DeltaSink("silver", table, **COUNTER), attempt_of(transaction(1))
-    staged = promised(vote_on(sink, attempt, values(session, "id, n", "(1L, 1L)"), world))
-    sink.commit(attempt, staged, world)
-    job = next(job for job in world.spark.jobs if job.kind == "delta_change")
-    before = log_of(table)
-    delta_merge._merge(session, job.args, False)
-    assert world.spark.run(job)["txn"] == str(attempt.txn)
-    assert log_of(table) == before
-    assert shown(session, table) == [(1, 1)]
-
-
 @pytest.mark.parametrize(
     ("exists", "clauses", "names"),
     [
@@ -337,6 +292,7 @@ def test_an_empty_epoch_truncates_where_it_is_asked_to(session: Any, world: Worl
     attempt, staged, receipt = epochs.run(session.range(0))
     assert shown(session, table) == shown_by_others(table) == []
     assert epochs.sink.commit(attempt, staged, world) == receipt
+    epochs.run(session.range(0))
     epochs.run(session.range(1))
     assert shown(session, table) == [(0,)]
 
@@ -350,6 +306,21 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
     assert shown(session, table) == shown_by_others(table) == expected
     epochs.run(empty(session, "id BIGINT, p STRING"))
     assert shown(session, table) == expected
+
+
+def test_a_server_that_replaces_single_partitions_replaces_all_of_an_overwritten_table(
+    session: Any, world: World, named: str, table: str
+) -> None:
+    create(session, table, "id BIGINT, p STRING", "PARTITIONED BY (p)")
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (0, 'a'), (0, 'b')").collect()
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    for target in (named, table):
+        epochs = Epochs(DeltaSink("silver", target, mode="overwrite", empty="truncate"), world)
+        epochs.run(values(session, "id, p", "(1L, 'b')"))
+        assert shown(session, target) == [(1, "b")]
+        epochs.run(empty(session, "id BIGINT, p STRING"))
+        assert shown(session, target) == []
+    session.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
 
 def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
@@ -383,20 +354,85 @@ def test_another_transaction_and_a_gap_stop_the_commit(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [UPSERT, COUNTER, {"mode": "overwrite"}, {"mode": "append", "commit": "spark"}],
-    ids=["upsert", "merge", "overwrite", "append"],
+    ("options", "expected"),
+    [
+        (UPSERT, [(0, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")]),
+        (COUNTER, [(0, 0, 0, None), (1, 0, 2, None), (2, 2, 2, "new")]),
+        ({"mode": "overwrite"}, [(1, 2, 2, "new"), (2, 2, 2, "new")]),
+        ({"mode": "overwrite_partitions"}, [(0, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")]),
+        (
+            {"mode": "append", "commit": "spark"},
+            [(0, 0, 0, None), (1, 0, 0, None), (1, 2, 2, "new"), (2, 2, 2, "new")],
+        ),
+    ],
+    ids=["upsert", "merge", "overwrite", "partitions", "append"],
 )
 def test_columns_are_added_where_that_is_asked_for(
+    session: Any, world: World, table: str, options: dict[str, Any], expected: Rows
+) -> None:
+    create(session, table, "id BIGINT, v BIGINT, n BIGINT", "PARTITIONED BY (id)")
+    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (0, 0, 0), (1, 0, 0)").collect()
+    epochs = Epochs(DeltaSink("silver", table, **options, schema_evolution="add_columns"), world)
+    epochs.run(values(session, "id, v, n, extra", "(1L, 2L, 2L, 'new')", "(2L, 2L, 2L, 'new')"))
+    assert shown(session, table) == expected
+    assert sorted(shown_by_others(table), key=repr) == expected
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
+def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: World, named: str, mode: str) -> None:
+    epochs = Epochs(DeltaSink("silver", named, mode=mode, schema_evolution="add_columns"), world)
+    epochs.run(values(session, "id, p, extra", "(1L, 'b', 'new')"))
+    kept = [(0, "a", None)] if mode == "overwrite_partitions" else []
+    assert shown(session, named) == [*kept, (1, "b", "new")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "merge", "keys": ["id"], "merge": "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"},
+        {"mode": "merge", "keys": ["id"], "merge": "WHEN NOT MATCHED THEN INSERT (id, extra) VALUES (s.id, s.extra)"},
+        UPSERT,
+        {"mode": "overwrite"},
+        {"mode": "append", "commit": "spark"},
+    ],
+    ids=["merge", "named in a merge", "upsert", "overwrite", "append"],
+)
+def test_a_server_that_adds_columns_by_itself_adds_none_unasked(
     session: Any, world: World, table: str, options: dict[str, Any]
 ) -> None:
-    create(session, table, "id BIGINT, v BIGINT, n BIGINT")
-    session.sql(f"INSERT INTO delta.`file://{table}` VALUES (1, 1, 1)").collect()
-    epochs = Epochs(DeltaSink("silver", table, **options, schema_evolution="add_columns"), world)
-    epochs.run(values(session, "id, v, n, extra", "(2L, 2L, 2L, 'new')"))
-    added = [(2, 2, 2, "new")]
-    expected = added if options["mode"] == "overwrite" else [(1, 1, 1, None), *added]
-    assert shown(session, table) == shown_by_others(table) == expected
+    create(session, table, "id BIGINT, v BIGINT")
+    sink, attempt = DeltaSink("silver", table, **options), attempt_of(transaction(1))
+    session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+    vote = vote_on(sink, attempt, values(session, "id, v, extra", "(1L, 1L, 'x')"), world)
+    if vote.vote is VoteKind.VOTE_COMMIT:  # then the clauses leave it out
+        session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "true")
+        sink.commit(attempt, promised(vote), world)
+        assert shown(session, table) == [(1, 1)]
+    else:
+        assert "extra" in (vote.reason or "")
+    session.conf.unset("spark.databricks.delta.schema.autoMerge.enabled")
+    assert [field.name for field in DeltaTable(table).schema().fields] == ["id", "v"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        UPSERT,
+        COUNTER,
+        {"mode": "overwrite"},
+        {"mode": "overwrite", "empty": "truncate"},
+        {"mode": "overwrite_partitions"},
+    ],
+    ids=["upsert", "merge", "overwrite", "truncate", "partitions"],
+)
+def test_a_first_epoch_without_rows_makes_an_empty_table_with_its_marker(
+    session: Any, world: World, table: str, options: dict[str, Any]
+) -> None:
+    epochs = Epochs(DeltaSink("silver", table, **options, partition_by=["id"]), world)
+    epochs.run(empty(session, "id BIGINT, v BIGINT, n BIGINT"))
+    assert shown(session, table) == shown_by_others(table) == []
+    epochs.run(values(session, "id, v, n", "(1L, 1L, 1L)"))
+    assert shown(session, table) == [(1, 1, 1)]
 
 
 def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: World, table: str) -> None:
@@ -421,9 +457,10 @@ def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: W
         ({"mode": "upsert", "keys": ["id", "p"]}, [(0, "a"), (0, "b"), (1, "b")]),
         ({"mode": "merge", "keys": ["id"], "merge": "WHEN NOT MATCHED THEN INSERT *"}, [(0, "a"), (0, "b"), (1, "b")]),
         ({"mode": "overwrite"}, [(1, "b")]),
+        ({"mode": "overwrite", "empty": "truncate"}, []),
         ({"mode": "overwrite_partitions"}, [(0, "a"), (1, "b")]),
     ],
-    ids=["upsert", "merge", "overwrite", "partitions"],
+    ids=["upsert", "merge", "overwrite", "truncate", "partitions"],
 )
 def test_a_table_named_in_the_catalog_takes_every_mode_and_stays_what_it_is(
     session: Any, world: World, named: str, options: dict[str, Any], expected: Rows
@@ -434,4 +471,4 @@ def test_a_table_named_in_the_catalog_takes_every_mode_and_stays_what_it_is(
     epochs.run(empty(session, "id BIGINT, p STRING"))
     assert shown(session, named) == expected
     properties = session.sql(f"DESCRIBE DETAIL {named}").collect()[0]["properties"]
-    assert properties["kept"] == "yes"
+    assert (properties["kept"], properties["delta.constraints.positive"]) == ("yes", "id >= 0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 import json
 import re
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
-from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql import SqlSink
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
@@ -46,13 +45,6 @@ def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
 def orders(*ids: int, city: str | None = "Rome", total: str = "1.50") -> pa.Table:
     totals = pa.array([decimal.Decimal(total)] * len(ids), pa.decimal128(10, 2))
     return rows(*ids, city=pa.array([city] * len(ids), pa.string()), total=totals)
-
-
-def reason_against(world: SqlWorld, sink: SqlSink, data: pa.Table) -> str:
-    vote = world.voted(sink, attempt_of(transaction(1)), data)
-    assert vote.vote is VoteKind.VOTE_ABORT
-    assert vote.reason
-    return vote.reason
 
 
 # -- an epoch -------------------------------------------------------------------------------------------------------
@@ -107,101 +99,12 @@ def test_names_may_have_any_characters(world: SqlWorld) -> None:
     assert world.db.run(f"SELECT * FROM {table}") == [(1, "?%s:x")]
 
 
-# -- values ---------------------------------------------------------------------------------------------------------
-
-_TEXTS = ["", 'a"b,\n\\.\nc\\N', "\\.", "Zürich 🚲"]
-_UTC = dt.timezone.utc
-_VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
-    "f": (pa.float64(), [0.1, float("inf"), -1e300, None]),
-    "d": (pa.decimal128(38, 10), [decimal.Decimal("-12345678901234567890.0123456789"), decimal.Decimal(0), None, None]),
-    "b": (pa.bool_(), [True, False, None, None]),
-    "s": (pa.string(), _TEXTS),
-    "x": (pa.binary(), [b"", b"\x00\xff\\", None, b"'"]),
-    "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None, dt.date(1582, 10, 4)]),
-    "at": (
-        pa.timestamp("us", "UTC"),
-        [dt.datetime(2026, 3, 29, 1, 0, 0, 1, _UTC), dt.datetime(1, 1, 1, tzinfo=_UTC), None, None],
-    ),
-    "wall": (
-        pa.timestamp("us"),
-        [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1969, 12, 31), None, None],
-    ),
-    "tags": (pa.list_(pa.string()), [["a", None], [], None, ['"']]),
-    "m": (pa.map_(pa.string(), pa.decimal128(4, 2)), [[("k", decimal.Decimal("1.50"))], [], None, None]),
-}
-
-
-def values() -> pa.Table:
-    return pa.table({name: pa.array(given, kind) for name, (kind, given) in _VALUES.items()})
-
-
-def test_values_come_back_from_postgresql_as_they_were(pg: SqlWorld) -> None:
-    pg.db.run(
-        "CREATE TABLE v (f double precision, d numeric, b boolean, s text, x bytea, day date, at timestamptz,"
-        " wall timestamp, tags jsonb, m jsonb)"
-    )
-    pg.epoch(pg.sink("v"), transaction(1), None, values())
-    names = [*_VALUES][:8]
-    found = dict(zip(names, zip(*pg.db.run(f"SELECT {', '.join(names)} FROM v"), strict=True), strict=True))
-    assert found == {name: tuple(_VALUES[name][1]) for name in names}
-    assert pg.db.run("SELECT tags::text, m::text FROM v") == [
-        ('["a", null]', '{"k": 1.50}'),
-        ("[]", "{}"),
-        (None, None),
-        ('["\\""]', None),
-    ]
-
-
-def test_values_come_back_from_sqlite_as_they_were_or_as_text(tmp_path: Path) -> None:
-    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
-    sink = world.sink("v")
-    reason = reason_against(world, sink, values())
-    world.db.run(reason[reason.index("CREATE TABLE") : reason.index(", and clear")])
-    world.epoch(sink, transaction(1), None, values())
-    found = world.db.run("SELECT f, b, s, x, day, at, wall, d, tags, m FROM v")
-    assert found[0] == (
-        0.1,
-        1,
-        "",
-        b"",
-        "0001-01-01",
-        "2026-03-29 01:00:00.000001+00",
-        "9999-12-31 23:59:59.999999",
-        "-12345678901234567890.0123456789",
-        '["a",null]',
-        '{"k":1.50}',
-    )
-    assert [row[2] for row in found] == _TEXTS
-    assert found[3][:2] == (None, None)
-
-
-def test_nested_values_that_have_no_json_are_a_vote_against(world: SqlWorld) -> None:
-    world.db.run("CREATE TABLE v (m json)")
-    keys = pa.array([[({"k": 1}, 1)]], pa.map_(pa.struct([("k", pa.int64())]), pa.int64()))
-    assert "cannot be written as JSON" in reason_against(world, world.sink("v"), pa.table({"m": keys}))
-
-
-def test_nan_is_nan_in_postgresql(pg: SqlWorld) -> None:
-    pg.db.run("CREATE TABLE v (f double precision)")
-    pg.epoch(pg.sink("v"), transaction(1), None, pa.table({"f": [float("nan")]}))
-    assert str(pg.db.run("SELECT f FROM v")[0][0]) == "nan"
-
-
-def test_text_goes_where_postgresql_reads_a_type_from_text(pg: SqlWorld) -> None:
-    pg.db.run(
-        "CREATE TYPE mood AS ENUM ('ok')", "CREATE DOMAIN code AS varchar(3)", "CREATE TABLE v (a mood, b uuid, c code)"
-    )
-    given = pa.table({"a": ["ok"], "b": ["00000000-0000-0000-0000-000000000001"], "c": ["abc"]})
-    pg.epoch(pg.sink("v"), transaction(1), None, given)
-    assert pg.db.run("SELECT a::text, b::text, c FROM v") == [("ok", "00000000-0000-0000-0000-000000000001", "abc")]
-
-
 # -- the vote -------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(world: SqlWorld) -> None:
     sink = world.sink("fresh", mode="upsert", keys=["id"])
-    reason = reason_against(world, sink, orders(1))
+    reason = world.reason_against(sink, orders(1))
     assert "There is no table" in reason
     world.db.run(reason[reason.index("CREATE TABLE") : reason.index(", and clear")].replace(sink.table, "fresh"))
     world.epoch(sink, transaction(1), None, orders(1))
@@ -227,7 +130,7 @@ def test_types_that_would_change_a_value_are_refused(pg: SqlWorld) -> None:
         "CREATE TABLE v (n integer, t text, d numeric(5,2), g bigint GENERATED ALWAYS AS (1) STORED, q int NOT NULL)"
     )
     given = pa.table({"n": [1], "t": [1], "d": pa.array([None], pa.decimal128(10, 4)), "g": [1]})
-    reason = reason_against(pg, pg.sink("v"), given)
+    reason = pg.reason_against(pg.sink("v"), given)
     for part in (
         "column 'n' is long in the rows and integer in the table",
         "column 't' is long in the rows and text in the table",
@@ -245,7 +148,7 @@ def test_rows_that_break_a_rule_of_the_table_are_a_vote_against(world: SqlWorld)
         (orders(2, total="-1"), CHECK[world.db.kind]),
         (orders(3, 3), {"postgres": r"\(3\)", "sqlite": "UNIQUE"}[world.db.kind]),
     ):
-        assert re.search(expected, reason_against(world, world.sink(), data))
+        assert re.search(expected, world.reason_against(world.sink(), data))
     assert world.ids() == [1]
 
 
@@ -259,7 +162,7 @@ def test_postgresql_refuses_at_the_vote_what_it_would_refuse_at_the_commit(pg: S
         ("short", "abcd", "too long"),
         ("short", "a\0b", "0x00"),
     ):
-        assert expected in reason_against(pg, pg.sink("v"), pa.table({column: [value]}))
+        assert expected in pg.reason_against(pg.sink("v"), pa.table({column: [value]}))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +175,41 @@ def test_postgresql_refuses_at_the_vote_what_it_would_refuse_at_the_commit(pg: S
 )
 def test_what_is_no_lasting_table_is_refused(pg: SqlWorld, made: str, expected: str) -> None:
     pg.db.run(made)
-    assert expected in reason_against(pg, pg.sink("v"), rows(1))
+    assert expected in pg.reason_against(pg.sink("v"), rows(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_a_partitioned_table_takes_epochs(pg: SqlWorld, options: dict[str, Any]) -> None:
+    pg.db.run(
+        "CREATE TABLE v (id bigint PRIMARY KEY, made timestamptz NOT NULL DEFAULT now()) PARTITION BY RANGE (id)",
+        "CREATE TABLE v1 PARTITION OF v FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE v2 PARTITION OF v FOR VALUES FROM (10) TO (20)",
+    )
+    assert "no partition of relation" in pg.reason_against(pg.sink("v", **options), rows(20))
+    pg.epoch(pg.sink("v", **options), transaction(1), None, rows(1, 11))
+    assert (pg.ids("v1"), pg.ids("v2")) == ([1], [11])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "CREATE INDEX ON v (id)",
+        "CREATE UNIQUE INDEX ON v (id) WHERE n > 0",
+        "CREATE UNIQUE INDEX ON v (abs(id))",
+        "CREATE UNIQUE INDEX ON v (id, n)",
+        "ALTER TABLE v ADD UNIQUE (id) DEFERRABLE",
+    ],
+)
+def test_an_upsert_needs_an_index_that_it_can_go_by(pg: SqlWorld, index: str) -> None:
+    pg.db.run("CREATE TABLE v (id bigint, n bigint)", index)
+    sink = pg.sink("v", mode="upsert", keys=["id"], rehearse=False)
+    assert "no unique index on exactly id" in pg.reason_against(sink, rows(1))
+
+
+def test_an_index_with_further_columns_included_will_do(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (id bigint, n bigint)", "CREATE UNIQUE INDEX ON v (id) INCLUDE (n)")
+    pg.epoch(pg.sink("v", mode="upsert", keys=["id"]), transaction(1), None, rows(1))
+    assert pg.ids("v") == [1]
 
 
 def test_rights_are_checked_before_the_promise(pg: SqlWorld) -> None:
@@ -280,12 +217,48 @@ def test_rights_are_checked_before_the_promise(pg: SqlWorld) -> None:
     user = f"u{pg.db.schema}"
     pg.db.run(f"CREATE USER {user} PASSWORD 'x'", f"GRANT USAGE ON SCHEMA {pg.db.schema} TO {user}")
     pg.env.connections["db"] = pg.db.connection(login=user, password="x")
-    assert "may not INSERT" in reason_against(pg, pg.sink(), orders(1))
+    assert "may not INSERT" in pg.reason_against(pg.sink(), orders(1))
     pg.db.run(f"GRANT INSERT ON orders TO {user}")
-    assert "permission denied for schema" in reason_against(pg, pg.sink(), orders(1))
+    assert "permission denied for schema" in pg.reason_against(pg.sink(), orders(1))
     pg.db.run(f"GRANT CREATE ON SCHEMA {pg.db.schema} TO {user}")
     pg.epoch(pg.sink(), transaction(1), None, orders(1))
     assert pg.ids() == [1]
+
+
+def test_without_a_rehearsal_rights_are_checked_all_the_same(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    user = f"u{pg.db.schema}"
+    pg.db.run(
+        f"CREATE USER {user} PASSWORD 'x'",
+        f"GRANT USAGE, CREATE ON SCHEMA {pg.db.schema} TO {user}",
+        f"GRANT SELECT, INSERT ON orders TO {user}",
+    )
+    pg.env.connections["db"] = pg.db.connection(login=user, password="x")
+    sink = pg.sink(mode="upsert", keys=["id"], rehearse=False)
+    assert "permission denied for table orders" in pg.reason_against(sink, orders(1))
+    pg.db.run(f"GRANT UPDATE ON orders TO {user}")
+    pg.epoch(sink, transaction(1), None, orders(1))
+    assert pg.ids() == [1]
+
+
+def test_a_marker_that_may_be_locked_but_not_set_is_a_vote_against(pg: SqlWorld) -> None:
+    pg.epoch(pg.sink(), transaction(1, pipeline="other"), None, orders(1))
+    pg.db.run("ALTER TABLE epoch_markers ADD CHECK (epoch < 2 OR pipeline = 'other')")
+    sink, first = pg.sink(), transaction(1)
+    pg.epoch(sink, first, None, orders(2))
+    vote = pg.voted(sink, attempt_of(transaction(2), first), orders(3))
+    assert "epoch_markers" in (vote.reason or "")
+
+
+def test_a_table_that_takes_no_updates_at_all_is_a_vote_against_an_upsert(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    pg.db.run(
+        "CREATE TABLE v (id bigint, city text)",
+        "CREATE UNIQUE INDEX ON v (id)",
+        f"CREATE PUBLICATION {pg.db.schema} FOR TABLE v",
+    )
+    sink = pg.sink("v", mode="upsert", keys=["id"])
+    assert "does not have a replica identity" in pg.reason_against(sink, rows(1, city=["Rome"]))
 
 
 def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(world: SqlWorld) -> None:
@@ -304,16 +277,16 @@ def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(wor
 def test_keys_that_are_missing_repeated_or_not_unique_are_named(world: SqlWorld) -> None:
     world.db.run("CREATE TABLE v (a bigint, b text, c text, UNIQUE (a, b))")
     sink = world.sink("v", mode="upsert", keys=["a", "b"])
-    assert "are NULL in some rows, among them: 1, None" in reason_against(
-        world, sink, pa.table({"a": [1, 2], "b": [None, "x"]})
+    assert "are NULL in some rows, among them: 1, None" in world.reason_against(
+        sink, pa.table({"a": [1, 2], "b": [None, "x"]})
     )
-    assert "are not unique in the epoch's rows, among them: 2, x; 3, y." in reason_against(
-        world, sink, pa.table({"a": [2, 2, 3, 3, 4], "b": ["x", "x", "y", "y", "z"]})
+    assert "are not unique in the epoch's rows, among them: 2, x; 3, y." in world.reason_against(
+        sink, pa.table({"a": [2, 2, 3, 3, 4], "b": ["x", "x", "y", "y", "z"]})
     )
-    assert "no unique index on exactly a" in reason_against(
-        world, world.sink("v", mode="upsert", keys=["a"]), pa.table({"a": [1]})
+    assert "no unique index on exactly a" in world.reason_against(
+        world.sink("v", mode="upsert", keys=["a"]), pa.table({"a": [1]})
     )
-    assert "do not have all key columns" in reason_against(world, sink, pa.table({"a": [1]}))
+    assert "do not have all key columns" in world.reason_against(sink, pa.table({"a": [1]}))
 
 
 # -- after the decision ---------------------------------------------------------------------------------------------
@@ -381,6 +354,24 @@ def test_a_commit_is_durable_also_where_the_role_says_otherwise(pg: SqlWorld) ->
         assert session.execute("SHOW synchronous_commit") == [("on",)]
         assert session.execute("SHOW lock_timeout") == [("7s",)]
         assert session.execute("SHOW idle_in_transaction_session_timeout") == [("5min",)]
+
+
+def test_no_session_waits_for_ever_or_is_waited_for(pg: SqlWorld) -> None:
+    from airflow_epochs.sinks.sql_postgres import SERVER
+    from airflow_epochs.sinks.sql_postgres import Postgres as Database
+
+    assert {"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} < set(SERVER)
+    with Database().connect(pg.db.connection(), "test") as session:
+        for setting, value in SERVER.items():
+            ((found,),) = session.execute("SELECT current_setting(%s)", (setting,))
+            assert found.removesuffix("s") == value.removesuffix("s")
+
+
+def test_sqlite_survives_a_power_cut(tmp_path: Path) -> None:
+    from airflow_epochs.sinks.sql_sqlite import Sqlite
+
+    with Sqlite().connect(new_sqlite(tmp_path).connection(), "test") as session:
+        assert session.execute("PRAGMA synchronous") == [(3,)], "EXTRA: the journal's folder is synced, too"
 
 
 def test_a_wrong_password_is_an_error_that_may_pass_and_does_not_tell_it(pg: SqlWorld) -> None:

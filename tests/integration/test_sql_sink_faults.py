@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,13 +16,10 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Receipt, StagedClaim
 from airflow_epochs.sinks import sql_sqlite
-from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.sql import SqlSink
 from cells import fired
 from delta_world import World, attempt_of, rows, transaction
-from sql_world import Committer, Proxy, SqlWorld, new_postgres, new_sqlite
+from sql_world import Proxy, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
-from waiting import wait_until
 
 TABLE = "CREATE TABLE orders (id bigint)"
 """Without a unique key: nothing but the marker keeps rows from coming twice."""
@@ -64,13 +60,6 @@ def own_server(tmp_path: Path) -> Iterator[Postgres]:
         yield server
 
 
-def second_epoch(world: SqlWorld, sink: SqlSink) -> SinkAttempt:
-    """An epoch is shown; the attempt of the next."""
-    first = transaction(1)
-    world.epoch(sink, first, None, rows(1))
-    return attempt_of(transaction(2), first)
-
-
 @pytest.mark.parametrize(
     ("phase", "mode"),
     [
@@ -87,7 +76,7 @@ def test_a_writer_killed_at_any_phase_shows_all_or_nothing_and_a_repeat_shows_it
     if mode == "upsert":
         world.db.run("CREATE UNIQUE INDEX one ON orders (id)")
     sink = world.sink(mode=mode, keys=["id"] if mode == "upsert" else [])
-    attempt = second_epoch(world, sink)
+    attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(2, 3))
     with world.commit_elsewhere(sink, attempt, staged, {phase: signal.SIGKILL}) as killed:
         killed.wait_killed()
@@ -103,7 +92,7 @@ def test_a_server_that_dies_between_vote_and_commit_is_waited_for(own_server: Po
     world = SqlWorld(new_postgres(own_server), tmp_path)
     world.db.run(TABLE)
     sink = world.sink()
-    attempt = second_epoch(world, sink)
+    attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(2))
     own_server.kill()
     with pytest.raises(OutcomeUnknown, match="no connection to PostgreSQL"):
@@ -123,7 +112,7 @@ def test_a_server_that_dies_within_the_transaction_has_rolled_it_back(
     world = SqlWorld(new_postgres(own_server), tmp_path)
     world.db.run(TABLE)
     sink = world.sink()
-    attempt = second_epoch(world, sink)
+    attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(2))
     world.env.at[phase] = own_server.kill
     with pytest.raises(OutcomeUnknown):
@@ -138,7 +127,7 @@ def test_a_server_that_dies_within_the_transaction_has_rolled_it_back(
 
 def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(pg: SqlWorld) -> None:
     sink = pg.sink()
-    attempt = second_epoch(pg, sink)
+    attempt = pg.second_epoch(sink)
     staged = pg.staged(sink, attempt, rows(2))
     direct = pg.env.connections["db"]
     with Proxy(direct.port or 0).running() as proxy:
@@ -157,14 +146,14 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(pg: SqlWorld) -
 
 def test_a_stopped_writer_holds_the_marker_and_both_end_with_the_same_receipt(pg: SqlWorld) -> None:
     sink = pg.sink()
-    attempt = second_epoch(pg, sink)
+    attempt = pg.second_epoch(sink)
     staged = pg.staged(sink, attempt, rows(2))
     with pg.commit_elsewhere(sink, attempt, staged, {"sql.commit.before": signal.SIGSTOP}) as zombie:
-        _wait_stopped(zombie)
+        zombie.wait_stopped()
         pg.env.connections["db"] = pg.db.connection(extra={"options": "-c lock_timeout=100ms"})
         with pytest.raises(OutcomeUnknown, match="lock timeout"):
             sink.commit(attempt, staged, pg.env)
-        os.kill(_pid(zombie), signal.SIGCONT)
+        zombie.signal(signal.SIGCONT)
         theirs = zombie.answer()
     assert sink.commit(attempt, staged, pg.env) == theirs
     assert pg.ids() == [1, 2]
@@ -175,15 +164,15 @@ def test_a_writer_stopped_for_too_long_is_ended_by_the_server_and_changes_nothin
     pg: SqlWorld, phase: str
 ) -> None:
     sink = pg.sink()
-    attempt = second_epoch(pg, sink)
+    attempt = pg.second_epoch(sink)
     staged = pg.staged(sink, attempt, rows(2))
     pg.env.connections["db"] = pg.db.connection(extra={"options": "-c idle_in_transaction_session_timeout=300ms"})
     with pg.commit_elsewhere(sink, attempt, staged, {phase: signal.SIGSTOP}) as zombie:
-        _wait_stopped(zombie)
+        zombie.wait_stopped()
         receipt = sink.commit(attempt, staged, pg.env)
         later = attempt_of(transaction(3), attempt.txn)
         sink.commit(later, pg.staged(sink, later, rows(3)), pg.env)
-        os.kill(_pid(zombie), signal.SIGCONT)
+        zombie.signal(signal.SIGCONT)
         assert zombie.answer() == "OutcomeUnknown"
     assert receipt.rows == 1
     assert pg.ids() == [1, 2, 3]
@@ -199,14 +188,14 @@ def test_a_writer_stopped_in_sqlite_holds_the_file_until_it_has_committed(
     world = SqlWorld(new_sqlite(tmp_path), tmp_path)
     world.db.run(TABLE)
     sink = world.sink()
-    attempt = second_epoch(world, sink)
+    attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(2))
     with world.commit_elsewhere(sink, attempt, staged, {"sql.commit.before": signal.SIGSTOP}) as zombie:
-        _wait_stopped(zombie)
+        zombie.wait_stopped()
         monkeypatch.setattr(sql_sqlite, "WAIT_S", 0.1)
         with pytest.raises(OutcomeUnknown, match="locked"):
             sink.commit(attempt, staged, world.env)
-        os.kill(_pid(zombie), signal.SIGCONT)
+        zombie.signal(signal.SIGCONT)
         theirs = zombie.answer()
     assert isinstance(theirs, Receipt)
     assert sink.commit(attempt, staged, world.env) == theirs
@@ -215,7 +204,7 @@ def test_a_writer_stopped_in_sqlite_holds_the_file_until_it_has_committed(
 
 def test_staged_rows_found_damaged_in_the_middle_of_a_commit_leave_nothing(world: SqlWorld) -> None:
     sink = world.sink()
-    attempt = second_epoch(world, sink)
+    attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(*range(2, 50_000)))
     file = next(Path(staged.place).rglob("*.parquet"))
     sound, middle = file.read_bytes(), file.stat().st_size // 2
@@ -247,7 +236,7 @@ def test_a_million_rows_are_committed_in_constant_memory(world: SqlWorld) -> Non
 
 def test_a_second_writer_waits_for_the_first_and_finds_its_work_done(world: SqlWorld) -> None:
     sink = world.sink()
-    attempt = second_epoch(world, sink)
+    attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(2))
     with ThreadPoolExecutor(1) as pool:
         late = Late(connections=world.env.connections)
@@ -274,13 +263,3 @@ def test_many_processes_that_commit_one_epoch_show_it_once(world: SqlWorld) -> N
     assert all(isinstance(receipt, Receipt) and receipt == receipts[0] for receipt in receipts)
     assert world.ids() == [1, 2]
     fired("F13", 8, "C")
-
-
-def _pid(writer: Committer) -> int:
-    assert writer.process.pid
-    return writer.process.pid
-
-
-def _wait_stopped(writer: Committer) -> None:
-    stat = Path(f"/proc/{_pid(writer)}/stat")
-    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the writer stops")

@@ -338,4 +338,26 @@ MUTATIONS = [
         [("sinks/delta_participant.py", "if published and not self._copied(", "if False and not self._copied(")],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and cleared_away"],
     ),
+    Mutation(
+        "a database promises an epoch without looking at its marker",
+        [
+            (
+                "sinks/sql_participant.py",
+                "            self._require_previous(attempt, marker.lock())\n",
+                "            marker.lock()\n",
+            )
+        ],
+        [SINKS, "-k", "TestSqliteSink and does_not_promise"],
+    ),
+    Mutation(
+        "a Delta table promises an epoch without looking at its marker",
+        [
+            (
+                "sinks/delta_participant.py",
+                "        delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)\n",
+                "",
+            )
+        ],
+        [SINKS, "-k", "TestDeltaSink and does_not_promise"],
+    ),
 ]

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "coordinator_figures",
     "delta_figures",
     "kafka_sink_figures",
+    "sql_sink_figures",
     "parse_figures",
     "spark_figures",
     "airflow_figures",

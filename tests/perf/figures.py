@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 RUNS = 5
 
@@ -64,3 +65,9 @@ def timed(work: Callable[[], object], runs: int = RUNS, warm_up: int = 1) -> lis
             work()
         samples.append(seconds())
     return samples
+
+
+def peak_mb() -> float:
+    """The most memory that this process ever had. Not ru_maxrss, which it inherits from the one that started it."""
+    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) / 1024

@@ -21,11 +21,12 @@ import psutil
 import pyarrow as pa
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote
+from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql import SqlSink
-from delta_world import World, attempt_of, promised, stage_with_deltalake
+from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
 from stack.postgres import DATABASE, PASSWORD, USER, Postgres
+from waiting import wait_until
 
 DEADLINE_S = 60.0
 _PRELOADED = [
@@ -124,6 +125,13 @@ class SqlWorld:
         plan = sink.plan_stage(attempt, uuid.uuid4().hex, self.env)
         return sink.vote(attempt, stage_with_deltalake(plan, data), self.env)
 
+    def reason_against(self, sink: SqlSink, data: pa.Table) -> str:
+        """Why it votes against a first epoch of these rows, which it must."""
+        vote = self.voted(sink, attempt_of(transaction(1)), data)
+        assert vote.vote is VoteKind.VOTE_ABORT
+        assert vote.reason
+        return vote.reason
+
     def staged(self, sink: SqlSink, attempt: SinkAttempt, data: pa.Table) -> Staged:
         return promised(self.voted(sink, attempt, data))
 
@@ -133,6 +141,12 @@ class SqlWorld:
         attempt = attempt_of(txn, previous)
         staged = self.staged(sink, attempt, data)
         return staged, sink.commit(attempt, staged, self.env)
+
+    def second_epoch(self, sink: SqlSink) -> SinkAttempt:
+        """Show an epoch; the attempt of the next."""
+        first = transaction(1)
+        self.epoch(sink, first, None, rows(1))
+        return attempt_of(transaction(2), first)
 
     def ids(self, table: str = "orders") -> list[int]:
         return [row[0] for row in self.db.run(f"SELECT id FROM {table} ORDER BY id")]
@@ -173,6 +187,14 @@ class Committer:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.join()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid
+        os.kill(self.process.pid, number)
+
+    def wait_stopped(self) -> None:
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the writer stops")
 
     def wait_killed(self) -> None:
         self.process.join(DEADLINE_S)

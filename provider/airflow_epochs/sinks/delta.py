@@ -40,7 +40,8 @@ class DeltaSink:
         keys: For ``upsert`` and ``merge``: the columns that tell one row from another. Never NULL.
         sequence_by: For ``upsert``: the column that says which of two rows with one key is newer. Without, a key may
             appear once per epoch, and the row of the later epoch is the newer one.
-        delete_when: For ``upsert``: a SQL condition on a staged row; a key whose newest row meets it goes.
+        delete_when: For ``upsert``: a SQL condition on a staged row, which must not depend on the time; a key whose
+            newest row meets it goes.
         merge: For ``merge``: the clauses of MERGE from the first WHEN on; ``t`` is the table, ``s`` a staged row.
         on: For ``merge``: a condition in addition to the equality of the keys, such as one that prunes partitions.
         schema_evolution: ``add_columns``: columns that the table lacks are added to it, else they are a VOTE_ABORT.
@@ -50,7 +51,7 @@ class DeltaSink:
             writes or optimizes the table through Spark, it must be ``spark``.
         storage_conn_id: Connection with the credentials of the table's store; without, the environment's count.
         properties: Table properties of a table that is created.
-        compact_every: Compact small files after every so many epochs, on local disks; 0: never. Nobody else may then.
+        compact_every: Compact small files after every so many epochs; 0: never.
         checkpoint_every: Checkpoint the table's log after every so many versions; 0: never.
     """
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta_log import Staging, checked_stats, rows_of
+from airflow_epochs.sinks.delta_log import StagedFile, Staging, checked_stats, rows_of
 from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_table import Where
 from airflow_epochs.spark import delta_schema
 from airflow_epochs.storage import Files
 
@@ -77,8 +78,32 @@ def require_sound_actions(staging: Staging) -> None:
 
 
 def _physical_names(shape: TableShape) -> set[str]:
+    physical = _physical_of(shape)
+    return {physical[name.lower()] for name in shape.partition_by}
+
+
+def _physical_of(shape: TableShape) -> dict[str, str]:
+    """What statistics and partition values call each column."""
     metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
-    return {metadata[name].get("delta.columnMapping.physicalName", name) for name in shape.partition_by}
+    return {name.lower(): known.get("delta.columnMapping.physicalName", name) for name, known in metadata.items()}
+
+
+def require_keys(mode: Mode, staging: Staging) -> None:
+    """No staged row has a NULL key. Spark has looked at the rows; this looks at what their files say of them."""
+    physical = _physical_of(staging.shape)
+    for name in (*mode.keys, *([mode.sequence_by] if mode.sequence_by else [])):
+        if any(_has_null(file, physical.get(name.lower(), name)) for file in staging.files):
+            raise Refused(
+                f"There are rows with NULL in {name!r}, a key or the sequence of mode {mode.mode!r}.",
+                remedy="Let the transform leave such rows out, and clear the stage task.",
+            )
+
+
+def _has_null(file: StagedFile, column: str) -> bool:
+    if column in file.partition_values:
+        return file.partition_values[column] is None
+    nulls = checked_stats(file).get("nullCount", {}).get(column, 0)
+    return isinstance(nulls, int) and nulls > 0  # of a struct it tells field by field
 
 
 def require_same_table(shape: TableShape | None, staging: Staging, name: str) -> None:
@@ -160,6 +185,17 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
             f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
             remedy="Find out who else writes under these names, or whether the ledger or the table was restored. See "
             "docs/delta.md, 'The marker is not the expected one'.",
+        )
+
+
+def require_notes(where: Where, place: str) -> None:
+    """The notes about deleted keys, at ``place`` in the table's folder, are still there."""
+    if not where.files.names(f"{place}/_delta_log"):
+        raise Refused(
+            f"The notes about keys that were deleted from {where.name} are gone: {where.url}/{place}. Without them, "
+            "rows that are older than their deletion would bring keys back.",
+            remedy="Restore that folder from a backup, and clear the failed task. If no such rows can come any more, "
+            "create the table anew without rows instead. See docs/delta.md, 'upsert'.",
         )
 
 

@@ -95,6 +95,11 @@ class Mode:
         """Rows are added as they are: the only thing that can be done by metadata alone."""
         return self == Mode()
 
+    @property
+    def notes_deletions(self) -> bool:
+        """Keys that the sink deletes are noted beside the table, lest rows that are older bring them back."""
+        return self.delete_when is not None and self.sequence_by is not None
+
     def require_committer(self, commit: str | None, properties: Mapping[str, str]) -> str | None:
         """Who commits: what the user said, or Spark where nobody else can.
 

@@ -10,10 +10,17 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks import delta_checkpoint, delta_checks, delta_compaction, delta_publish, delta_spark
+from airflow_epochs.sinks import (
+    delta_checkpoint,
+    delta_checks,
+    delta_compaction,
+    delta_durable,
+    delta_publish,
+    delta_spark,
+)
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging
@@ -22,7 +29,7 @@ from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import NOTES_FOLDER, STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
 from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.delta_jobs import compact_json
-from airflow_epochs.storage import storage_options
+from airflow_epochs.storage import is_local, storage_options
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.delta import DeltaSink
@@ -136,11 +143,13 @@ class DeltaParticipant:
                 add_columns = how.schema_evolution == ADD_COLUMNS
                 delta_checks.require_insertable(shape, staging, name, add_columns=add_columns)
             delta_checks.require_changeable(how, shape or staging.shape, staging, name)
+            delta_checks.require_keys(how, staging)
         else:
             delta_checks.require_addable(shape, staging, name)
         if shape is not None:
             delta_checks.require_lasting_marker(shape, name)
         delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)
+        self._require_notes(target, attempt)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
@@ -181,6 +190,7 @@ class DeltaParticipant:
         app, target = self._app(attempt), self._target(where)
         found = target.commit_of(attempt.txn, app)
         if found is None:
+            self._require_notes_left(target, attempt)
             this = delta_spark.Insertion(
                 target=self.sink.target,
                 place=staged.place,
@@ -194,7 +204,27 @@ class DeltaParticipant:
             report = delta_spark.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
-        return self._receipt(where, attempt, staged, delta_publish.made_durable(found, where.files))
+        if found.version is not None and is_local(where.url):
+            delta_durable.flush_commit(where.files, found.version)
+        return self._receipt(where, attempt, staged, found)
+
+    def _require_notes_left(self, target: Target, attempt: SinkAttempt) -> None:
+        try:
+            self._require_notes(target, attempt)
+        except Refused as refused:
+            raise Corrupt(
+                f"The rows of {attempt.txn} are not brought in. {refused.what}",
+                remedy=refused.remedy,
+                sink=self.sink.name,
+            ) from refused
+
+    def _require_notes(self, target: Target, attempt: SinkAttempt) -> None:
+        """The notes about deleted keys are there if the sink's last commit says that there are any."""
+        if attempt.previous is None or not self.sink.how.notes_deletions:
+            return
+        found = target.commit_of(attempt.previous, self._app(attempt))
+        if name := (found.note or {}).get("deletions") if found else None:
+            delta_checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
 
     def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
         """What the decision names. Gone, it is to be staged again only if the table still shows the epoch before."""
@@ -210,8 +240,7 @@ class DeltaParticipant:
         """What the commit does beside appending; None if it only appends."""
         if self.sink.how.is_plain_append:
             return None
-        # In a hidden folder: the files there are not the table's, and VACUUM must not take them.
-        notes = f"{where.url}/{NOTES_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
+        notes = f"{where.url}/{self._notes_folder(attempt)}"
         return {"how": self.sink.how.plan(), "rows": staged.rows, "notes": notes}
 
     def _receipt(self, where: Where, attempt: SinkAttempt, staged: Staged, found: FoundCommit) -> Receipt:
@@ -274,7 +303,17 @@ class DeltaParticipant:
                 done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
                 if compact and delta_compaction.rewritable(shape):
                     return done | delta_compaction.compact(target.table, files)
-        return done | (delta_spark.optimize(self.sink.target, self.env) if compact else {})
+        if not compact:
+            return done
+        done |= delta_spark.optimize(self.sink.target, self.env)
+        return done | (delta_spark.thin_notes(self._notes_left(), self.env) if self.sink.how.notes_deletions else {})
+
+    def _notes_left(self) -> list[str]:
+        """Where notes about keys that sinks of this name have deleted from the table lie."""
+        where = self._where()
+        own = [name for name in where.files.names(NOTES_FOLDER) if name.endswith(f".{self.sink.name}")]
+        folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(own)]
+        return [f"{where.url}/{folder}/{name}" for folder in folders for name in sorted(where.files.names(folder))]
 
     # -- where ---------------------------------------------------------------------------------------------------
 
@@ -283,6 +322,10 @@ class DeltaParticipant:
 
     def _folder(self, attempt: SinkAttempt) -> str:
         return f"{STAGING_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
+
+    def _notes_folder(self, attempt: SinkAttempt) -> str:
+        """Hidden: the files there are not the table's, and VACUUM must not take them."""
+        return f"{NOTES_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
 
     def _target(self, where: Where) -> Target:
         return Target.seen(where, self.env, deltalake_only=self.sink.commit_by == DELTALAKE)

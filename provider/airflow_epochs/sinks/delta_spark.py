@@ -110,7 +110,8 @@ def commit_of(target: str, app: App, txn: TransactionId, env: Environment) -> Fo
 
 def found_in(report: JsonDict) -> FoundCommit:
     """What a report of ``delta_marker`` or ``delta_commit`` says of the commit."""
-    return FoundCommit(report["version"], report["timestamp_ms"] or 0, {"committer": "spark", "place": report["place"]})
+    note = {"committer": "spark", "place": report["place"], "deletions": report["deletions"]}
+    return FoundCommit(report["version"], report["timestamp_ms"] or 0, note)
 
 
 def _marker_report(target: str, app: App, env: Environment) -> JsonDict:
@@ -121,6 +122,13 @@ def _marker_report(target: str, app: App, env: Environment) -> JsonDict:
 def optimize(target: str, env: Environment) -> JsonDict:
     """Compact small files with Spark's OPTIMIZE."""
     return env.spark.run(SparkJob(kind="delta_optimize", args={"target": target}, description=f"optimize {target}"))
+
+
+def thin_notes(places: list[str], env: Environment) -> JsonDict:
+    """Upkeep of the notes about deleted keys."""
+    if not places:
+        return {}
+    return env.spark.run(SparkJob(kind="delta_thin_notes", args={"places": places}, description="thin out notes"))
 
 
 def require_table(about: JsonDict, target: str) -> None:

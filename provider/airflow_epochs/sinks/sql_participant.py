@@ -57,13 +57,20 @@ class SqlParticipant:
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
 
     def _rehearse(self, attempt: SinkAttempt, staging: Staging, staged: Staged) -> None:
-        """The commit's transaction, which is then rolled back."""
+        """The commit's transaction, which is then rolled back; without the rows where they are not to be rehearsed.
+
+        Its statements run all the same: they find rights that are missing, and what the table does not allow at all.
+        """
         with self._session(attempt.txn.pipeline) as session:
             load = self._load(session, self._table(session, staging), staging)
-            self._require_previous(attempt, self._marker(session, attempt.txn.pipeline).lock())
+            marker = self._marker(session, attempt.txn.pipeline)
+            self._require_previous(attempt, marker.lock())
             if self.sink.rehearse:
                 load.run(self._area().rows(attempt, staged), staged.rows)
-                session.settle()
+            else:
+                load.run((), 0)
+            marker.write(attempt.txn, staged.rows)
+            session.settle()
 
     def _table(self, session: Session, staging: Staging) -> SqlTable:
         table = session.table(*self.sink.table_name)

@@ -2,16 +2,18 @@
 
 A task can be stopped or its host vanish in the middle of a commit, with the marker's row locked. So the server ends a
 session that is idle in its transaction or whose peer is gone, and whoever waits for the lock gives up and comes again.
+One that is stopped in the middle of its COPY no timeout of the server ends: who gives up waiting for it does.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql_database import Session
 from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     import psycopg
 
     from airflow_epochs.sinks.sql_database import Batches
+
+log = logging.getLogger(__name__)
 
 CLIENT = {
     "connect_timeout": 10,
@@ -44,10 +48,9 @@ SERVER = {
 }
 """Set for every transaction, unless the connection's extra ``options`` mention them."""
 
-_MAY_PASS = ("08", "40", "53", "55", "57", "58")
-"""Classes of SQLSTATE that say nothing about rows or rights: connections, conflicts, resources, locks, shutdown."""
-_READ_ONLY = "25006"
-"""Said by a server that has become a standby."""
+_MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
+"""Beginnings of SQLSTATE that say nothing about rows or rights: connections, conflicts, resources, locks, shutdown; the
+last is said by a server that has become a standby."""
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -73,6 +76,17 @@ _UNIQUE = """
     WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
           AND i.indpred IS NULL AND i.indexprs IS NULL
 """
+_PRESENCE = "SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%s, 0))"
+"""Held by every session of a sink until it ends; it keeps nobody out."""
+_COPYING_SINCE = 140_000
+"""The server's version that first tells of COPYs."""
+_AWAITING_CLIENT = """
+    SELECT c.pid, c.bytes_processed
+    FROM pg_catalog.pg_stat_progress_copy c
+    JOIN pg_catalog.pg_stat_activity a ON a.pid = c.pid AND a.wait_event = 'ClientRead'
+    JOIN pg_catalog.pg_locks l ON l.pid = c.pid AND l.locktype = 'advisory' AND l.database = c.datid AND l.objsubid = 1
+    WHERE (l.classid::bigint << 32) | l.objid::bigint = pg_catalog.hashtextextended(%s, 0)
+"""
 
 
 class Postgres:
@@ -95,10 +109,15 @@ class Postgres:
                 f"There is no connection to {name}: {_said(error)}",
                 remedy=f"See that the server is up and connection {connection.conn_id!r} is right, and clear the task.",
             ) from None  # what the driver knows includes the password
+        session = PostgresSession(name, opened, who)
         try:
-            session = PostgresSession(name, opened)
             session.begin(str(connection.extra.get("options", "")))
             yield session
+        except NotApplied as error:
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                with tolerated(f"looking for a stopped session of {who}"):
+                    session.end_stopped()
+            raise
         finally:
             opened.close()  # what is not committed is rolled back
 
@@ -110,9 +129,11 @@ class PostgresSession:
     row_lock: ClassVar[str] = "FOR UPDATE"
     instant: ClassVar[str] = "timestamp with time zone"
 
-    def __init__(self, name: str, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def __init__(self, name: str, connection: psycopg.Connection[tuple[Any, ...]], who: str) -> None:
         self.name = name
         self._connection = connection
+        self._who = who
+        self._awaiting_before: dict[int, int] = {}
 
     def begin(self, options: str) -> None:
         import psycopg
@@ -126,6 +147,24 @@ class PostgresSession:
             "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
             " WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')"
         )
+        self._awaiting_before = self._awaiting_client()
+        self.execute(_PRESENCE, (self._who,))
+
+    def _awaiting_client(self) -> dict[int, int]:
+        """Sessions of this sink whose COPY waits for its client, and how many bytes of it have come."""
+        if self._connection.info.server_version < _COPYING_SINCE:
+            return {}
+        return dict(self.execute(_AWAITING_CLIENT, (self._who,)))
+
+    def end_stopped(self) -> None:
+        """End the sessions of this sink from whose COPY not a byte has come since this one began.
+
+        It is rolled back, and whoever was stopped finds its connection closed when it wakes.
+        """
+        self._connection.rollback()  # else the statistics would be those of before
+        for pid, _ in self._awaiting_before.items() & self._awaiting_client().items():
+            log.warning("%s: ending the session of process %s, which is stopped in its COPY", self.name, pid)
+            self.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
 
     def quoted(self, name: str) -> str:
         return _identifier(name).replace("%", "%%")
@@ -207,7 +246,7 @@ class PostgresSession:
     def _translated(self, error: psycopg.Error) -> NotApplied:
         state = error.sqlstate or ""
         session_ended = error.diag.severity_nonlocalized != "ERROR"  # lost, or FATAL: a timeout, an administrator
-        if session_ended or state[:2] in _MAY_PASS or state == _READ_ONLY:
+        if session_ended or state.startswith(_MAY_PASS):
             return NotApplied(
                 f"{self.name} did not carry it out: {_said(error)}",
                 remedy="See that the server is up and who holds locks for long (pg_stat_activity), and clear the task. "

@@ -40,6 +40,8 @@ _SQLITE = {
 }
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _NUMERIC = re.compile(r"numeric(?:\((\d+)(?:,(-?\d+))?\))?")
+_ROUNDED_TIME = re.compile(r"timestamp\([0-5]\)")
+"""Spark's instants go to the microsecond."""
 
 
 def family(kind: Any) -> str:
@@ -58,7 +60,7 @@ def postgres_takes(column: str, kind: Any) -> bool:
         return base not in _NOT_TEXT
     if family(kind) == "decimal":
         return _numeric_takes(column, str(kind))
-    return base in _POSTGRES.get(family(kind), ())
+    return base in _POSTGRES.get(family(kind), ()) and not _ROUNDED_TIME.match(column)
 
 
 def _numeric_takes(column: str, kind: str) -> bool:

@@ -43,6 +43,8 @@ def _text(column: pa.Array, kind: Any) -> pa.Array:
             return pc.binary_join_element_wise(pc.cast(instants, pa.string()), pa.scalar("+00"), "")
         case "timestamp_ntz":
             return pc.cast(pc.cast(column, pa.timestamp("us")), pa.string())
+        case "float":  # by way of the double that is equal: its text is exact in columns of either type
+            return pc.cast(pc.cast(column, pa.float64()), pa.string())
         case "binary":
             return pa.array([None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()], pa.string())
         case name if name in _NESTED:
@@ -67,10 +69,16 @@ def tuples_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> Iterator[tup
 
 
 def _values(column: pa.Array, kind: Any) -> list[Any]:
-    if family(kind) in ("date", "timestamp", "timestamp_ntz", "decimal", *_NESTED):
+    if family(kind) in ("date", "timestamp", "timestamp_ntz", *_NESTED):
         return list(_text(column, kind).to_pylist())
     values: list[Any] = column.to_pylist()
-    return [None if v is None else int(v) for v in values] if family(kind) == "boolean" else values
+    match family(kind):
+        case "boolean":
+            return [None if v is None else int(v) for v in values]
+        case "decimal":  # without an exponent, as which Arrow writes small ones
+            return [None if v is None else f"{v:f}" for v in values]
+        case _:
+            return values
 
 
 def _json(column: pa.Array) -> list[str | None]:

@@ -157,11 +157,12 @@ def delta_marker(spark: SparkSession, args: JsonDict) -> JsonDict:
     """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it.
 
     Returns:
-        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``place``, ``version``, ``timestamp_ms``,
-        ``metrics``; all None where unknown.
+        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``place``, ``deletions``, ``version``,
+        ``timestamp_ms``, ``metrics``; all None where unknown.
     """
     about = delta_describe(spark, args)
-    none: JsonDict = {"epoch": None, "txn": None, "place": None, "version": None, "timestamp_ms": None, "metrics": {}}
+    none: JsonDict = dict.fromkeys(("epoch", "txn", "place", "deletions", "version", "timestamp_ms"))
+    none["metrics"] = {}
     if not about["exists"]:
         return {"exists": False, "table_id": None, **none}
     for depth in HISTORY_DEPTHS:
@@ -189,6 +190,7 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonD
         "epoch": int(note["txn"].split("/")[1]),
         "txn": note["txn"],
         "place": note.get("place"),
+        "deletions": note.get("deletions"),
         "version": newest[0]["version"],
         "timestamp_ms": newest[0]["timestamp_ms"],
         "metrics": dict(newest[0]["operationMetrics"] or {}),
@@ -231,7 +233,7 @@ def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
     if refused := refusal(before, args):
         return {**before, "refused": refused}
     if before["epoch"] != args["epoch"]:
-        append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args))
+        append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args) | NO_NEW_COLUMNS)
     return {**delta_marker(spark, args), "refused": None}
 
 
@@ -243,6 +245,10 @@ def staged_rows(spark: SparkSession, args: JsonDict) -> DataFrame:
 def signature(args: JsonDict) -> dict[str, str]:
     """The options that make a write of Spark's the epoch's one."""
     return {"txnAppId": args["app"], "txnVersion": str(args["epoch"]), "userMetadata": args["user_metadata"]}
+
+
+NO_NEW_COLUMNS = {"mergeSchema": "false"}
+"""Said, since a server can be set up to add columns where nothing is said (``schema.autoMerge.enabled``)."""
 
 
 def append(args: JsonDict, df: DataFrame, *, new: bool, options: dict[str, str]) -> None:

@@ -6,21 +6,19 @@ only the columns in question are read.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.delta_jobs import exists, for_spark, quoted
+from airflow_epochs.spark.delta_jobs import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row
 
 JsonDict = dict[str, Any]
 
 SHOWN_MAX = 5
 """How many keys a message names."""
 DELETED = "__epochs_deleted"
-_RANK, _TIMES, _CONTENTS, _NEWEST, _DELETED_AT = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest", "at"))
+_RANK, _TIMES, _CONTENTS, _NEWEST = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest"))
 _EXACT_TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -32,10 +30,10 @@ def problem(rows: DataFrame, how: JsonDict) -> str | None:
     """Why these rows have no clear newest row per key, naming some of the keys; None if they have."""
     keys, sequence = how["keys"], how["sequence_by"]
     named = [*keys, sequence] if sequence else keys
-    if nulls := rows.where(_any_null(named)).select(*map(_column, named)).limit(SHOWN_MAX).collect():
+    if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
         return f"There are rows with NULL in {', '.join(named)}: {_shown(nulls)}."
     if sequence is None:
-        repeated = _times(rows, keys).select(*map(_column, keys)).limit(SHOWN_MAX).collect()
+        repeated = _times(rows, keys).select(*map(column, keys)).limit(SHOWN_MAX).collect()
         hint = "" if how["mode"] == "merge" else ", and there is no sequence_by to tell which row is the newest"
         return f"There are keys with more than one row{hint}: {_shown(repeated)}." if repeated else None
     if ties := _ties(rows, keys, sequence):
@@ -49,13 +47,13 @@ def _ties(rows: DataFrame, keys: list[str], sequence: str) -> list[Row]:
 
     if not _times(rows, [*keys, sequence]).limit(1).collect():
         return []
-    content = F.to_json(F.struct(*map(_column, rows.columns)), _EXACT_TIMES)
-    per_sequence = rows.groupBy(*map(_column, [*keys, sequence])).agg(
+    content = F.to_json(F.struct(*map(column, rows.columns)), _EXACT_TIMES)
+    per_sequence = rows.groupBy(*map(column, [*keys, sequence])).agg(
         (F.min(content) != F.max(content)).alias(_CONTENTS)
     )
-    newest = F.max(F.struct(_column(sequence), F.col(_CONTENTS))).alias(_NEWEST)
-    per_key = per_sequence.groupBy(*map(_column, keys)).agg(newest)
-    found = per_key.where(F.col(f"{_NEWEST}.{_CONTENTS}")).select(*map(_column, keys))
+    newest = F.max(F.struct(column(sequence), F.col(_CONTENTS))).alias(_NEWEST)
+    per_key = per_sequence.groupBy(*map(column, keys)).agg(newest)
+    found = per_key.where(F.col(f"{_NEWEST}.{_CONTENTS}")).select(*map(column, keys))
     ties: list[Row] = found.limit(SHOWN_MAX).collect()
     return ties
 
@@ -64,7 +62,7 @@ def _times(rows: DataFrame, columns: list[str]) -> DataFrame:
     """The values of ``columns`` that several rows have."""
     from pyspark.sql import functions as F
 
-    counted = rows.groupBy(*map(_column, columns)).agg(F.count(F.lit(1)).alias(_TIMES))
+    counted = rows.groupBy(*map(column, columns)).agg(F.count(F.lit(1)).alias(_TIMES))
     return counted.where(F.col(_TIMES) > 1)
 
 
@@ -77,55 +75,12 @@ def newest(rows: DataFrame, how: JsonDict) -> DataFrame:
     from pyspark.sql import functions as F
 
     if how["sequence_by"]:
-        order = Window.partitionBy(*map(_column, how["keys"])).orderBy(_column(how["sequence_by"]).desc())
+        order = Window.partitionBy(*map(column, how["keys"])).orderBy(column(how["sequence_by"]).desc())
         rows = rows.withColumn(_RANK, F.row_number().over(order)).where(F.col(_RANK) == 1).drop(_RANK)
     return rows.withColumn(DELETED, F.expr(f"coalesce(({how['delete_when'] or 'false'}), false)"))
 
 
-# -- keys that were deleted --------------------------------------------------------------------------------------
-
-
-def remember_deleted(rows: DataFrame, how: JsonDict, folder: str) -> None:
-    """Note beside the table which keys the ``newest`` rows delete, and as of when.
-
-    A deleted key leaves nothing in the table that an older row, which comes in a later epoch, could be compared with.
-    Noted before the table is changed, by an epoch that is decided; noting it twice says no more than once.
-    """
-    from pyspark.sql import functions as F
-
-    columns = [*how["keys"], how["sequence_by"]]
-    deleted = rows.where(F.col(DELETED)).select(*map(_column, columns))
-    if not deleted.limit(1).collect():
-        return
-    writer = deleted.write.format("delta").mode("append").option("delta.autoOptimize.autoCompact", "true")
-    writer.save(for_spark(_notes(rows, how, folder)))
-
-
-def without_older_than_deletion(spark: SparkSession, rows: DataFrame, how: JsonDict, folder: str) -> DataFrame:
-    """The ``newest`` rows but those that are older than a noted deletion of their key."""
-    from pyspark.sql import functions as F
-
-    place = for_spark(_notes(rows, how, folder))
-    if not exists(spark, f"{place}/_delta_log/*.json"):
-        return rows
-    notes = spark.read.format("delta").load(place)
-    per_key = notes.groupBy(*map(_column, how["keys"])).agg(F.max(_column(how["sequence_by"])).alias(_DELETED_AT))
-    of_note = [f"__epochs_key_{number}" for number in range(len(how["keys"]))]
-    per_key = per_key.toDF(*of_note, _DELETED_AT)
-    same_key = [_column(key) == F.col(other) for key, other in zip(how["keys"], of_note, strict=True)]
-    joined = rows.join(per_key, same_key, "left")
-    current = F.col(_DELETED_AT).isNull() | (_column(how["sequence_by"]) >= F.col(_DELETED_AT))
-    return joined.where(current).drop(*of_note, _DELETED_AT)
-
-
-def _notes(rows: DataFrame, how: JsonDict, folder: str) -> str:
-    """Where deletions are noted: another place for other keys, since they could not be compared."""
-    types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
-    columns = [(name.lower(), types[name.lower()]) for name in [*how["keys"], how["sequence_by"]]]
-    return f"{folder}/deleted-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
-
-
-def _column(name: str) -> Column:
+def column(name: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.col(quoted(name))

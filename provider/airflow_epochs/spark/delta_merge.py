@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark import delta_keys, delta_schema
+from airflow_epochs.spark import delta_deletions, delta_keys, delta_schema, determinism
 from airflow_epochs.spark.delta_jobs import (
     MESSAGE_LENGTH_MAX,
+    NO_NEW_COLUMNS,
     append,
+    compact_json,
     delta_marker,
     for_spark,
     identifier,
@@ -41,6 +43,8 @@ _OF_SESSION = {
     "userMetadata": "spark.databricks.delta.commitInfo.userMetadata",
 }
 """Option of a write -> setting of the session that is its like for MERGE, which takes no options."""
+_AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
+"""A server may have it on: then a MERGE adds columns though nobody asked for it."""
 _NOT_PLANNED = "Error occurred during query planning"
 """What EXPLAIN says, followed by a colon and the reason; it raises for nothing but the syntax."""
 
@@ -55,6 +59,7 @@ def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
         ``place``, and ``problem`` where the rows do not fit the target, or their keys break a rule of keys.
     """
     how = plan["how"]
+    spark.conf.set(_AUTO_MERGE, "false")  # every sink says what it wants, so this setting has no other reader
     plan, rules = planned_by_spark(spark, plan, df.columns)
     claim: JsonDict = {"place": plan["place"], "problem": _misfit(plan, df)}
     if claim["problem"] is None:
@@ -72,7 +77,7 @@ def _misfit(plan: JsonDict, df: DataFrame) -> str | None:
     named = {"keys": how["keys"], "sequence_by": [how["sequence_by"]] if how["sequence_by"] else []}
     if missing := _missing(named, df.columns):
         return f"The rows lack a column: {'; '.join(missing)}."
-    if wrong := _not_a_condition(df, how["delete_when"] or "false"):
+    if how["delete_when"] and (wrong := _not_a_condition(df, how["delete_when"])):
         return f"delete_when is no condition on the rows: {wrong}"
     if schema is None:
         return None
@@ -99,7 +104,18 @@ def _not_a_condition(df: DataFrame, condition: str) -> str | None:
         _ = df.select(F.expr(f"coalesce(({condition}), false)")).schema
     except AnalysisException as error:  # which a syntax error is, too
         return _first_lines(error)
+    if varying := determinism.nondeterministic(_analysed(df, condition)):
+        return f"it depends on when it is asked ({', '.join(varying)}). Let the transform decide, by epoch.now."
     return None
+
+
+def _analysed(df: DataFrame, condition: str) -> str:
+    """The condition as Spark's analysis spells it out: the first line of the plan, below which is that of ``df``."""
+    with _view(df) as view:  # WHERE false: nothing of it is planned further, no broker is asked
+        query = f"EXPLAIN EXTENDED SELECT coalesce(({condition}), false) AS met FROM {view} WHERE false"
+        told = str(df.sparkSession.sql(query).collect()[0][0])
+    _, _, plan = told.partition("== Analyzed Logical Plan ==\n")
+    return "".join(plan.splitlines()[1:2])
 
 
 def _first_lines(error: Exception) -> str:
@@ -144,6 +160,7 @@ def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
         What ``delta_marker`` returns, read after the commit; or before it where the table is not the one that was
         promised, with ``refused`` saying why. Nothing was written then.
     """
+    spark.conf.set(_AUTO_MERGE, "false")
     before = delta_marker(spark, args)
     if refused := refusal(before, args) or _replaced(before, args):
         return {**before, "refused": refused}
@@ -171,18 +188,23 @@ def _overwrite(spark: SparkSession, args: JsonDict, new: bool) -> None:
     if new or nothing:  # nothing to append, too: the epoch is signed all the same
         append(args, rows, new=new, options=_options(args))
     elif is_path(args["target"]):
-        options = _options(args) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
-        rows.write.format("delta").mode("overwrite").options(**options).save(for_spark(args["target"]))
+        rows.write.format("delta").mode("overwrite").options(**_of_overwrite(args)).save(for_spark(args["target"]))
     else:
-        _overwrite_named(args, rows, partitions)
+        _overwrite_named(args, rows)
 
 
-def _overwrite_named(args: JsonDict, rows: DataFrame, partitions: bool) -> None:
+def _of_overwrite(args: JsonDict) -> dict[str, str]:
+    """Which rows go is said, since a server can be set up to replace single partitions where nothing is said."""
+    partitions = args["how"]["mode"] == "overwrite_partitions"
+    return _options(args) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
+
+
+def _overwrite_named(args: JsonDict, rows: DataFrame) -> None:
     """By the newer writer: ``saveAsTable`` would replace the table with its properties and constraints."""
     from pyspark.sql import functions as F
 
-    writer = rows.writeTo(identifier(args["target"])).options(**_options(args))
-    if partitions:
+    writer = rows.writeTo(identifier(args["target"])).options(**_of_overwrite(args))
+    if args["how"]["mode"] == "overwrite_partitions":
         writer.overwritePartitions()
     else:
         writer.overwrite(F.lit(True))
@@ -194,8 +216,11 @@ def _upsert(spark: SparkSession, args: JsonDict, new: bool) -> None:
     how, columns = args["how"], staged_rows(spark, args).columns
     rows = delta_keys.newest(staged_rows(spark, args), how)
     if how["delete_when"] and how["sequence_by"]:
-        delta_keys.remember_deleted(rows, how, args["notes"])
-        rows = delta_keys.without_older_than_deletion(spark, rows, how, args["notes"])
+        name = delta_deletions.name_of(rows, how)
+        place = f"{args['notes']}/{name}"
+        delta_deletions.remember(rows, how, place)
+        if delta_deletions.are_noted(spark, place):
+            rows, args = delta_deletions.without_older(rows, how, place), _telling(args, deletions=name)
     if new:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
         append(args, rows, new=True, options=_options(args))
@@ -219,8 +244,15 @@ _CHANGES: dict[str, Callable[[SparkSession, JsonDict, bool], None]] = {
 }
 
 
+def _telling(args: JsonDict, **facts: str) -> JsonDict:
+    """``args`` with more in the note that the commit leaves, for the epochs after it."""
+    note = json.loads(args["user_metadata"])
+    note["airflow_epochs"] |= facts
+    return {**args, "user_metadata": compact_json(note)}
+
+
 def _options(args: JsonDict) -> dict[str, str]:
-    evolution = {"mergeSchema": "true"} if args["how"]["schema_evolution"] else {}
+    evolution = {"mergeSchema": "true"} if args["how"]["schema_evolution"] else NO_NEW_COLUMNS
     return signature(args) | evolution
 
 

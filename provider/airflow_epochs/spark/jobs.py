@@ -27,6 +27,7 @@ JOBS: dict[str, Job] = {
     "stage": stage,
     **{name: _delta(name) for name in ("delta_commit", "delta_marker", "delta_describe", "delta_optimize")},
     "delta_change": _delta("delta_change", "delta_merge"),
+    "delta_thin_notes": _delta("delta_thin_notes", "delta_deletions"),
 }
 
 

@@ -39,7 +39,7 @@ KIND = "spark_submit"
 SESSION_CONF = "spark.airflow_epochs.session"
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
-_DRIVER_FILES = ("__init__.py", "errors.py", "spark/*.py")
+_DRIVER_FILES = ("__init__.py", "errors.py", "durable.py", "spark/*.py")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,
     # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.

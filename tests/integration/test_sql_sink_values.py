@@ -1,0 +1,137 @@
+"""Values on their way into a real PostgreSQL and SQLite: each comes back as it was."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_world import transaction
+from sql_world import SqlWorld, new_postgres, new_sqlite
+from stack.postgres import Postgres
+
+
+@pytest.fixture
+def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
+    return SqlWorld(new_postgres(postgres), tmp_path)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
+    if request.param == "sqlite":
+        return SqlWorld(new_sqlite(tmp_path), tmp_path)
+    found: SqlWorld = request.getfixturevalue("pg")
+    return found
+
+
+_TEXTS = ["", 'a"b,\n\\.\nc\\N', "\\.", "Zürich 🚲"]
+_UTC = dt.timezone.utc
+_VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "f": (pa.float64(), [0.1, float("inf"), -1e300, None]),
+    "d": (pa.decimal128(38, 10), [decimal.Decimal("-12345678901234567890.0123456789"), decimal.Decimal(0), None, None]),
+    "b": (pa.bool_(), [True, False, None, None]),
+    "s": (pa.string(), _TEXTS),
+    "x": (pa.binary(), [b"", b"\x00\xff\\", None, b"'"]),
+    "day": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None, dt.date(1582, 10, 4)]),
+    "at": (
+        pa.timestamp("us", "UTC"),
+        [dt.datetime(2026, 3, 29, 1, 0, 0, 1, _UTC), dt.datetime(1, 1, 1, tzinfo=_UTC), None, None],
+    ),
+    "wall": (
+        pa.timestamp("us"),
+        [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1969, 12, 31), None, None],
+    ),
+    "tags": (pa.list_(pa.string()), [["a", None], [], None, ['"']]),
+    "m": (pa.map_(pa.string(), pa.decimal128(4, 2)), [[("k", decimal.Decimal("1.50"))], [], None, None]),
+}
+
+
+def values() -> pa.Table:
+    return pa.table({name: pa.array(given, kind) for name, (kind, given) in _VALUES.items()})
+
+
+def test_values_come_back_from_postgresql_as_they_were(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE v (f double precision, d numeric, b boolean, s text, x bytea, day date, at timestamptz,"
+        " wall timestamp, tags jsonb, m jsonb)"
+    )
+    pg.epoch(pg.sink("v"), transaction(1), None, values())
+    names = [*_VALUES][:8]
+    found = dict(zip(names, zip(*pg.db.run(f"SELECT {', '.join(names)} FROM v"), strict=True), strict=True))
+    assert found == {name: tuple(_VALUES[name][1]) for name in names}
+    assert pg.db.run("SELECT tags::text, m::text FROM v") == [
+        ('["a", null]', '{"k": 1.50}'),
+        ("[]", "{}"),
+        (None, None),
+        ('["\\""]', None),
+    ]
+
+
+def test_values_come_back_from_sqlite_as_they_were_or_as_text(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    sink = world.sink("v")
+    reason = world.reason_against(sink, values())
+    world.db.run(reason[reason.index("CREATE TABLE") : reason.index(", and clear")])
+    world.epoch(sink, transaction(1), None, values())
+    found = world.db.run("SELECT f, b, s, x, day, at, wall, d, tags, m FROM v")
+    assert found[0] == (
+        0.1,
+        1,
+        "",
+        b"",
+        "0001-01-01",
+        "2026-03-29 01:00:00.000001+00",
+        "9999-12-31 23:59:59.999999",
+        "-12345678901234567890.0123456789",
+        '["a",null]',
+        '{"k":1.50}',
+    )
+    assert [row[2] for row in found] == _TEXTS
+    assert found[3][:2] == (None, None)
+
+
+def test_nested_values_that_have_no_json_are_a_vote_against(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (m json)")
+    keys = pa.array([[({"k": 1}, 1)]], pa.map_(pa.struct([("k", pa.int64())]), pa.int64()))
+    assert "cannot be written as JSON" in world.reason_against(world.sink("v"), pa.table({"m": keys}))
+
+
+def test_a_float_is_the_same_number_in_columns_of_either_width(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (narrow real, wide double precision)")
+    given = pa.array([0.1, 3.4e38, 1e-45, None], pa.float32())
+    pg.epoch(pg.sink("v"), transaction(1), None, pa.table({"narrow": given, "wide": given}))
+    assert [wide for _, wide in pg.db.run("SELECT narrow, wide FROM v")] == given.to_pylist()
+    assert pg.db.run("SELECT count(*) FROM v WHERE narrow IS DISTINCT FROM wide") == [(0,)]
+
+
+def test_a_row_of_one_null_is_a_row(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (s text)")
+    world.epoch(world.sink("v"), transaction(1), None, pa.table({"s": ["a", None, "", None]}))
+    assert sorted(world.db.run("SELECT s FROM v"), key=repr) == [("",), ("a",), (None,), (None,)]
+
+
+def test_small_decimals_are_written_out_in_sqlite(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.db.run("CREATE TABLE v (d text)")
+    given = pa.array([decimal.Decimal("0.00000001"), decimal.Decimal("-0.0000001"), None], pa.decimal128(20, 8))
+    world.epoch(world.sink("v"), transaction(1), None, pa.table({"d": given}))
+    assert world.db.run("SELECT d FROM v") == [("0.00000001",), ("-0.00000010",), (None,)]
+
+
+def test_nan_is_nan_in_postgresql(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (f double precision)")
+    pg.epoch(pg.sink("v"), transaction(1), None, pa.table({"f": [float("nan")]}))
+    assert str(pg.db.run("SELECT f FROM v")[0][0]) == "nan"
+
+
+def test_text_goes_where_postgresql_reads_a_type_from_text(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TYPE mood AS ENUM ('ok')", "CREATE DOMAIN code AS varchar(3)", "CREATE TABLE v (a mood, b uuid, c code)"
+    )
+    given = pa.table({"a": ["ok"], "b": ["00000000-0000-0000-0000-000000000001"], "c": ["abc"]})
+    pg.epoch(pg.sink("v"), transaction(1), None, given)
+    assert pg.db.run("SELECT a::text, b::text, c FROM v") == [("ok", "00000000-0000-0000-0000-000000000001", "abc")]

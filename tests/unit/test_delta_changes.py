@@ -1,0 +1,337 @@
+"""A change of a Delta table by Spark, seen from the task: when it may begin, what it leaves, what is kept up.
+
+Spark is played by deltalake's writer here, which leaves in the log what the sink's jobs leave there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from airflow_epochs.environment import SparkJob
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
+from airflow_epochs.sinks import delta_durable
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.spark.delta_jobs import refusal
+from airflow_epochs.spark.delta_merge import _of_overwrite, _options, _replaced, _telling
+from delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
+
+DELETING = {"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}
+
+
+@dataclass
+class LikeSpark:
+    """Commits what is staged, by appending it. ``deletions``: what the commit tells of its notes."""
+
+    deletions: str | None = None
+    jobs: list[SparkJob] = field(default_factory=list)
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        self.jobs.append(job)
+        if job.kind not in ("delta_change", "delta_commit"):
+            return {"done": job.kind}
+        args = job.args
+        if self.deletions:
+            notes = f"{args['notes']}/{self.deletions}"
+            write_deltalake(notes, rows(7, v=pa.array([1])), mode="append")
+            args = _telling(args, deletions=self.deletions)
+        signed = CommitProperties(
+            app_transactions=[Transaction(args["app"], args["epoch"], 1)],
+            custom_metadata={"userMetadata": args["user_metadata"]},
+        )
+        data, partitions = DeltaTable(args["place"]).to_pyarrow_table(), args["partition_by"] or None
+        write_deltalake(args["target"], data, mode="append", partition_by=partitions, commit_properties=signed)
+        note = json.loads(args["user_metadata"])["airflow_epochs"]
+        return {"refused": None, "txn": note["txn"], "epoch": args["epoch"]}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+@pytest.fixture
+def spark() -> LikeSpark:
+    return LikeSpark()
+
+
+@pytest.fixture
+def world(spark: LikeSpark) -> World:
+    return World(spark=spark)
+
+
+def data(*ids: int) -> pa.Table:
+    return rows(*ids, v=pa.array([1] * len(ids)))
+
+
+def voted(sink: DeltaSink, attempt: SinkAttempt, world: World, *ids: int) -> Any:
+    return sink.vote(attempt, stage(sink, attempt, data(*ids), world), world)
+
+
+def epoch(sink: DeltaSink, world: World, previous: TransactionId | None, *ids: int) -> tuple[SinkAttempt, Staged]:
+    attempt = attempt_of(transaction(previous.epoch + 1 if previous else 1), previous)
+    staged = promised(voted(sink, attempt, world, *ids))
+    sink.commit(attempt, staged, world)
+    return attempt, staged
+
+
+# -- whether it may begin ----------------------------------------------------------------------------------------
+
+MINE, BEFORE, OTHER = "orders/5/1/aa", "orders/4/1/bb", "orders/4/1/cc"
+PROMISED = {"table_id": "t", "epoch": 5, "previous_epoch": 4, "previous": BEFORE}
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"exists": True, "table_id": "t", "epoch": 4, "txn": BEFORE}, None),
+        ({"exists": True, "table_id": "t", "epoch": 4, "txn": None}, None),
+        ({"exists": True, "table_id": "t", "epoch": 5, "txn": MINE}, None),
+        (
+            {"exists": True, "table_id": "t", "epoch": 4, "txn": OTHER},
+            f"the epoch before, which the ledger knows as {BEFORE}",
+        ),
+        (
+            {"exists": True, "table_id": "t", "epoch": 3, "txn": "orders/3/1/dd"},
+            "neither this epoch",
+        ),
+        (
+            {"exists": True, "table_id": "t", "epoch": 6, "txn": "orders/6/1/dd"},
+            "neither this epoch",
+        ),
+        ({"exists": True, "table_id": "t", "epoch": None, "txn": None}, "neither this epoch"),
+        ({"exists": True, "table_id": "u", "epoch": 4, "txn": BEFORE}, "another table stands in its place"),
+        ({"exists": False, "table_id": None, "epoch": None, "txn": None}, "the table is gone"),
+    ],
+)
+def test_spark_changes_only_the_promised_table_after_its_previous_epoch(found: JsonDict, why: str | None) -> None:
+    said = refusal(found, PROMISED)
+    assert said is None if why is None else why in (said or "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "found", "refused"),
+    [
+        ("overwrite", {"exists": True, "epoch": None}, True),
+        ("overwrite_partitions", {"exists": True, "epoch": None}, True),
+        ("overwrite", {"exists": True, "epoch": 1}, False),
+        ("overwrite", {"exists": False, "epoch": None}, False),
+        ("upsert", {"exists": True, "epoch": None}, False),
+    ],
+)
+def test_a_table_that_somebody_else_has_created_meanwhile_is_not_replaced(
+    mode: str, found: JsonDict, refused: bool
+) -> None:
+    assert bool(_replaced(found, {"table_id": None, "how": {"mode": mode}})) == refused
+    assert _replaced(found, {"table_id": "t", "how": {"mode": mode}}) is None
+
+
+def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: World, spark: LikeSpark) -> None:
+    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
+    first, _ = epoch(sink, world, None, 1)
+    epoch(sink, world, first.txn, 2)
+    assert [job.args["previous"] for job in spark.jobs] == [None, str(first.txn)]
+    assert ids_in(table) == [1, 2]
+
+
+@pytest.mark.parametrize(("asked", "merged"), [(None, "false"), ("add_columns", "true")])
+def test_whether_columns_are_added_is_said_whatever_the_servers_default(asked: str | None, merged: str) -> None:
+    args = {"app": "a", "epoch": 1, "user_metadata": "{}", "how": {"schema_evolution": asked}}
+    assert _options(args)["mergeSchema"] == merged
+
+
+@pytest.mark.parametrize(("mode", "rows_that_go"), [("overwrite", "static"), ("overwrite_partitions", "dynamic")])
+def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(mode: str, rows_that_go: str) -> None:
+    args = {"app": "a", "epoch": 1, "user_metadata": "{}", "how": {"schema_evolution": None, "mode": mode}}
+    assert _of_overwrite(args)["partitionOverwriteMode"] == rows_that_go
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"refused": None, "txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
+        ({"refused": None, "txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
+        ({"refused": "the table is gone", "txn": None, "epoch": None}, "cannot be inserted into .*: the table is gone"),
+    ],
+)
+def test_what_spark_says_of_its_commit_is_compared(
+    table: Path, world: World, monkeypatch: pytest.MonkeyPatch, answer: JsonDict, why: str
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    staged = promised(voted(sink, attempt, world, 1))
+    monkeypatch.setattr(world.spark, "run", lambda job: answer)
+    with pytest.raises(Corrupt, match=why):
+        sink.commit(attempt, staged, world)
+
+
+@pytest.mark.parametrize("partition_by", [[], ["id"]], ids=["in a file", "of a partition"])
+@pytest.mark.parametrize(
+    ("options", "given", "named"),
+    [
+        ({"mode": "upsert", "keys": ["ID"]}, {"id": [1, None], "v": [1, 1]}, "'ID'"),
+        (
+            {"mode": "merge", "keys": ["id"], "merge": "WHEN MATCHED THEN DELETE"},
+            {"id": [1, None], "v": [1, 1]},
+            "'id'",
+        ),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "v"}, {"id": [1, 2], "v": [1, None]}, "'v'"),
+        ({"mode": "upsert", "keys": ["id"]}, {"id": [1, 2], "v": [1, None]}, None),
+        ({"mode": "overwrite"}, {"id": [1, None], "v": [1, 1]}, None),
+    ],
+)
+def test_null_keys_that_spark_overlooked_are_a_vote_abort(
+    table: Path, world: World, options: dict[str, Any], given: JsonDict, named: str | None, partition_by: list[str]
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), **options, partition_by=partition_by), attempt_of(transaction(1))
+    columns = {name: pa.array(value, pa.int64()) for name, value in given.items()}
+    vote = sink.vote(attempt, stage(sink, attempt, pa.table(columns), world), world)
+    assert (vote.reason is None) == (named is None), vote.reason
+    assert f"NULL in {named}" in vote.reason if named else True
+
+
+# -- what it leaves ----------------------------------------------------------------------------------------------
+
+
+def test_what_spark_wrote_has_been_fsynced_before_the_receipt(
+    table: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], partition_by=["id"])
+    first, _ = epoch(sink, world, None, 1)
+    attempt = attempt_of(transaction(2), first.txn)
+    staged = promised(voted(sink, attempt, world, 2, 3))
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def spy(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    for _ in ("made", "found by a repeat, whose first try may have died before it synced"):
+        synced.clear()
+        sink.commit(attempt, staged, world)
+        added = {str(path) for path in table.glob("id=[23]/*.parquet")}
+        log = {str(path) for path in (table / "_delta_log").glob("*.json")}
+        assert len(added) == len(log) == 2
+        assert added | log | {str(table), f"{table}/id=2", f"{table}/_delta_log"} <= synced
+
+
+def test_a_repeat_long_after_does_not_miss_files_that_were_vacuumed_since(table: Path, world: World) -> None:
+    sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
+    attempt, staged = epoch(sink, world, None, 1)
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    assert sink.commit(attempt, staged, world).version == 0
+
+
+def test_the_files_of_a_log_entry_are_its_data_its_changes_and_its_deletion_vectors() -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4}
+    inline = {"storageType": "i", "pathOrInlineDv": "wi5b"}
+    actions: list[JsonDict] = [
+        {"commitInfo": {}},
+        {"add": {"path": "p=a%20b/1.parquet", "deletionVector": vector}},
+        {"add": {"path": "2.parquet", "deletionVector": {**vector, "pathOrInlineDv": "^-aqEH.-t@S}K{vb[*k^"}}},
+        {
+            "add": {
+                "path": "file:/elsewhere/3.parquet",
+                "deletionVector": inline,
+            }
+        },
+        {"cdc": {"path": "_change_data/4.parquet"}},
+        {"remove": {"path": "5.parquet"}},
+    ]
+    assert delta_durable.files_of("\n".join(map(json.dumps, actions)).encode()) == [
+        "p=a b/1.parquet",
+        "2.parquet",
+        "_change_data/4.parquet",
+        "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin",
+        "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin",
+    ]
+
+
+# -- notes about deleted keys ------------------------------------------------------------------------------------
+
+
+def notes_of(table: Path, attempt: SinkAttempt) -> Path:
+    return table / "_epochs" / f"{attempt.ledger_id}.silver" / "deleted-1"
+
+
+def test_lost_notes_about_deleted_keys_are_a_vote_abort_until_they_are_back(
+    table: Path, world: World, spark: LikeSpark
+) -> None:
+    sink = DeltaSink("silver", str(table), **DELETING)
+    spark.deletions = "deleted-1"
+    first, _ = epoch(sink, world, None, 1)
+    notes = notes_of(table, first)
+    notes.rename(table.parent / "aside")
+    attempt = attempt_of(transaction(2), first.txn)
+    vote = voted(sink, attempt, world, 2)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "notes about keys" in vote.reason and str(notes) in vote.reason
+    (table.parent / "aside").rename(notes)
+    assert voted(sink, attempt, world, 2).vote is VoteKind.VOTE_COMMIT
+
+
+def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: World, spark: LikeSpark) -> None:
+    sink = DeltaSink("silver", str(table), **DELETING)
+    spark.deletions = "deleted-1"
+    first, _ = epoch(sink, world, None, 1)
+    attempt = attempt_of(transaction(2), first.txn)
+    staged = promised(voted(sink, attempt, world, 2))
+    notes_of(table, first).rename(table.parent / "aside")
+    with pytest.raises(Corrupt, match="notes about keys"):
+        sink.commit(attempt, staged, world)
+    assert sink.last_committed("orders", world) == Marker.of(first.txn)
+    (table.parent / "aside").rename(notes_of(table, first))
+    sink.commit(attempt, staged, world)
+    assert ids_in(table) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "upsert", "keys": ["id"], "sequence_by": "v"}, DELETING], ids=["no deletions", "none yet"]
+)
+def test_notes_that_nobody_made_are_not_missed(table: Path, world: World, options: dict[str, Any]) -> None:
+    sink = DeltaSink("silver", str(table), **options)
+    first, _ = epoch(sink, world, None, 1)
+    epoch(sink, world, first.txn, 2)
+    assert ids_in(table) == [1, 2]
+
+
+def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: World, spark: LikeSpark) -> None:
+    sink = DeltaSink("silver", str(table), **DELETING)
+    spark.deletions = "deleted-1"
+    first, _ = epoch(sink, world, None, 1)
+    before = sorted(notes_of(table, first).rglob("*"))
+    swept = DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert any("epochs/" in path for path in swept), "it looks at all files"
+    assert sorted(notes_of(table, first).rglob("*")) == before
+
+
+def test_upkeep_optimizes_the_table_and_thins_its_notes_out(table: Path, world: World, spark: LikeSpark) -> None:
+    sink = DeltaSink("silver", str(table), **DELETING, compact_every=2)
+    spark.deletions = "deleted-1"
+    first, _ = epoch(sink, world, None, 1)
+    (table / "_epochs" / "other.gold" / "deleted-2").mkdir(parents=True)
+    spark.jobs.clear()
+    assert sink.maintain("orders", 1, world) == {}
+    sink.maintain("orders", 2, world)
+    assert [(job.kind, job.args) for job in spark.jobs] == [
+        ("delta_optimize", {"target": str(table)}),
+        ("delta_thin_notes", {"places": [str(notes_of(table, first))]}),
+    ]
+
+
+def test_upkeep_asks_for_no_notes_where_there_are_none(table: Path, world: World, spark: LikeSpark) -> None:
+    for options in (DELETING, {"mode": "overwrite"}):
+        spark.jobs.clear()
+        DeltaSink("silver", str(table), **options).maintain("orders", 50, world)
+        assert [job.kind for job in spark.jobs] == ["delta_optimize"]
