@@ -27,6 +27,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
 
 
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""Of tables with a few rows, queries are compiled for longer than they run."""
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the servers' data and logs."""
@@ -62,7 +72,7 @@ def s3(servers: Path) -> Iterator[S3Access]:
 @pytest.fixture(scope="session")
 def connect(servers: Path, jars: Jars, s3: S3Access) -> Iterator[ConnectServer]:
     """Spark Connect at ``connect.url``, with Delta, Kafka, and ``s3a://`` set up for the ``s3`` fixture."""
-    with ConnectServer(servers / "connect", jars, s3=s3) as server:
+    with ConnectServer(servers / "connect", jars, s3=s3, quick_start=False, conf=FEW_ROWS) as server:
         yield server
 
 

@@ -28,7 +28,7 @@ from airflow_epochs.testing.checkers import Verdict  # noqa: E402
 from stack.jars import fetch  # noqa: E402
 
 FIRST_EPOCHS_S = 240
-FAULTS_AT_A_STRETCH = 15
+FAULTS_AT_A_STRETCH = 25
 PAUSE_S = 60
 
 
