@@ -325,7 +325,7 @@ def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again
         plain.produce(feed.sink.topic, b"of somebody else")
         assert plain.flush(10) == 0
         wait_until(
-            lambda: visible(own.bootstrap, feed.sink.topic) == ["of somebody else"]
+            lambda: values(seen_by_confluent(own.bootstrap, feed.sink.topic)) == ["of somebody else"]
         )  # nothing holds it back any more
 
     feed.world.at = {"kafka.rows.sent": idle}

@@ -38,6 +38,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept that waits, which would keep the port
         self._listener.close()
         self._hang_up()
 
