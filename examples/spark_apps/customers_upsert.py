@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 CHANGE = "op string, id long, name string, city string, version long"
 
 
-def changes(batch: DataFrame, epoch: object) -> DataFrame:
-    """The same rows for every sink."""
+def changes(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+    """The same rows for both tables: one keeps all, the other the newest of each customer."""
     change = F.from_json(F.col("value").cast("string"), CHANGE)
-    return batch.select(F.explode(F.array(change)).alias("c")).where("c.id is not null").select("c.*")
+    found = batch.select(F.explode(F.array(change)).alias("c")).where("c.id is not null").select("c.*")
+    return {"customers": found, "history": found}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
@@ -81,13 +79,11 @@ def lab(tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pyt
 
 def dags_of(name: str) -> dict[str, Harness]:
     """What Airflow finds in an example's file."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", DAGS / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    dag_by_id = {found.dag_id: found for found in vars(module).values() if isinstance(found, DAG)}
-    dag_by_id |= {group.dag.dag_id: group.dag for group in vars(module).values() if hasattr(group, "assets")}
-    return {dag_id: Harness(dag) for dag_id, dag in dag_by_id.items()}
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(dag_folder=str(DAGS / f"{name}.py"))
+    assert not bag.import_errors
+    return {dag_id: Harness(dag) for dag_id, dag in bag.dags.items()}
 
 
 def orders(numbers: Iterable[int]) -> list[Any]:
@@ -113,7 +109,7 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     (fanout,) = dags_of("orders_fanout").values()
     for number, records in enumerate((range(1, 31), range(31, 50)), 1):
         lab.produce("orders", orders(records))
-        for outcome in (fanout.run(f"run {number}"), fanout.clear(f"run {number}")):
+        for outcome in (fanout.run(f"run_{number}"), fanout.clear(f"run_{number}")):
             assert outcome.state == "success", outcome.tasks
     expected = ids(range(1, 50))
     assert sorted(row["order_id"] for row in lab.table("silver/orders_valid")) == expected
@@ -132,7 +128,7 @@ def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(
     for number, batch in enumerate(changes):
         messages = [{"op": op, "id": n, "name": name, "city": "Zug", "version": v} for op, n, name, v in batch]
         lab.produce("customer-changes", messages)
-        assert customers.run(f"run {number}").state == "success"
+        assert customers.run(f"run_{number}").state == "success"
     rows = sorted((row["id"], row["name"]) for row in lab.table("silver/customers"))
     assert rows == [(1, "Ada L."), (3, "Cyd"), (4, "Dee")]
     assert len(lab.table("silver/customer_changes")) == sum(map(len, changes))
@@ -145,7 +141,7 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> N
     for number, records in enumerate((range(1, 21), range(21, 35)), 1):
         lab.produce("orders", orders(records))
         for dag in (enrich, totals):
-            for outcome in (dag.run(f"run {number}"), dag.clear(f"run {number}")):
+            for outcome in (dag.run(f"run_{number}"), dag.clear(f"run_{number}")):
                 assert outcome.state == "success", outcome.tasks
     known = [n for n in range(1, 35) if n % 10]
     counts = Counter(f"c{n % 3}" for n in known)
