@@ -31,8 +31,7 @@ def test_runs_killed_at_random_moments_and_followed_by_others_show_every_row_onc
                     left.add(world.left().txn)
             observations.append(observe(world))
         if number % 2:  # however slow the machine has become, some epochs are completed, and tables compacted
-            with TaskProcess(world, number) as task:
-                assert not task.kill_after(60)
+            run_undisturbed(world, number)
             observations.append(observe(world))
     assert left and optimized(world)
     assert world.run(LAST - 1) is None
@@ -45,9 +44,13 @@ def test_runs_killed_at_random_moments_and_followed_by_others_show_every_row_onc
 def seconds_of_a_run(world: DiskWorld, number: int) -> float:
     """What a run takes on this machine today, with the start of its process."""
     begun = time.monotonic()
+    run_undisturbed(world, number)
+    return time.monotonic() - begun
+
+
+def run_undisturbed(world: DiskWorld, number: int) -> None:
     with TaskProcess(world, number) as task:
         assert not task.kill_after(60)
-    return time.monotonic() - begun
 
 
 def optimized(world: DiskWorld) -> int:

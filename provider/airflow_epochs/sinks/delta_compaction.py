@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +17,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, log_entry, rows_of
+from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, entry_of, log_entry
+from airflow_epochs.sinks.delta_look import alters
+from airflow_epochs.sinks.delta_publish import now_ms
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import newest_checkpoint
 from airflow_epochs.storage import Files
@@ -63,10 +64,10 @@ class _Swap:
         return {unquote(add["path"]) for add in self.old}
 
     def entry(self, read_version: int) -> bytes:
-        now = int(time.time() * 1000)
+        now = now_ms()
         removes = [{"remove": _removed(add, now)} for add in self.old]
-        actions = [{"commitInfo": self._info(read_version, now)}, *removes, *({"add": add} for add in self.new)]
-        return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+        adds = [{"add": add} for add in self.new]
+        return entry_of([{"commitInfo": self._info(read_version, now)}, *removes, *adds])
 
     def _info(self, read_version: int, now: int) -> JsonDict:
         metrics = {
@@ -217,19 +218,13 @@ def _as_of(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _require_same_count(group: list[JsonDict], written: list[JsonDict]) -> None:
-    before, after = (sum(rows_of(_checked(add)) for add in adds) for adds in (group, written))
+    before, after = (sum(checked_stats(StagedFile.of(add))["numRecords"] for add in adds) for adds in (group, written))
     if before != after:
         raise Refused(
             f"Compaction of {len(group)} small files came to {after} rows; the table's log counts {before} in them.",
             remedy="Nothing was swapped. Another writer logged wrong counts: leave the table to Spark's OPTIMIZE, with "
             "`compact_every=0`, after you have compared its rows with what they should be.",
         )
-
-
-def _checked(add: JsonDict) -> StagedFile:
-    file = StagedFile.of(add)
-    checked_stats(file)
-    return file
 
 
 def _moved(add: JsonDict, partition_values: JsonDict, scratch: Path, files: Files) -> JsonDict:
@@ -274,6 +269,4 @@ def _forbids(entry: bytes | None, swap: _Swap) -> bool:
     """Whether an entry touches the files to be removed, or alters the table. One that is gone may have."""
     if entry is None:
         return True
-    actions: list[Any] = list(actions_of(entry))
-    altered = any("metaData" in action or "protocol" in action for action in actions)
-    return altered or not swap.paths.isdisjoint(_touched(actions))
+    return alters(entry) or not swap.paths.isdisjoint(_touched(actions_of(entry)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -77,6 +77,11 @@ def actions_of(entry: bytes) -> Iterator[JsonDict]:
     for line in entry.splitlines():
         if line.strip():
             yield json.loads(line)
+
+
+def entry_of(actions: Iterable[JsonDict]) -> bytes:
+    """The inverse of ``actions_of``."""
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
 
 
 def note_of(action: JsonDict) -> JsonDict | None:

@@ -99,7 +99,7 @@ def look_on(anchor: Anchor, app: App, files: Files) -> Look | None:
         if (entry := files.read(log_entry(version))) is None:
             cleaned_up = newest_checkpoint(files) >= version
             return None if cleaned_up else Look(version - 1, anchor.marker, None, anchor, commit)
-        if _alters(entry):
+        if alters(entry):
             return None
         anchor = replace(anchor, version=version, digest=_digest(entry))
         if found := _marker_in(entry, app):
@@ -108,7 +108,8 @@ def look_on(anchor: Anchor, app: App, files: Files) -> Look | None:
     return None
 
 
-def _alters(entry: bytes) -> bool:
+def alters(entry: bytes) -> bool:
+    """Whether a log entry changes the table's schema, properties or protocol."""
     if b'"metaData"' not in entry and b'"protocol"' not in entry:
         return False
     return any("metaData" in action or "protocol" in action for action in actions_of(entry))

@@ -293,19 +293,23 @@ class DeltaParticipant:
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
         compact = self.sink.compact_every > 0 and epoch % self.sink.compact_every == 0
-        done: JsonDict = {}
-        if not self.sink.in_catalog and self.sink.commit_by != SPARK:
-            target = self._target(self._where())
-            shape, files = target.opened_shape(), target.where.files
-            if target.problem is None and (target.table is None or shape is None):
-                return {}
-            if target.table and shape and not shape.refused_features:
-                done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
-                if compact and delta_compaction.rewritable(shape):
-                    return done | delta_compaction.compact(target.table, files)
-        if not compact:
-            return done
-        done |= delta_spark.optimize(self.sink.target, self.env)
+        if self.sink.in_catalog or self.sink.commit_by == SPARK:
+            return self._optimized(compact)
+        target = self._target(self._where())
+        shape, files = target.opened_shape(), target.where.files
+        if target.problem or (shape and shape.refused_features):
+            return self._optimized(compact)
+        if target.table is None or shape is None:
+            return {}
+        done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
+        if compact and delta_compaction.rewritable(shape):
+            return done | delta_compaction.compact(target.table, files)
+        return done | self._optimized(compact)
+
+    def _optimized(self, due: bool) -> JsonDict:
+        if not due:
+            return {}
+        done = delta_spark.optimize(self.sink.target, self.env)
         return done | (delta_spark.thin_notes(self._notes_left(), self.env) if self.sink.how.notes_deletions else {})
 
     def _notes_left(self) -> list[str]:

@@ -22,7 +22,7 @@ from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
 from airflow_epochs.sinks.delta_checks import describe, describe_txn, require_sizes
 from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
-from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, log_entry, read_staging, rows_of
+from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, entry_of, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
 from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
 from airflow_epochs.sinks.delta_table import (
@@ -252,7 +252,7 @@ def _entry(this: Publication, version: int) -> bytes:
     # Spark forgets a transaction without a time as soon as the table has a retention for them.
     signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.signatures()]
     actions = [_commit_info(this, version, now), *metadata, *signatures, *map(this.add_action, this.staging.files)]
-    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+    return entry_of(actions)
 
 
 def _commit_info(this: Publication, version: int, now: int) -> JsonDict:
