@@ -45,7 +45,7 @@ def distant(servers: Path, jars: Jars) -> Iterator[Distant]:
 
 @pytest.fixture
 def proxy(distant: Distant) -> Iterator[Proxy]:
-    with Proxy(distant.in_front, distant.behind) as proxy:
+    with Proxy(distant.behind, distant.in_front) as proxy:
         yield proxy
 
 

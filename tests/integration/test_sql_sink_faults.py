@@ -18,8 +18,9 @@ from airflow_epochs.model import Receipt, StagedClaim
 from airflow_epochs.sinks import sql_sqlite
 from cells import fired
 from delta_world import World, attempt_of, rows, transaction
-from sql_world import Proxy, SqlWorld, new_postgres, new_sqlite
+from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
+from tcp_proxy import ANSWERS, Proxy
 
 TABLE = "CREATE TABLE orders (id bigint)"
 """Without a unique key: nothing but the marker keeps rows from coming twice."""
@@ -130,12 +131,11 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(pg: SqlWorld) -
     attempt = pg.second_epoch(sink)
     staged = pg.staged(sink, attempt, rows(2))
     direct = pg.env.connections["db"]
-    with Proxy(direct.port or 0).running() as proxy:
+    with Proxy(direct.port or 0) as proxy:
         pg.env.connections["db"] = pg.db.connection(port=proxy.port)
-        pg.env.at["sql.commit.before"] = proxy.mute
+        pg.env.at["sql.commit.before"] = lambda: proxy.lose(ANSWERS, cut=True)
         with pytest.raises(OutcomeUnknown, match="did not say whether it has committed"):
             sink.commit(attempt, staged, pg.env)
-        proxy.wait_answered()
     assert pg.ids() == [1, 2]
     pg.env.connections["db"], before = direct, list(pg.env.phases)
     receipt = sink.commit(attempt, staged, pg.env)

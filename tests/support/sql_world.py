@@ -6,12 +6,10 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sqlite3
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -223,56 +221,3 @@ def _commit(
         said = type(error).__name__
     grown_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20
     answer.send((said, grown_mb))
-
-
-class Proxy:
-    """Forwards connections to a port. ``mute`` passes on what the client says, and cuts it off before the answer."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._muted = threading.Event()
-        self._answered = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-
-    def mute(self) -> None:
-        self._muted.set()
-
-    def wait_answered(self) -> None:
-        """Until the server has answered what was said after ``mute``."""
-        assert self._answered.wait(DEADLINE_S)
-        self._muted.clear()
-
-    @contextmanager
-    def running(self) -> Iterator[Proxy]:
-        acceptor = threading.Thread(target=self._accept, daemon=True)
-        acceptor.start()
-        try:
-            yield self
-        finally:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            acceptor.join(DEADLINE_S)
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for source, to, answers in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=self._forward, args=(source, to, answers), daemon=True).start()
-
-    def _forward(self, source: socket.socket, to: socket.socket, answers: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                if answers and self._muted.is_set():
-                    break
-                to.sendall(data)
-        for end in (source, to):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        if answers:
-            source.close()
-            to.close()
-            if self._muted.is_set():
-                self._answered.set()

@@ -13,18 +13,23 @@ REQUESTS, ANSWERS = "requests", "answers"
 
 
 class Proxy:
-    """Passes every connection to ``address`` on to a port of this machine."""
+    """Passes every connection to ``address`` on to a port of this machine. ``port``: its own; any that is free if 0."""
 
-    def __init__(self, port: int, to_port: int) -> None:
-        self.address = f"127.0.0.1:{port}"
+    def __init__(self, to_port: int, port: int = 0) -> None:
         self._to_port = to_port
         self._lost: str | None = None
+        self._cuts = False
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
 
-    def lose(self, what: str) -> None:
-        """From now on, let all requests or all answers disappear."""
-        self._lost = what
+    def lose(self, what: str, *, cut: bool = False) -> None:
+        """From now on, let all requests or all answers disappear; ``cut``: and the connection with the first of them.
+
+        Whoever finds it cut knows that what is lost had been said.
+        """
+        self._lost, self._cuts = what, cut
 
     def heal(self) -> None:
         """Pass everything on again, on new connections: the old ones have lost bytes."""
@@ -63,6 +68,8 @@ class Proxy:
             while data := source.recv(1 << 16):
                 if self._lost != kind:
                     target.sendall(data)
+                elif self._cuts:
+                    break
         for end in (source, target):
             _close(end)
 

@@ -188,21 +188,26 @@ def test_a_file_that_was_removed_and_came_back_is_taken_once(table: Path) -> Non
     assert ids_in(table) == [0, 1, 2, 3]
 
 
-def test_a_file_with_a_deletion_vector_is_left_alone(table: Path) -> None:
+@pytest.mark.parametrize(
+    "of_the_file",
+    [
+        {"deletionVector": {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1}},
+        {"stats": None},
+        {"stats": '{"numRecords":-1}'},
+    ],
+    ids=["deletion vector", "no statistics", "no count"],
+)
+def test_a_file_whose_rows_the_log_does_not_count_is_left_alone(table: Path, of_the_file: JsonDict) -> None:
+    write_deltalake(str(table), rows(4), mode="append")
     small_files(table)
-    entry = table / "_delta_log" / f"{3:020}.json"
+    entry = table / "_delta_log" / f"{0:020}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         if "add" in action:
-            action["add"]["deletionVector"] = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1}
-    live = delta_compaction.live_files(open_files(str(table)), 3)
-    assert len(live) == 4
+            action["add"].update(of_the_file)
     entry.write_text("\n".join(map(json.dumps, actions)))
-    assert compacted_groups(table) == []
-
-
-def compacted_groups(table: Path) -> list[list[JsonDict]]:
-    return list(delta_compaction._crowded(delta_compaction.live_files(open_files(str(table)), 3)))
+    live = delta_compaction.live_files(open_files(str(table)), 4)
+    assert list(delta_compaction._crowded(live)) == [live[1:]]
 
 
 def test_what_lies_before_a_log_that_was_cleaned_up_is_left_alone(table: Path) -> None:

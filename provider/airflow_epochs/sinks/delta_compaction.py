@@ -27,6 +27,7 @@ from airflow_epochs.sinks.delta_look import alters
 from airflow_epochs.sinks.delta_publish import now_ms
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import newest_checkpoint
+from airflow_epochs.sinks.parquet_batches import batches
 from airflow_epochs.storage import Files
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ PARTITIONS_MAX = 32
 ENTRIES_MAX = 500
 """Files older than so many versions are left alone. What is due comes at every so many epochs, so these are few."""
 ROUNDS_MAX = 20
-READ_BYTES = 2 * 2**20
 ROWS_AT_ONCE = 8_192
 ROWS_IN_GROUP = 128 * 1_024
 """Larger row groups than this take more memory to write than a task should have."""
@@ -146,7 +146,7 @@ def _crowded(live: list[JsonDict]) -> Iterator[list[JsonDict]]:
     """The small files of each partition that has many."""
     partitions: dict[str, list[JsonDict]] = {}
     for add in live:
-        if add["size"] < TARGET_BYTES // 2 and not add.get("deletionVector"):
+        if add["size"] < TARGET_BYTES // 2 and not add.get("deletionVector") and _is_counted(add):
             partitions.setdefault(json.dumps(add["partitionValues"], sort_keys=True), []).append(add)
     budget = WORK_BYTES_MAX
     for group in sorted(partitions.values(), key=len, reverse=True)[:PARTITIONS_MAX]:
@@ -155,6 +155,15 @@ def _crowded(live: list[JsonDict]) -> Iterator[list[JsonDict]]:
         if len(affordable) >= FILES_MIN:
             budget -= sum(add["size"] for add in affordable)
             yield affordable
+
+
+def _is_counted(add: JsonDict) -> bool:
+    """Whether the log says how many rows a file has. Another writer need not, and then its loss would go unseen."""
+    try:
+        checked_stats(StagedFile.of(add))
+    except Refused:
+        return False
+    return True
 
 
 def _rewritten(group: list[JsonDict], shape: TableShape, files: Files) -> list[JsonDict]:
@@ -191,18 +200,13 @@ def _rows(group: list[JsonDict], schema: pa.Schema, files: Files) -> pa.RecordBa
     """The rows of all files, in constant memory."""
     import pyarrow as pa
 
-    batches = (_as_of(batch, schema) for add in group for batch in _batches(unquote(add["path"]), files))
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    read = (_as_of(batch, schema) for add in group for batch in _batches(unquote(add["path"]), files))
+    return pa.RecordBatchReader.from_batches(schema, read)
 
 
 def _batches(path: str, files: Files) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
     with files.open(path) as opened:
-        # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others
-        how = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False, "buffer_size": READ_BYTES}
-        with pq.ParquetFile(opened, **how) as parquet:
-            yield from parquet.iter_batches(ROWS_AT_ONCE)
+        yield from batches(opened, ROWS_AT_ONCE)
 
 
 def _as_of(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from airflow_epochs.sinks import (
 )
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
-from airflow_epochs.sinks.delta_log import NOTE, Staging, log_entry, read_staging
+from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging
 from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import NOTES_FOLDER, STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
@@ -366,4 +366,4 @@ def _write_version_0(where: Where, place: str, shape: TableShape) -> None:
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
     # False: this try was planned before, and Spark may have appended already.
-    where.files.write_new(log_entry(0, where.relative(place)), "\n".join(map(compact_json, actions)).encode())
+    where.files.write_new(log_entry(0, where.relative(place)), entry_of(actions))

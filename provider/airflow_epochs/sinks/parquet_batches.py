@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_MAX = 1_000
-"""Rows of a batch, at most …"""
 BATCH_BYTES = 8 << 20
-"""… and about so many bytes, unless one row is larger."""
+"""Of a batch, about, unless one row is larger."""
 READ_BYTES = 2 << 20
 """So much of each column is read from the file at once."""
 
 
-def batches(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """All rows of the file, in order. Raises what pyarrow raises."""
+def batches(opened: BinaryIO, rows_max: int = ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    """All rows of the file, in order, at most ``rows_max`` in a batch. Raises what pyarrow raises."""
     with _reader(opened, ()) as parquet:
         for group in range(parquet.num_row_groups):
-            at_once = _rows_at_once(opened, parquet.metadata, group)
+            at_once = min(rows_max, _rows_at_once(opened, parquet.metadata, group))
             # Threads would take more memory, and the time of those that send.
             yield from parquet.iter_batches(at_once, row_groups=[group], use_threads=False)
 
@@ -52,7 +51,7 @@ def _rows_at_once(opened: BinaryIO, metadata: Any, group: int) -> int:
         max(column.total_uncompressed_size, longest.get(column.path_in_schema, 0) * column.num_values)
         for column in columns
     )
-    return int(max(1, min(ROWS_MAX, BATCH_BYTES * rows.num_rows // max(1, size))))
+    return int(max(1, BATCH_BYTES * rows.num_rows // max(1, size)))
 
 
 def _is_text_by_dictionary(column: Any) -> bool:
