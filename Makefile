@@ -39,7 +39,9 @@ lint: venv
 test: venv check-java lint
 	rm -rf build/cells
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
-	$(BIN)/python -m pytest -m "(jvm or e2e) and not chaos"
+	$(BIN)/python docker/local jars
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "jvm and not e2e and not chaos"
+	$(BIN)/python -m pytest -m e2e
 	$(BIN)/python -m pytest -s -m chaos
 	$(BIN)/python scripts/fault_table.py --check
 

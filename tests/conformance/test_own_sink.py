@@ -73,6 +73,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
+@pytest.mark.proof
 def test_the_worked_example_passes_the_suite(tmp_path: Path) -> None:
     files = example()
     assert list(files) == [SINK, TESTS]

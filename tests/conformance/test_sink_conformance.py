@@ -235,6 +235,7 @@ class OnSql:
         return hashlib.sha256(self.world.db.path.read_bytes()).hexdigest()
 
 
+@pytest.mark.proof
 class SqlConformance(SinkConformance):
     overtaken_within_s = 0.5
     upsert = False

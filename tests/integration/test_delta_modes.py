@@ -337,22 +337,6 @@ def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
 # -- every mode --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [UPSERT, COUNTER, {"mode": "overwrite"}], ids=["upsert", "merge", "overwrite"])
-def test_another_transaction_and_a_gap_stop_the_commit(
-    session: Any, world: World, table: str, options: dict[str, Any]
-) -> None:
-    create(session, table, "id BIGINT, v BIGINT, n BIGINT")
-    sink, loser = DeltaSink("silver", table, **options), attempt_of(transaction(1))
-    staged = promised(vote_on(sink, loser, values(session, "id, v, n", "(1L, 1L, 1L)"), world))
-    gap = attempt_of(loser.txn, transaction(5))
-    with pytest.raises(Corrupt, match="neither this epoch nor the one before"):
-        sink.commit(gap, staged, world)
-    Epochs(sink, world).run(values(session, "id, v, n", "(1L, 0L, 7L)"))
-    with pytest.raises(Corrupt, match="has epoch 1 of transaction"):
-        sink.commit(loser, staged, world)
-    assert shown(session, table) == [(1, 0, 7)]
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -140,24 +140,19 @@ def _payloads(db: Db) -> Payloads:
     return [text for (text,) in db.run("SELECT payload FROM orders")]
 
 
-def new_world(folder: Path, broker: Broker, postgres: Postgres) -> World:
+@pytest.fixture
+def world(tmp_path: Path, broker: Broker, postgres: Postgres) -> World:
     """One complete epoch of four records in every sink, and input for the next one."""
-    folder.mkdir(exist_ok=True)
     admin, topic = AdminClient({"bootstrap.servers": broker.bootstrap}), f"orders-{uuid.uuid4().hex}"
     admin.create_topics([NewTopic(topic, len(PARTITIONS), 1)])[topic].result()
     wait_until(lambda: topic in admin.list_topics(timeout=5).topics)
-    world = World(folder, broker, topic, new_postgres(postgres), new_sqlite(folder))
+    world = World(tmp_path, broker, topic, new_postgres(postgres), new_sqlite(tmp_path))
     for db in (world.database, world.file):
         db.run(TABLE)
     world.source.produce(4)
     assert world.run(1) is None
     world.source.produce(5)
     return world
-
-
-@pytest.fixture
-def world(tmp_path: Path, broker: Broker, postgres: Postgres) -> World:
-    return new_world(tmp_path, broker, postgres)
 
 
 def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: World) -> None:
@@ -169,22 +164,20 @@ def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: Wor
         assert by_one == by_other
 
 
-def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(
-    tmp_path: Path, broker: Broker, postgres: Postgres
-) -> None:
-    coordinator = new_world(tmp_path / "clean", broker, postgres).coordinator()
+def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(world: World) -> None:
+    coordinator = world.coordinator()
     assert airflow_run(coordinator, Run("dag", "run 2")) is None
     phases = list(dict.fromkeys(coordinator.env.phases))  # type: ignore[attr-defined]
     assert {"delta.commit.after", "kafka.commit.after", "sql.commit.after", "complete.put"} < set(phases)
-    for phase in phases:
-        world = new_world(tmp_path / phase, broker, postgres)
-        with pytest.raises(Crash):
-            world.run(2, {phase: crash})
+    for number, phase in enumerate(phases, 2):
         world.source.produce(2)
-        assert world.run(3) is None, phase
-        world.source.produce(2)  # what is left of an epoch is swept with the next one
-        assert world.run(4) is None, phase
-        world.require_all_shown()
+        with pytest.raises(Crash):
+            world.run(2 * number, {phase: crash})
+        assert world.run(2 * number + 1) is None, phase
+        assert world.shown() == dict.fromkeys(NAMES, world.all_rows()), phase
+    world.source.produce(2)  # what is left of an epoch is swept with the next one
+    assert world.run(2 * len(phases) + 4) is None
+    world.require_all_shown()
 
 
 def lose_staged_rows(world: World) -> Callable[[], None]:

@@ -148,7 +148,8 @@ def test_a_record_is_once_at_the_far_end_of_two_pipelines_wherever_either_crashe
     for phase in phases["up"]:
         chain.input.produce(3)
         chain.up({phase: crash})
-        chain.down()  # takes whole epochs of the other, or nothing
+        if phase.startswith("kafka."):
+            chain.down()  # takes whole epochs of the other, or nothing
         chain.up()
     chain.down()
     chain.require_once()

@@ -20,6 +20,8 @@ from faults_disk import FileSource, Row
 from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
 from sql_world import Db, new_postgres, new_sqlite
 
+pytestmark = pytest.mark.proof
+
 TABLE = "CREATE TABLE orders (source text, partition bigint, {offset} bigint, payload text)"
 
 

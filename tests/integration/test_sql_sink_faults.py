@@ -22,6 +22,8 @@ from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
 from tcp_proxy import ANSWERS, Proxy
 
+pytestmark = pytest.mark.proof
+
 TABLE = "CREATE TABLE orders (id bigint)"
 """Without a unique key: nothing but the marker keeps rows from coming twice."""
 

@@ -18,6 +18,8 @@ from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
 from waiting import wait_until
 
+pytestmark = pytest.mark.proof
+
 TABLE = "CREATE TABLE orders (id bigint)"
 GATE = 4711
 """An advisory lock that rows wait for on their way into the table."""
