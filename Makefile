@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help venv test test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv test test-spark test-brokers test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 
 help:
@@ -40,10 +40,14 @@ test: venv check-java lint
 	rm -rf build/cells
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "jvm and not e2e and not chaos"
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-brokers
 	$(BIN)/python -m pytest -m e2e
 	$(BIN)/python -m pytest -s -m chaos
 	$(BIN)/python scripts/fault_table.py --check
+
+# Side by side: the Connect server of the one keeps a core and a half busy, the other mostly waits.
+test-spark test-brokers: test-%: venv check-java
+	$(BIN)/python -m pytest -m "$* and not e2e and not chaos"
 
 test-fast: venv
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e and not proof"

@@ -27,13 +27,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two workers one has the Connect server, and the other all that needs none: two such servers gain nothing."""
+    """Divide what needs Java in two: tests with the Connect server, and the others. A second one would gain nothing."""
     for item in items:
         if item.get_closest_marker("jvm"):
-            with_spark = "connect" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("spark" if with_spark else "brokers"))
+            item.add_marker("spark" if "connect" in getattr(item, "fixturenames", ()) else "brokers")
 
 
 FEW_ROWS = {

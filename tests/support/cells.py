@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Literal
 
 FOLDER = Path(os.environ.get("EPOCHS_CELLS", Path(__file__).parents[2] / "build" / "cells"))
-
-_NOT_ITS_NAME = re.compile(r"(@\w+)? \(call\)$")
-"""The group that pytest-xdist adds, and the phase that pytest adds."""
 
 Outcome = Literal["A", "C", "=", "X"]
 """A: the epoch was aborted and opened again; C: committed by roll-forward; =: no visible change; X: refused loudly."""
@@ -23,7 +19,7 @@ def fired(fault: str, step: int, outcome: Outcome) -> None:
     Call it at the end of a test, with what the test measured: a test that fails records nothing.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
-    test = _NOT_ITS_NAME.sub("", os.environ.get("PYTEST_CURRENT_TEST", ""))
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
     line = json.dumps({"fault": fault, "step": step, "outcome": outcome, "test": test})
     with (FOLDER / f"{os.getpid()}.jsonl").open("a") as file:
         file.write(line + "\n")
