@@ -134,7 +134,7 @@ def _row(view: EpochView) -> dict[str, object]:
         "offsets": records_upper_bound(record.ranges),
         "rows": sum(receipt.rows for receipt in receipts.values()),
         "waits for": ", ".join(sorted(view.epoch.unacknowledged)) if view.state is State.IN_DOUBT else "",
-        "versions": ", ".join(f"{sink}={receipt.version}" for sink, receipt in sorted(receipts.items())),
+        "versions": ", ".join(f"{sink}={r.version}" for sink, r in sorted(receipts.items()) if r.version is not None),
         "at": view.complete.completed_at if view.complete else (view.open.opened_at if view.open else ""),
         "transaction": record.txn_id,
     }

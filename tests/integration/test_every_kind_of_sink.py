@@ -159,6 +159,7 @@ def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: Wor
     for _ in range(2):
         assert world.run(2) is None
         world.require_all_shown()
+    assert _row(world.ledger.view(2))["versions"] == "lake=1", "no other sink has any"
     for partition in PARTITIONS:
         by_one, by_other = (see(world.broker.bootstrap, world.topic, partition) for see in READERS)
         assert by_one == by_other
