@@ -27,6 +27,8 @@ from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.broker import Broker
 from stack.postgres import Postgres
 
+pytestmark = pytest.mark.proof
+
 
 def staged(plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
     return stage_with_deltalake(plan, pa.table({"id": pa.array(ids, pa.int64())}))
@@ -235,7 +237,6 @@ class OnSql:
         return hashlib.sha256(self.world.db.path.read_bytes()).hexdigest()
 
 
-@pytest.mark.proof
 class SqlConformance(SinkConformance):
     overtaken_within_s = 0.5
     upsert = False

@@ -77,6 +77,7 @@ PHASES = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("phase", [*PHASES, "stage.start#2"])
 def test_a_backfill_that_is_killed_anywhere_is_there_once_in_the_end(world: DiskWorld, phase: str) -> None:
     world = with_gold(world, {"gold": 1})

@@ -174,6 +174,7 @@ def test_a_log_entry_whose_acknowledgement_is_lost_is_committed_once(
     assert DeltaTable(sink.target, storage_options=storage_options(connection(s3))).version() == receipt.version
 
 
+@pytest.mark.proof
 def test_a_server_that_is_down_gives_no_vote_and_leaves_a_commit_unknown(
     sink: DeltaSink, world: World, s3: Any
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_process_is_killed_at_every_moment_of_the_row(row: int, who: int) -> N
     record("F1", row, outcomes)
 
 
+@pytest.mark.proof
 @ROW
 @WHO
 def test_a_recovery_is_killed_as_well_at_every_moment_of_the_row(row: int, who: int) -> None:

@@ -231,6 +231,7 @@ def test_a_commit_entry_that_another_kind_of_writer_replaced_is_written_again(
     assert ids_in(table) == [0, 1, 2]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("phase", ["delta.commit.before", "delta.commit.after"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_task_killed_around_the_commit_leaves_it_once_or_not_at_all(
@@ -248,6 +249,7 @@ def test_a_task_killed_around_the_commit_leaves_it_once_or_not_at_all(
     assert len(log_of(table)) == receipt.version + 1
 
 
+@pytest.mark.proof
 def test_processes_that_feed_one_table_through_sinks_of_their_own_lose_and_double_nothing(table: str) -> None:
     write_deltalake(table, rows())
     sinks = [DeltaSink(f"s{number}", table) for number in range(3)]
