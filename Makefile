@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 READY := $(VENV)/ready
 
 .PHONY: help venv test test-spark test-brokers test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
@@ -40,7 +41,7 @@ test: venv check-java lint
 	rm -rf build/cells
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-spark test-brokers
+	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-brokers
 	$(BIN)/python -m pytest -m e2e
 	$(BIN)/python -m pytest -s -m chaos
 	$(BIN)/python scripts/fault_table.py --check
