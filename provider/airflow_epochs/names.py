@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -34,3 +35,12 @@ def normalised(url: str) -> str:
     if url.startswith("/"):
         return "/" + "/".join(part for part in url.split("/") if part not in ("", "."))
     return url.rstrip("/") or url[:1]
+
+
+def is_template(value: object) -> bool:
+    """Whether Airflow has yet to render (a part of) the value."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, Mapping):
+        return any(map(is_template, value.values()))
+    return isinstance(value, Sequence) and any(map(is_template, value))

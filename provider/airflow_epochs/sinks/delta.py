@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import normalised, validated_name
+from airflow_epochs.names import is_template, normalised, validated_name
 from airflow_epochs.sinks.delta_modes import Mode
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class DeltaSink:
 
     def destination(self) -> str | None:
         """The table, in its one spelling. Raises Refused if it is neither an absolute place nor a name in a catalog."""
-        return None if "{{" in self.table or "{%" in self.table else self.target
+        return None if is_template(self.table) else self.target
 
     def spec(self) -> JsonDict:
         return {

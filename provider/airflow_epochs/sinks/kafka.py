@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import validated_name
-from airflow_epochs.sources.kafka_config import is_template, require_topic_name
+from airflow_epochs.names import is_template, validated_name
+from airflow_epochs.sources.kafka_config import require_topic_name
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import validated_name
+from airflow_epochs.names import is_template, validated_name
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
@@ -82,7 +82,7 @@ class SqlSink:
 
     def destination(self) -> str | None:
         """Connection and table. Raises Refused if the table is not spelled as in SQL."""
-        if any(mark in text for text in (self.conn_id, self.table) for mark in ("{{", "{%")):
+        if is_template([self.conn_id, self.table]):
             return None
         schema, table = self.table_name
         return f"sql:{self.conn_id}/{schema or ''}.{table}"

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.sources.kafka_config import DEFAULTS, KafkaConfig, is_template, read_config
+from airflow_epochs.names import is_template
+from airflow_epochs.sources.kafka_config import DEFAULTS, KafkaConfig, read_config
 from airflow_epochs.sources.kafka_starting import starting_json
 
 if TYPE_CHECKING:

@@ -42,15 +42,6 @@ class KafkaConfig:
     options: dict[str, str]
 
 
-def is_template(value: object) -> bool:
-    """Whether Airflow has yet to render (a part of) the value."""
-    if isinstance(value, str):
-        return "{{" in value or "{%" in value
-    if isinstance(value, Mapping):
-        return any(map(is_template, value.values()))
-    return isinstance(value, Sequence) and any(map(is_template, value))
-
-
 def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
     """Validate options by name; those not there have their defaults.
 
