@@ -282,8 +282,9 @@ class Coordinator(Actor):
             )
         opened = view.opened
         with self.unless_overtaken(view):
-            for sink in view.receipts:
-                markers.require_marker(from_spec(opened.sinks[sink].spec), opened.txn, self.pipeline.name, self.env)
+            for sink, receipt in view.receipts.items():
+                shown = from_spec(opened.sinks[sink].spec)
+                markers.require_marker(shown, opened.txn, self.pipeline.name, self.env, receipt)
         before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
         self.env.reached("complete.put")
         self.ledger.put_complete(

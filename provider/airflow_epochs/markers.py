@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, tolerated
-from airflow_epochs.model import Marker, OpenRecord, TransactionId, agree
+from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink
+from airflow_epochs.sinks.base import Disagreement, Sink
 
 
-def require_marker(sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment) -> None:
-    """Raise Corrupt unless the sink shows exactly ``expected`` (None: no epoch of this pipeline)."""
+def require_marker(
+    sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment, receipt: Receipt | None = None
+) -> None:
+    """Raise Corrupt unless the sink shows exactly ``expected`` (None: no epoch of this pipeline).
+
+    ``receipt``: that of ``expected``, if it is at hand: it tells which table or topic the sink wrote to.
+    """
     found = sink.last_committed(pipeline, env)
     if not agree(found, expected):
-        raise _disagreement(sink, found, _describe(expected), pipeline)
+        seen = Disagreement(pipeline=pipeline, found=found, expected=expected, receipt=receipt)
+        raise _diagnosed(sink, seen, env) or _disagreement(sink, found, _describe(expected), pipeline)
+
+
+def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | None:
+    """What the sink itself makes of it; None if it makes nothing of it."""
+    diagnose = getattr(sink, "diagnose", None)
+    error: Corrupt | None = diagnose(seen, env) if diagnose else None
+    if error is not None:
+        error.pipeline, error.sink = seen.pipeline, sink.name
+    return error
 
 
 def shows(sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment) -> bool:

@@ -382,3 +382,8 @@ def seed_of(pipeline: str, epoch: int, ledger_id: str) -> int:
 def ends_of(ranges: Mapping[str, tuple[OffsetRange, ...]]) -> dict[tuple[str, int], int]:
     """The position after the ranges: ``(topic, partition) -> first offset not read``."""
     return {(topic, r.partition): r.end for topic, per_topic in ranges.items() for r in per_topic}
+
+
+def starting_at_ends(ranges: Ranges) -> dict[str, dict[str, int]]:
+    """The position after the ranges, as ``starting`` takes it: topic -> partition -> first offset not read."""
+    return {topic: {str(r.partition): r.end for r in per_topic} for topic, per_topic in ranges.items()}

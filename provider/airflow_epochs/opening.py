@@ -103,7 +103,8 @@ def sink_plans(actor: Actor, before: CompleteRecord | None) -> dict[str, SinkPla
     for sink in actor.pipeline.sinks:
         previous = _previous_of(actor, sink, before)
         expected = TransactionId.parse(previous) if previous else None
-        markers.require_marker(sink, expected, actor.pipeline.name, actor.env)
+        receipt = before.receipts.get(sink.name) if before else None
+        markers.require_marker(sink, expected, actor.pipeline.name, actor.env, receipt)
         plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
     return plans
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.model import JsonDict, Marker, OpenRecord, Receipt, Staged, StagedClaim, TransactionId, Vote
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import (
+    JsonDict,
+    Marker,
+    OpenRecord,
+    Receipt,
+    Staged,
+    StagedClaim,
+    TransactionId,
+    Vote,
+    starting_at_ends,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +29,14 @@ class SinkAttempt:
         txn: The attempt's transaction.
         ledger_id: Tells this pipeline's staging places in a table from those of others.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
+        ends: Topic -> partition -> first offset after the epoch, as ``starting`` takes it. A sink stores it with
+            its commit, so that a lost ledger does not take the position with it.
     """
 
     txn: TransactionId
     ledger_id: str
     previous: TransactionId | None
+    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -31,6 +46,7 @@ class SinkAttempt:
             txn=opened.txn,
             ledger_id=opened.ledger_id,
             previous=TransactionId.parse(previous) if previous else None,
+            ends=starting_at_ends(opened.ranges),
         )
 
 
@@ -102,4 +118,32 @@ class Maintained(Protocol):
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
         """Do what is due. Failures are logged by the caller and never fail the epoch."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """A sink's marker is not the one that the ledger expects.
+
+    Attributes:
+        pipeline: The pipeline that asked.
+        found: The marker in the sink now.
+        expected: The transaction that the ledger expects; None: no epoch of this pipeline.
+        receipt: The receipt of ``expected``, where the ledger still has it; its ``detail`` tells which table it was.
+    """
+
+    pipeline: str
+    found: Marker | None
+    expected: TransactionId | None
+    receipt: Receipt | None = None
+
+
+class Diagnosing(Protocol):
+    """A sink that can tell why its marker is not the expected one: dropped, moved, restored, or the ledger was lost."""
+
+    def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
+        """The error to raise, with cause and remedy; None if the sink shows no more than the marker says.
+
+        Changes nothing.
+        """
         ...
