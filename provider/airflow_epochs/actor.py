@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId
+
+log = logging.getLogger(__name__)
 
 
 def _utc_now() -> datetime:
@@ -41,11 +44,15 @@ class Actor:
         return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
 
     def mine(self, run: Run) -> EpochView:
-        """The epoch whose newest attempt this run opened. Raises Fenced naming the run in charge if there is none."""
-        view = self.view_of(run)
+        """The epoch whose newest attempt this run opened, or that it had before others completed it.
+
+        Raises Fenced naming the run in charge if there is none.
+        """
+        number = self.ledger.epoch_of(run)
+        view = self.ledger.view(number or self.ledger.newest_complete() + 1)
         if view.complete:
-            if view.complete.opened_by == run:
-                return view
+            if number or view.complete.opened_by == run:
+                return self.passing(view)
             raise self.fenced(view.complete)
         if view.open is None:
             raise Refused(
@@ -55,6 +62,12 @@ class Actor:
             )
         if view.open.run != run:
             raise self.fenced(view.open)
+        return view
+
+    def passing(self, view: EpochView) -> EpochView:
+        """A complete epoch, of which a task has nothing to do but let the next one go on."""
+        assert view.complete
+        log.info("epoch %s is complete already, by %s: passing through", view.number, view.complete.completed_by)
         return view
 
     def fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:

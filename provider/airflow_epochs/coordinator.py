@@ -52,13 +52,15 @@ class Coordinator(Actor):
 
     # -- open -------------------------------------------------------------------------------------------------
 
-    def open(self, run: Run, limits: Limits | None = None) -> OpenRecord:
-        """Recover what earlier runs left, then open an attempt for this run.
+    def open(self, run: Run, limits: Limits | None = None) -> OpenRecord | CompleteRecord:
+        """The epoch that this run works through: one that was left behind, or else a new one.
 
-        An epoch that was aborted is opened again, with the same ranges, before new data is taken.
+        One that was aborted is opened again, with the same ranges. One in doubt is finished here and becomes this
+        run's: the tasks that follow let it pass, so that what stands behind them is told of it. They do so with any
+        complete epoch that the run had before. New data is for the next run then.
 
         Raises:
-            NoNewData: No new input, or this run's epoch is complete already. Nothing was opened.
+            NoNewData: No new input, and nothing was left behind. Nothing was opened.
             Fenced: Another run opened the epoch at the same moment.
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
@@ -66,7 +68,7 @@ class Coordinator(Actor):
         for _ in range(OPEN_STEPS_MAX):
             view = self.ledger.view(self.ledger.newest_complete() + 1)
             with self.unless_overtaken(view):
-                if opened := self._opened_before(run) or self._open_step(view, identity, run, limits or Limits()):
+                if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
                     self._sweep(opened.txn.epoch - 1)  # whoever completed it may have died before it had
                     return opened
         raise Fenced(
@@ -91,22 +93,15 @@ class Coordinator(Actor):
                 pass  # completed by somebody else between the two reads
         return None
 
-    def _opened_before(self, run: Run) -> OpenRecord | None:
-        """This run's own epoch if it is decided: in doubt goes on in this run; complete is not done again."""
+    def _decided_before(self, run: Run) -> OpenRecord | CompleteRecord | None:
+        """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
         number = self.ledger.epoch_of(run)
         if number is None:
             return None
         view = self.ledger.view(number)
         if view.complete:
-            raise NoNewData(
-                f"Epoch {number} of this run is complete already, by {view.complete.completed_by}.",
-                remedy="nothing; to process new data, start a new run.",
-                pipeline=self.pipeline.name,
-                epoch=number,
-            )
-        if view.state is State.IN_DOUBT and view.open and view.open.run == run:
-            return view.open
-        return None
+            return self.passing(view).complete
+        return view.open if view.state is State.IN_DOUBT and view.opened.run == run else None
 
     # -- stage ------------------------------------------------------------------------------------------------
 
@@ -231,20 +226,30 @@ class Coordinator(Actor):
         return self.ledger.put_receipt(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:
-        opened = view.opened
-        self.ledger.put_run(opened.run, view.number)
+        """Finish an epoch that another run left in doubt, and take it over: who rolls it forward tells of it."""
+        self.ledger.put_run(view.opened.run, view.number)
+        self.ledger.put_run(run, view.number)  # first, so that this run finds the epoch again if it dies on the way
+        try:
+            self._commit_sinks(view, view.epoch.unacknowledged)
+        except Fenced:
+            if self.ledger.complete_record(view.number):
+                return  # somebody else was faster
+            raise
+        self._after_complete(self._put_complete(self.ledger.view(view.number), run, {}))
+
+    def _commit_sinks(self, view: EpochView, sinks: Iterable[str]) -> None:
+        """Let sinks show an epoch in doubt. One that is down keeps no other from showing it."""
         failed: dict[str, EpochError] = {}
-        for sink in sorted(view.epoch.unacknowledged):
+        for sink in sorted(sinks):
             try:
                 self._commit_sink(view, sink)
             except Fenced:
                 raise
-            except EpochError as error:  # one that is down keeps no other from showing the epoch
+            except EpochError as error:
                 log.error("epoch %s is in doubt: sink %s. %s", view.number, sink, error)
                 failed[sink] = error
         if failed:
             raise _in_doubt(next(iter(failed.values())), view, failed)
-        self._after_complete(self._put_complete(self.ledger.view(view.number), run, {}))
 
     # -- complete ---------------------------------------------------------------------------------------------
 
@@ -256,9 +261,17 @@ class Coordinator(Actor):
         """
         view = self.mine(run)
         if view.state is not State.COMPLETE:
-            view = self._put_complete(view, run, metrics or {})
+            view = self._put_complete(self._without_tasks_committed(view), run, metrics or {})
         self._after_complete(view)
         return self.checkpoint(view)
+
+    def _without_tasks_committed(self, view: EpochView) -> EpochView:
+        """The epoch once the sinks show it that today's DAG has no commit tasks for: they were removed meanwhile."""
+        removed = view.epoch.unacknowledged - {sink.name for sink in self.pipeline.sinks}
+        if view.state is not State.IN_DOUBT or not removed:
+            return view
+        self._commit_sinks(view, removed)
+        return self.ledger.view(view.number)
 
     def newest_complete(self) -> CompleteRecord:
         """The newest complete epoch: what hints (asset events, consumer offsets) carry, also if an old run is cleared.

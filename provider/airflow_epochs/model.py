@@ -333,7 +333,10 @@ class CompleteRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunIndex:
-    """``runs/<hash>.json``: which epoch a run opened. An index only; ``open.json`` is the fact."""
+    """``runs/<hash>.json``: the one epoch that a run works through, which it opened or rolls forward.
+
+    Put after ``open.json``, which is the fact of opening; and before the first effect of a roll-forward.
+    """
 
     dag_id: str
     run_id: str

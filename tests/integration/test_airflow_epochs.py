@@ -60,6 +60,7 @@ class Lab:
         self.world = MemoryWorld()
         self.spark = FakeSpark()
         self.after: list[int] = []
+        self.mine_fails = False
         root = folder / "ledger"
         root.mkdir()
         connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
@@ -79,8 +80,14 @@ class Lab:
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
                 operator_args={"retries": 0},
             )
-            group >> PythonOperator(task_id="mine", python_callable=lambda: self.after.append(1))
+            group >> PythonOperator(task_id="mine", python_callable=self._mine)
         return dag
+
+    def _mine(self, ti: Any) -> None:
+        """The user's task: notes of which epoch it was told."""
+        if self.mine_fails:
+            raise RuntimeError("the user's own task fails")
+        self.after.append(ti.xcom_pull(task_ids="orders.complete")["epoch"])
 
     def produce(self, *values: object) -> None:
         self.world.produce("orders", 0, list(values))
@@ -159,15 +166,25 @@ def test_a_failed_stage_makes_the_run_red_and_clearing_the_failed_tasks_finishes
     assert lab.after == [1]
 
 
-def test_the_next_run_takes_a_failed_epoch_over_and_the_cleared_run_then_leaves_it_alone(lab: Lab) -> None:
+def test_the_next_run_takes_a_failed_epoch_over_and_the_cleared_run_then_passes_it_on(lab: Lab) -> None:
     lab.produce("a")
     lab.spark.failures = 1
     lab.run("r1")
     assert lab.run("r2").state == "success"
     assert lab.shown() == [["a"], ["a"]]
     cleared = lab.clear("r1", only_failed=True)
-    assert cleared.state == "failed", "the epoch is in the hands of r2"
+    assert cleared.state == "success"
     assert lab.shown() == [["a"], ["a"]]
+    assert lab.after == [1, 1], "red or green, a run tells the tasks behind it once its epoch is complete"
+
+
+def test_a_cleared_run_whose_epoch_is_in_the_hands_of_another_run_fails_and_names_it(lab: Lab) -> None:
+    lab.produce("a")
+    lab.spark.failures = 2
+    lab.run("r1")
+    lab.run("r2")
+    assert lab.clear("r1", "stage").state == "failed"
+    assert lab.after == []
 
 
 def test_a_vote_abort_is_red_with_nothing_visible_and_names_the_reason(lab: Lab) -> None:
@@ -194,14 +211,36 @@ def test_clearing_any_single_task_of_a_complete_run_changes_nothing(lab: Lab, ta
     assert lab.ledger.newest_complete() == 1
 
 
-def test_clearing_a_whole_complete_run_skips_it_and_takes_no_new_data(lab: Lab) -> None:
+def test_clearing_a_whole_complete_run_passes_its_epoch_on_and_takes_no_new_data(lab: Lab) -> None:
     lab.produce("a")
     lab.run("r1")
     lab.produce("b")
     outcome = lab.clear("r1")
     assert outcome.state == "success"
-    assert outcome.tasks["open"] == "skipped"
+    assert _in_state(outcome, "success") == SUCCESS | {"mine"}
+    assert outcome.xcoms["open"]["state"] == "complete"
     assert lab.shown() == [["a"], ["a"]]
+    assert lab.after == [1, 1]
+
+
+def test_a_whole_run_cleared_because_the_users_own_task_failed_runs_that_task_again(lab: Lab) -> None:
+    lab.produce("a")
+    lab.mine_fails = True
+    failed = lab.run("r1")
+    assert failed.state == "failed"
+    assert _in_state(failed, "failed") == {"mine"}
+    lab.mine_fails = False
+    assert lab.clear("r1").state == "success"
+    assert (lab.after, lab.shown()) == ([1], [["a"], ["a"]])
+
+
+def test_a_cleared_old_run_passes_its_own_epoch_on_and_its_asset_events_tell_of_the_newest(lab: Lab) -> None:
+    for run_id, value in (("r1", "a"), ("r2", "b"), ("r3", "c")):
+        lab.produce(value)
+        lab.run(run_id)
+    assert lab.clear("r1").state == "success"
+    assert lab.after == [1, 2, 3, 1]
+    assert [event["epoch"] for event in lab.harness.asset_events("r1")] == [1, 1, 3, 3]
 
 
 def test_a_sink_that_fails_after_the_decision_leaves_the_run_red_and_the_next_run_rolls_forward(lab: Lab) -> None:
@@ -214,9 +253,37 @@ def test_a_sink_that_fails_after_the_decision_leaves_the_run_red_and_the_next_ru
     assert lab.shown() == [["a"], []], "in doubt: decided, one sink missing"
     lab.produce("b")
     assert lab.run("r2").state == "success"
-    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert (lab.shown(), lab.after) == ([["a"], ["a"]], [1]), "a run works through one epoch"
+    assert lab.run("r3").state == "success"
+    assert (lab.shown(), lab.after) == ([["a", "b"], ["a", "b"]], [1, 2])
     assert lab.clear("r1", only_failed=True).state == "success"
     assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def test_a_roll_forward_without_new_data_tells_the_tasks_behind_and_emits_the_asset_events(lab: Lab) -> None:
+    lab.produce("a")
+    with _broken_commit("audit"):
+        lab.run("r1")
+    assert (lab.after, lab.harness.asset_events("r1")) == ([], [])
+    outcome = lab.run("r2")
+    assert outcome.state == "success"
+    assert _in_state(outcome, "success") == SUCCESS | {"mine"}
+    assert lab.after == [1]
+    events = lab.harness.asset_events("r2")
+    assert {(event["sink"], event["epoch"]) for event in events} == {("orders", 1), ("audit", 1)}
+
+
+def test_a_run_whose_roll_forward_failed_passes_the_epoch_on_though_the_first_run_finished_it_meanwhile(
+    lab: Lab,
+) -> None:
+    lab.produce("a")
+    with _broken_commit("audit"):
+        lab.run("r1")
+        assert lab.run("r2").tasks["open"] == "failed"
+    assert lab.clear("r1", only_failed=True).state == "success"
+    lab.produce("b")
+    assert lab.clear("r2", only_failed=True).state == "success"
+    assert (lab.after, lab.shown()) == ([1, 1], [["a"], ["a"]])
 
 
 def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) -> None:

@@ -209,6 +209,11 @@ MUTATIONS = [
         [CRASHES],
     ),
     Mutation(
+        "who rolls an epoch forward keeps it to himself",
+        [("coordinator.py", "        self.ledger.put_run(run, view.number)  # first", "        # first")],
+        [CRASHES, "-k", "told_of_every"],
+    ),
+    Mutation(
         "one vote is enough",
         [("protocol.py", "if sinks and all(", "if sinks and any(")],
         [PROTOCOL],
@@ -262,7 +267,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a sink without a receipt may be completed though it shows nothing of the epoch",
-        [("coordinator.py", "            for sink in view.receipts:\n", "            for sink in ():\n")],
+        [
+            (
+                "coordinator.py",
+                "            for sink, receipt in view.receipts.items():\n",
+                "            for sink, receipt in ():\n",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(

@@ -33,6 +33,25 @@ def test_a_crash_at_any_moment_leaves_exactly_one_epoch(sinks: tuple[str, ...], 
         scenario.check_every_row()
 
 
+@pytest.mark.parametrize("sinks", SINKS, ids=len)
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_after_a_crash_at_any_moment_the_tasks_behind_are_told_of_every_complete_epoch(
+    sinks: tuple[str, ...], recovery: str
+) -> None:
+    """Also if the dead run is never cleared; but for one that died in ``complete`` itself, which Airflow repeats."""
+    seen = moments(sinks)
+    closed = seen.index("after put orders/epochs/00000000000000000001/complete.json")
+    for at in range(len(seen)):
+        scenario = Scenario(sinks)
+        assert crashes(lambda s=scenario, n=at: observed_run(s, 1, Observed(at=n)))
+        RECOVERIES[recovery](scenario)
+        if at >= closed:
+            scenario.coordinator().complete(run(1))
+            scenario.told.append(1)
+        scenario.settle()
+        assert sorted(set(scenario.told)) == list(range(1, scenario.ledger.newest_complete() + 1))
+
+
 @dataclass
 class Effects(Observed):
     """Sees effects only, once each: between two of them the world does not change."""

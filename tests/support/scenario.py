@@ -43,6 +43,8 @@ class Scenario:
     world: MemoryWorld = field(default_factory=MemoryWorld)
     records: int = 10
     produced: int = 0
+    told: list[int] = field(default_factory=list)
+    """The epochs of which the tasks behind the pipeline were told, in order."""
 
     def __post_init__(self) -> None:
         self.produce(self.records)
@@ -82,7 +84,7 @@ class Scenario:
         """
         coordinator = coordinator or self.coordinator()
         try:
-            run_epoch(coordinator, which)
+            self.told.append(run_epoch(coordinator, which).epoch)
         except NoNewData:
             return None
         except EpochError as error:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, OutcomeUnknown, Refused
-from airflow_epochs.model import WaivedRecord
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemoryWorld, Observed
-from scenario import BOTH, Scenario, crashes, in_doubt, newest, run, staged
+from scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
 
@@ -78,14 +78,93 @@ def test_a_vote_without_a_report_says_to_clear_stage_and_decides_nothing() -> No
 # -- other runs, other DAGs ---------------------------------------------------------------------------------------
 
 
-def test_a_run_that_finds_an_epoch_in_doubt_finishes_it_before_it_opens_its_own() -> None:
+def test_a_run_that_finds_an_epoch_in_doubt_finishes_it_and_passes_it_on_though_there_is_new_data() -> None:
     scenario = Scenario(BOTH)
     in_doubt(scenario)
     scenario.produce(2)
-    opened = scenario.coordinator().open(run(2))
-    assert opened.txn.epoch == 2
+    assert passed_on(scenario, run(2)).epoch == 1
     record = scenario.ledger.complete_record(1)
     assert record and record.opened_by == run(1) and record.completed_by == run(2)
+    assert newest(scenario).state is State.NEW
+    assert scenario.coordinator().open(run(3)).txn.epoch == 2
+
+
+def test_a_run_that_finds_an_epoch_in_doubt_and_no_new_data_passes_it_on() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    assert passed_on(scenario, run(2)).epoch == 1
+
+
+def passed_on(scenario: Scenario, which: Run) -> Checkpoint:
+    """What ``complete`` of the run returns, after tasks that find nothing to do but to pass an epoch on."""
+    opened = scenario.coordinator().open(which)
+    records, tables, places = (
+        dict(d) for d in (scenario.world.store.values, scenario.world.tables, scenario.world.places)
+    )
+    checkpoints = [scenario.coordinator().stage(which), scenario.coordinator().vote(which, None)]
+    checkpoints += [scenario.coordinator().commit(which, sink) for sink in scenario.sinks]
+    checkpoints.append(scenario.coordinator().complete(which))
+    assert {(c.state, c.txn_id) for c in checkpoints} == {("complete", opened.txn_id)}
+    assert (scenario.world.store.values, scenario.world.tables, scenario.world.places) == (records, tables, places)
+    return checkpoints[-1]
+
+
+def test_a_run_that_dies_at_any_moment_of_a_roll_forward_passes_that_epoch_on_when_it_is_repeated() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    observer = Observed()
+    scenario.world.observe(observer)
+    scenario.coordinator(observer=observer).open(run(2))
+    owned = 0
+    for at in range(len(observer.seen)):
+        scenario = Scenario(BOTH)
+        in_doubt(scenario)
+        scenario.produce(2)
+        observer = Observed(at=at)
+        scenario.world.observe(observer)
+        assert crashes(lambda s=scenario, o=observer: s.coordinator(observer=o).open(run(2)))
+        scenario.world.observe(lambda moment: None)
+        if scenario.ledger.epoch_of(run(2)):
+            owned += 1
+            scenario.airflow_run(run(1))  # whoever finishes it meanwhile
+        assert passed_on(scenario, run(2)).epoch == 1
+        scenario.settle()
+        scenario.check_every_row()
+    assert owned > 10
+
+
+def test_a_roll_forward_that_another_actor_finishes_first_passes_the_epoch_on_all_the_same() -> None:
+    for moment in ("commit.audit", "committed.audit", "complete.put"):
+        scenario = Scenario(BOTH)
+        in_doubt(scenario)
+        finish = nested(scenario, lambda s=scenario: s.airflow_run(run(3)))
+        opener = scenario.coordinator(observer=lambda reached, m=moment, f=finish: f() if reached == m else None)  # type: ignore[misc]
+        assert opener.open(run(2)).txn.epoch == 1
+        assert passed_on(scenario, run(2)).epoch == 1
+
+
+def test_a_roll_forward_that_fails_is_gone_on_with_by_the_same_run() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+
+    def down(moment: str) -> None:
+        if moment.startswith("before publish audit"):
+            raise NotApplied("The table cannot be reached.", remedy="wait.")
+
+    scenario.world.observe(down)
+    with pytest.raises(NotApplied, match="Epoch 1 is in doubt: sink audit"):
+        scenario.coordinator().open(run(2))
+    scenario.world.observe(lambda moment: None)
+    scenario.produce(2)
+    assert passed_on(scenario, run(2)).epoch == 1
+
+
+def test_a_sink_that_was_removed_from_the_dag_in_doubt_is_committed_by_complete_of_the_same_run() -> None:
+    scenario = Scenario(BOTH)
+    in_doubt(scenario)
+    today = scenario.with_sinks("orders")
+    assert today.airflow_run(run(1)) is None
+    assert len(today.world.table("audit").visible) == len(today.world.table("orders").visible) == 10
 
 
 def test_an_epoch_in_doubt_is_rolled_forward_as_the_ledger_specifies_it_though_the_dag_dropped_the_sink() -> None:
@@ -94,17 +173,41 @@ def test_an_epoch_in_doubt_is_rolled_forward_as_the_ledger_specifies_it_though_t
     today = scenario.with_sinks("orders")
     today.produce(2)
     assert today.airflow_run(run(2)) is None
+    assert today.airflow_run(run(3)) is None
     assert len(today.world.table("audit").visible) == 10
     assert len(today.world.table("orders").visible) == 12
 
 
-def test_a_cleared_run_whose_epoch_another_run_completed_is_told_which() -> None:
+def test_a_cleared_run_whose_epoch_another_run_completed_passes_it_on_and_says_who_completed_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     scenario = Scenario()
     in_doubt(scenario)
     scenario.airflow_run(run(2))
-    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
-        scenario.coordinator().open(run(1))
-    assert scenario.coordinator().commit(run(1), "orders").state == "complete"
+    scenario.produce(2)
+    caplog.set_level("INFO")
+    assert passed_on(scenario, run(1)).epoch == 1
+    assert "epoch 1 is complete already, by run run 2 of DAG dag: passing through" in caplog.text
+    assert newest(scenario).state is State.NEW
+
+
+def test_a_cleared_run_whose_epoch_another_run_opened_again_and_completed_passes_it_on() -> None:
+    scenario = Scenario()
+    scenario.world.refusals["orders"] = "not yet"
+    scenario.airflow_run(run(1))
+    scenario.world.refusals.clear()
+    assert scenario.airflow_run(run(2)) is None
+    assert scenario.coordinator().stage(run(1)).state == "complete", "as after clear failed tasks"
+    assert passed_on(scenario, run(1)).epoch == 1
+
+
+def test_a_cleared_run_of_an_old_epoch_passes_that_epoch_on_and_tells_of_the_newest() -> None:
+    scenario = Scenario()
+    for number in range(1, 4):
+        scenario.airflow_run(run(number))
+        scenario.produce(2)
+    assert passed_on(scenario, run(1)).epoch == 1
+    assert scenario.coordinator().newest_complete().txn.epoch == 3
 
 
 def killed_after_open_landed(scenario: Scenario) -> None:
@@ -114,24 +217,22 @@ def killed_after_open_landed(scenario: Scenario) -> None:
     assert phases.seen == ["open.put", "open.landed"] and scenario.ledger.epoch_of(run(1)) is None
 
 
-def test_a_run_that_died_right_after_open_is_told_who_completed_its_epoch() -> None:
+def test_a_run_that_died_right_after_open_passes_its_epoch_on_once_another_run_completed_it() -> None:
     scenario = Scenario()
     killed_after_open_landed(scenario)
     scenario.airflow_run(run(2))
     scenario.produce(2)
-    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
-        scenario.coordinator().open(run(1))
+    assert passed_on(scenario, run(1)).epoch == 1
 
 
-def test_a_run_whose_open_was_marked_successful_by_hand_is_told_who_completed_its_epoch() -> None:
+def test_a_run_whose_open_was_marked_successful_by_hand_passes_its_epoch_on_once_another_run_completed_it() -> None:
     scenario = Scenario()
     killed_after_open_landed(scenario)
     coordinator = scenario.coordinator()
     coordinator.vote(run(1), coordinator.stage(run(1)).stage)
     scenario.airflow_run(run(2))
     scenario.produce(2)
-    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 2 of DAG dag"):
-        scenario.coordinator().open(run(1))
+    assert passed_on(scenario, run(1)).epoch == 1
 
 
 def test_a_cleared_run_that_finishes_its_epoch_for_the_run_in_charge_opens_no_other() -> None:
@@ -141,8 +242,7 @@ def test_a_cleared_run_that_finishes_its_epoch_for_the_run_in_charge_opens_no_ot
     scenario.world.refusals.clear()
     in_doubt(scenario, 2)
     scenario.produce(2)
-    with pytest.raises(NoNewData, match="Epoch 1 of this run is complete already, by run run 1"):
-        scenario.coordinator().open(run(1))
+    assert passed_on(scenario, run(1)).epoch == 1
     assert scenario.ledger.newest_complete() == 1 and newest(scenario).state is State.NEW
 
 
@@ -167,6 +267,7 @@ def test_a_sink_added_to_the_dag_begins_with_the_next_epoch() -> None:
     assert "audit" not in today.world.tables
     today.produce(2)
     assert today.airflow_run(run(2)) is None
+    assert today.airflow_run(run(3)) is None
     assert len(today.world.table("audit").visible) == 2
     assert len(today.world.table("orders").visible) == 12
 
@@ -229,6 +330,7 @@ def test_a_waived_sink_does_not_hold_up_the_next_run_either() -> None:
     waive(scenario, "audit")
     scenario.produce(2)
     assert scenario.airflow_run(run(2)) is None
+    assert scenario.airflow_run(run(3)) is None
     assert scenario.ledger.newest_complete() == 2
     assert [row.offset for row in scenario.world.table("audit").visible] == [5, 5]
 
@@ -293,9 +395,7 @@ def test_old_epochs_are_pruned_down_to_their_completion_record_and_a_cleared_run
         scenario.produce(2)
     keys = [key.split("epochs/")[1] for key in scenario.world.store.list("orders/epochs")]
     assert [key for key in keys if int(key.split("/")[0]) <= 3] == [f"{n:020d}/complete.json" for n in (1, 2, 3)]
-    with pytest.raises(NoNewData, match="Epoch 2 of this run is complete already"):
-        scenario.coordinator().open(run(2))
-    assert scenario.coordinator().commit(run(2), "orders").state == "complete"
+    assert passed_on(scenario, run(2)).epoch == 2
 
 
 def test_an_error_while_clearing_away_does_not_undo_a_complete_epoch() -> None:

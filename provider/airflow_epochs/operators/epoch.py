@@ -177,7 +177,9 @@ class _NeedsTransform(EpochOperator):
 
 
 class OpenEpochOperator(_NeedsTransform):
-    """Recovers what earlier runs left, then opens an epoch for this run; skips if there is no new data.
+    """Finishes what earlier runs left, or opens an epoch for this run; skips if there is no new data.
+
+    A run works through one epoch. One that is complete by then passes through the tasks that follow, which do nothing.
 
     Reads the DAG params ``max_records`` and ``starting``, where they are set, over the source's own.
     """

@@ -53,9 +53,9 @@ def memory_coordinator(
 
 def run_epoch(coordinator: Coordinator, run: Run) -> Checkpoint:
     """All tasks of one Airflow run in order, but ``abort``. Raises what the first failing task raises."""
-    opened = coordinator.open(run)
+    coordinator.open(run)
     report = coordinator.stage(run).stage
     coordinator.vote(run, report)
-    for sink in opened.sinks:
-        coordinator.commit(run, sink)
+    for sink in coordinator.pipeline.sinks:
+        coordinator.commit(run, sink.name)
     return coordinator.complete(run)

@@ -16,7 +16,6 @@ from pathlib import Path
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection, SparkRunner
-from airflow_epochs.errors import NoNewData
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import Run
 from airflow_epochs.store import LocalStore
@@ -57,10 +56,7 @@ def main(folder: str, bootstrap: str, port: str, run: str, step: str | None = No
         ledger=Ledger(LocalStore(Path(folder, "ledger")), "bench"),
         env=KilledAt(bootstrap, int(port), step),
     )
-    try:
-        run_epoch(coordinator, Run("bench", run))
-    except NoNewData:
-        pass  # ``open`` has finished what the run before left, and that was all there is
+    run_epoch(coordinator, Run("bench", run))
 
 
 if __name__ == "__main__":
