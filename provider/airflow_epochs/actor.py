@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import random
+import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +19,7 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId
+from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId, process_of
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +28,26 @@ def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def new_writer() -> str:
+    """Unlike any other, and where it is, for whoever finds its records."""
+    return f"{uuid.uuid4().hex}@{socket.gethostname()}:{os.getpid()}"
+
+
 @dataclass(kw_only=True)
 class Actor:
-    """Knows its pipeline, the ledger and the world around it. ``writer`` tells its records from everybody else's."""
+    """Knows its pipeline, the ledger and the world around it.
+
+    ``writer`` tells its records from everybody else's: ``<32 hex digits>@<host>:<process id>``.
+    """
 
     pipeline: Pipeline
     ledger: Ledger
     env: Environment
     clock: Callable[[], datetime] = _utc_now
     draw_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
-    writer: str = field(default_factory=lambda: uuid.uuid4().hex)
+    writer: str = field(default_factory=new_writer)
+    sleep: Callable[[float], None] = time.sleep
+    jitter: Callable[[], float] = random.random
 
     def now(self) -> str:
         """For the records' ``*_at`` fields alone: no clock decides anything."""
@@ -67,14 +81,20 @@ class Actor:
     def passing(self, view: EpochView) -> EpochView:
         """A complete epoch, of which a task has nothing to do but let the next one go on."""
         assert view.complete
-        log.info("epoch %s is complete already, by %s: passing through", view.number, view.complete.completed_by)
+        by = f"{view.complete.completed_by}{process_of(view.complete.writer)}"
+        log.info("epoch %s is complete already, by %s: passing through", view.number, by)
         return view
 
     def fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
-        owner = by.opened_by if isinstance(by, CompleteRecord) else by.run
+        if isinstance(by, CompleteRecord):
+            return Fenced(
+                f"The epoch, of {by.opened_by}, is complete, by {by.completed_by}{process_of(by.writer)}.",
+                remedy="clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
+                **where(by.txn),
+            )
         return Fenced(
-            f"The epoch is in the hands of {owner}.",
-            remedy="look at that run; this one has nothing left to do for the epoch.",
+            f"The epoch is in the hands of {by.run}{process_of(by.writer)}.",
+            remedy="look at that run. Once it has completed the epoch, a cleared task of this one passes it on.",
             **where(by.txn),
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import uuid
 from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ import msgspec
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
 from airflow.cli.simple_table import AirflowConsole
 
+from airflow_epochs.actor import new_writer
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger import Ledger
@@ -90,7 +90,7 @@ def take_over(args: Namespace) -> None:
         who=getpass.getuser(),
         why=args.why,
         at=_now(),
-        writer=uuid.uuid4().hex,
+        writer=new_writer(),
     )
     print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
 

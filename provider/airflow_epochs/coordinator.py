@@ -30,11 +30,15 @@ from airflow_epochs.model import (
     StageReport,
     Vote,
     VoteKind,
+    process_of,
 )
-from airflow_epochs.opening import open_first, reopen, sink_plans
+from airflow_epochs.opening import open_first, reopen
+from airflow_epochs.patience import leave_alone
 from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
+from airflow_epochs.reasons import reason_and_remedy
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.staging import stage_attempt, stop_earlier_tries, vote_of
 
@@ -85,13 +89,28 @@ class Coordinator(Actor):
             case Step.REOPEN:
                 return reopen(self, view, run)
             case Step.PRESUME_ABORT:
-                sink_plans(self, self.ledger.complete_record(view.number - 1))
-                self._presume_abort(view, run, f"found undecided by {run}")
+                if not leave_alone(self, view, run):
+                    self._require_markers(view)
+                    reason = f"found undecided by {run}{process_of(self.writer)}"
+                    self._presume_abort(view, run, reason)
             case Step.ROLL_FORWARD:
                 self._roll_forward(view, run)
             case Step.PROCEED:
                 pass  # completed by somebody else between the two reads
         return None
+
+    def _require_markers(self, view: EpochView) -> None:
+        """Raise Corrupt unless the sinks of an undecided attempt, which need not be today's, show what came before it.
+
+        One that has left the DAG since may be down, or gone: it is no obstacle unless it shows the epoch.
+        """
+        opened, before = view.opened, self.ledger.complete_record(view.number - 1)
+        markers.sinks_without(opened, self.env)
+        for name in sorted(opened.sinks.keys() & {sink.name for sink in self.pipeline.sinks}):
+            previous = SinkAttempt.of(opened, name).previous
+            receipt = before.receipts.get(name) if before else None
+            sink = from_spec(opened.sinks[name].spec)
+            markers.require_marker(sink, previous, self.pipeline.name, self.env, receipt)
 
     def _decided_before(self, run: Run) -> OpenRecord | CompleteRecord | None:
         """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
@@ -363,7 +382,7 @@ class Coordinator(Actor):
             )
         stop_earlier_tries(self, view.number)
         self._discard_attempt(view)
-        return view.decision.reason
+        return reason_and_remedy(view.decision)[0]
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
         self.env.reached("abort.put")
@@ -399,9 +418,11 @@ class Coordinator(Actor):
 
     def _aborted(self, view: EpochView) -> Refused:
         assert view.decision
+        what, remedy = reason_and_remedy(view.decision)
         return Refused(
-            f"GLOBAL_ABORT: {view.decision.reason}.",
-            remedy="mend the cause, then clear this run's failed tasks (same offsets again) or let the next run do it.",
+            f"GLOBAL_ABORT: {what}.",
+            remedy=f"{remedy or 'mend the cause'}; then clear this run's failed tasks (same offsets again) or let the "
+            "next run do it.",
             **where(view.opened.txn),
         )
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from airflow_epochs.sources.base import Source
 
 
+WAIT_FOR_OTHERS_S = 60.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transform:
     """The user's function. ``digest``, of the file and its siblings, goes into the ledger."""
@@ -42,6 +45,7 @@ class Pipeline:
 
     ``measure_input``: whether Spark counts the records that it reads, and finds their newest timestamp.
     ``backfill``: for a sink that shows no epoch yet, the epoch from whose input on it takes rows.
+    ``wait_for_others``: for how many seconds another run's attempt is left alone before ``open`` aborts it.
     """
 
     name: str
@@ -52,11 +56,13 @@ class Pipeline:
     keep_epochs: int = 1000
     measure_input: bool = False
     backfill: Mapping[str, int] = field(default_factory=dict)
+    wait_for_others: float = WAIT_FOR_OTHERS_S
 
     def __post_init__(self) -> None:
         validated_name("pipeline", self.name)
         require_distinct(self.sinks)
         require_backfill(self.backfill, self.sinks)
+        require_wait(self.wait_for_others)
 
 
 def require_distinct(sinks: Sequence[Sink]) -> None:
@@ -83,6 +89,12 @@ def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None
     for sink, epoch in backfill.items():
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise ValueError(f"backfill of sink {sink!r} must be the number of an epoch, from 1, not {epoch!r}")
+
+
+def require_wait(seconds: object) -> None:
+    """Raise ValueError unless ``wait_for_others`` is a number of seconds."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        raise ValueError(f"wait_for_others must be a number of seconds, from 0, not {seconds!r}")
 
 
 def require_one_run_at_a_time(dag_id: str, max_active_runs: int) -> None:

@@ -6,6 +6,7 @@ the caller's own, or the winner's, which the caller must obey. A put whose answe
 
 from __future__ import annotations
 
+import errno
 import logging
 import uuid
 from collections.abc import Callable, Iterator
@@ -296,6 +297,13 @@ class Ledger:
                 # The put may have landed all the same. Repeating it is safe: the key has one winner.
                 if standing := self._read_back(key, type(record)):
                     return standing
+        if disk := _disk_says_no(error):
+            raise NotApplied(
+                f"The ledger's disk {disk}: {self._key(key)} was not written: {error!r}.",
+                remedy="make room there, or make it writable again; Airflow's retry, or a clear of the task, then goes "
+                "on where this one stopped.",
+                pipeline=self._pipeline,
+            ) from error
         raise OutcomeUnknown(
             f"The ledger did not answer when {self._key(key)} was written: {error!r}.",
             remedy="let Airflow retry the task, or clear it: it reads the record back before it does anything.",
@@ -320,7 +328,9 @@ class Ledger:
         except Exception as error:
             raise NotApplied(
                 f"The ledger cannot be written: {error!r}.",
-                remedy="see that the ledger's store can be reached and that its connection may write there.",
+                remedy="see that the ledger's store can be reached and that its connection may write there."
+                if _disk_says_no(error) is None
+                else "make room on the ledger's disk, or make it writable again, and clear the task.",
                 pipeline=self._pipeline,
             ) from error
         if not honoured:
@@ -345,6 +355,16 @@ class Ledger:
             self._store.delete(key)
         except Exception:  # a store that keeps everything (object lock) is a good home for a ledger
             log.warning("the probe key %s cannot be deleted", key, exc_info=True)
+
+
+def _disk_says_no(error: Exception | None) -> str | None:
+    """Why a disk takes no more, if it said so; the file was not there when it was looked for afterwards."""
+    match getattr(error, "errno", None):
+        case errno.ENOSPC | errno.EDQUOT:
+            return "is full"
+        case errno.EROFS:
+            return "is read-only"
+    return None
 
 
 def _last_of(exists: Callable[[int], bool]) -> int:

@@ -92,6 +92,13 @@ def agree(found: Marker | None, expected: TransactionId | None) -> bool:
     return found.epoch == expected.epoch and found.token in (None, expected.token)
 
 
+def process_of(writer: str) -> str:
+    """Which process a record's ``writer`` was, for people; empty for records of version 0.1, which do not say."""
+    _, _, place = writer.partition("@")
+    host, _, pid = place.rpartition(":")
+    return f" (process {pid} on host {host})" if host else ""
+
+
 @dataclass(frozen=True)
 class Run:
     """An Airflow run. Identifies who opened an attempt."""

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
-from airflow_epochs.definition import require_backfill, require_distinct, require_one_run_at_a_time
+from airflow_epochs.definition import (
+    WAIT_FOR_OTHERS_S,
+    require_backfill,
+    require_distinct,
+    require_one_run_at_a_time,
+    require_wait,
+)
 from airflow_epochs.names import validated_name
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -53,13 +59,14 @@ class EpochPipeline(TaskGroup):
 
     Args:
         name: The pipeline's name, and the group's.
-        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill: See ``EpochOperator``.
+        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others: See
+            ``EpochOperator``.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        ValueError: A name cannot be used, two sinks have one name or one table, ``backfill`` names no sink, or
-            ``max_active_runs`` is not 1.
+        ValueError: A name cannot be used, two sinks have one name or one table, ``backfill`` names no sink,
+            ``wait_for_others`` is no time, or ``max_active_runs`` is not 1.
     """
 
     def __init__(
@@ -74,11 +81,13 @@ class EpochPipeline(TaskGroup):
         keep_epochs: int = 1000,
         measure_input: bool = False,
         backfill: Mapping[str, int] | None = None,
+        wait_for_others: float = WAIT_FOR_OTHERS_S,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
         require_distinct(sinks)
         require_backfill(backfill or {}, sinks)
+        require_wait(wait_for_others)
         super().__init__(group_id=validated_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)
@@ -93,6 +102,7 @@ class EpochPipeline(TaskGroup):
             "keep_epochs": keep_epochs,
             "measure_input": measure_input,
             "backfill": backfill,
+            "wait_for_others": wait_for_others,
             **_start_of_continuous(self.dag),
         }
         with self:

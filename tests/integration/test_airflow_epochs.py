@@ -78,6 +78,7 @@ class Lab:
                 transform=self.transform,
                 sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+                wait_for_others=0,
                 operator_args={"retries": 0},
             )
             group >> PythonOperator(task_id="mine", python_callable=self._mine)

@@ -96,6 +96,7 @@ class World:
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         return Coordinator(
             pipeline=Pipeline(
+                wait_for_others=0,
                 name=self.pipeline,
                 dag_id="dag",
                 source=self.source,

@@ -109,6 +109,7 @@ class Chain:
         self._runs += 1
         env = Environment(self.bootstrap, at or {})
         pipeline = Pipeline(
+            wait_for_others=0,
             name=name,
             dag_id="dag",
             source=source,

@@ -52,6 +52,7 @@ class TwoSinks:
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         return Coordinator(
             pipeline=Pipeline(
+                wait_for_others=0,
                 name="orders",
                 dag_id="dag",
                 source=self.source,

@@ -88,6 +88,7 @@ class Lab:
         """What one task process makes."""
         return Coordinator(
             pipeline=Pipeline(
+                wait_for_others=0,
                 name="orders",
                 dag_id="dag",
                 source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0),

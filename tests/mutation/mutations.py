@@ -202,8 +202,8 @@ MUTATIONS = [
         [
             (
                 "coordinator.py",
-                '                self._presume_abort(view, run, f"found undecided by {run}")\n',
-                "                return reopen(self, view, run)\n",
+                "                    self._presume_abort(view, run, reason)\n",
+                "                    return reopen(self, view, run)\n",
             )
         ],
         [CRASHES],
@@ -247,7 +247,7 @@ MUTATIONS = [
     ),
     Mutation(
         "markers are not looked at before an epoch is opened",
-        [("markers.py", "    if not agree(found, expected):\n        raise", "    if False:\n        raise")],
+        [("markers.py", "    if not agree(found, expected):\n        seen", "    if False:\n        seen")],
         [RESTORED],
     ),
     Mutation(

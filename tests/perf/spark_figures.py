@@ -97,6 +97,7 @@ def _epoch(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     folder.mkdir()
     coordinator = Coordinator(
         pipeline=Pipeline(
+            wait_for_others=0,
             name="bench",
             dag_id="bench",
             source=KafkaSource(topics=[TOPIC], conn_id="kafka"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.model import Marker, Run, StageReport, TransactionId, agree
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import Row
+from airflow_epochs.testing import MemorySink, Row
 from scenario import Scenario, run
 
 SINKS = ("orders", "audit")
@@ -104,6 +106,52 @@ def count_of_copies() -> int:
     scenario.produce(4)
     copies, _ = copies_of_a_run(scenario, run(2))
     return sum(1 for copy in copies if not any("0002/complete" in key for key in copy))
+
+
+def test_an_undecided_attempt_is_compared_with_its_own_sinks_which_the_dag_need_not_have_any_more() -> None:
+    scenario = Scenario(SINKS)
+    copies, _ = copies_of_a_run(scenario, run(1))
+    undecided = [copy for copy in copies if not any("decision" in key for key in copy)][-1]
+    scenario.world.store.values = dict(undecided)
+    today = scenario.with_sinks("others")
+    with pytest.raises(Corrupt, match=r"sink (orders|audit)\] The sink shows epoch 1"):
+        today.coordinator().open(run(2))
+    assert today.ledger.decision_record(1, 1) is None, "it was decided; only this copy of the ledger does not know"
+    assert len(scenario.world.table("orders").visible) == 10
+
+
+def test_an_undecided_attempt_is_aborted_though_a_sink_that_left_the_dag_since_is_gone_or_down() -> None:
+    for gone in (True, False):
+        scenario = Scenario(SINKS)
+        scenario.airflow_run(run(1))
+        scenario.produce(2)
+        scenario.coordinator().open(run(2))
+        today = scenario.with_sinks("orders")
+        if gone:
+            del scenario.world.tables["audit"]
+        else:
+            asked = MemorySink.last_committed
+
+            def down(sink: MemorySink, *args: Any, asked: Any = asked) -> Marker | None:
+                if sink.name == "audit":
+                    raise ConnectionError("the table cannot be reached")
+                return cast("Marker | None", asked(sink, *args))
+
+            with patch.object(MemorySink, "last_committed", down):
+                assert today.airflow_run(run(3)) is None
+        assert today.airflow_run(run(4)) is None
+        assert len(today.world.table("orders").visible) == 12
+
+
+def test_a_sink_of_an_undecided_attempt_that_fell_behind_stops_the_pipeline_before_the_attempt_is_aborted() -> None:
+    scenario = Scenario(SINKS)
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+    scenario.coordinator().open(run(2))
+    del scenario.world.tables["audit"]
+    with pytest.raises(Corrupt, match=r"sink audit\] The sink shows no epoch of this pipeline"):
+        scenario.coordinator().open(run(3))
+    assert scenario.ledger.decision_record(2, 1) is None
 
 
 def test_a_ledger_restored_within_its_newest_epoch_after_the_decision_rolls_forward_without_a_second_row() -> None:

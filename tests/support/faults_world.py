@@ -104,6 +104,7 @@ class DiskWorld:
         """What one task process makes."""
         return Coordinator(
             pipeline=Pipeline(
+                wait_for_others=0,
                 name=self.name,
                 dag_id=self.dag_id,
                 source=self.source,

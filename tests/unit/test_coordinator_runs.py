@@ -187,7 +187,7 @@ def test_a_cleared_run_whose_epoch_another_run_completed_passes_it_on_and_says_w
     scenario.produce(2)
     caplog.set_level("INFO")
     assert passed_on(scenario, run(1)).epoch == 1
-    assert "epoch 1 is complete already, by run run 2 of DAG dag: passing through" in caplog.text
+    assert "epoch 1 is complete already, by run run 2 of DAG dag (process " in caplog.text
     assert newest(scenario).state is State.NEW
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -181,6 +183,38 @@ def test_one_sink_that_votes_abort_keeps_every_sink_from_showing_a_row(objector:
     assert isinstance(error, Refused) and f"{objector}: the schema does not match" in str(error)
     assert scenario.world.tables == {} and scenario.world.litter() == set()
     assert newest(scenario).state is State.ABORTED
+
+
+def test_an_abort_tells_every_sinks_reason_and_each_remedy_once() -> None:
+    scenario = Scenario(BOTH)
+    scenario.world.refusals["orders"] = "column x is a STRING, not an INT. What to do: cast it in the transform."
+    scenario.world.refusals["audit"] = "column y is a STRING, not an INT. What to do: cast it in the transform."
+    error = scenario.airflow_run(run(1))
+    assert str(error) == (
+        "[pipeline orders, epoch 1, attempt 1] GLOBAL_ABORT: orders: column x is a STRING, not an INT; "
+        "audit: column y is a STRING, not an INT. What to do: cast it in the transform; then clear this run's failed "
+        "tasks (same offsets again) or let the next run do it."
+    )
+    aborted = scenario.coordinator().abort(run(1), "a task failed")
+    assert aborted == "orders: column x is a STRING, not an INT; audit: column y is a STRING, not an INT"
+
+
+def test_an_error_that_names_a_run_names_its_process_too() -> None:
+    scenario = Scenario()
+    scenario.coordinator().open(run(1))
+    place = f"run 1 of DAG dag (process {os.getpid()} on host {socket.gethostname()})."
+    with pytest.raises(Fenced) as fenced:
+        scenario.coordinator().stage(run(2))
+    assert place in str(fenced.value)
+
+
+def test_an_error_about_a_run_of_version_0_1_names_the_run_alone() -> None:
+    scenario = Scenario()
+    coordinator = scenario.coordinator()
+    coordinator.writer = "0123456789abcdef0123456789abcdef"
+    coordinator.open(run(1))
+    with pytest.raises(Fenced, match=r"in the hands of run run 1 of DAG dag\. "):
+        scenario.coordinator().stage(run(2))
 
 
 @pytest.mark.parametrize("who", [1, 2], ids=["the same run", "another run"])

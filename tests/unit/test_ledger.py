@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 
 import pytest
 
@@ -124,6 +126,34 @@ def test_a_put_that_nobody_answers_is_an_unknown_outcome_after_a_bounded_number_
     assert len(store.calls) == 2 * PUT_TRIES
     assert unknown.value.pipeline == "p"
     assert "reset by peer" in str(unknown.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, r"The ledger's disk is full: p/epochs/.*decision.json was not written: .*No space left"),
+        (errno.EDQUOT, r"The ledger's disk is full: .*quota exceeded"),
+        (errno.EROFS, r"The ledger's disk is read-only: .*Read-only file system"),
+    ],
+    ids=["full", "quota", "read-only"],
+)
+def test_a_disk_that_takes_no_record_is_named_and_with_room_again_the_same_put_succeeds(number: int, told: str) -> None:
+    class Disk(DictStore):
+        full = True
+
+        def put_if_absent(self, key: str, value: bytes) -> bool:
+            if self.full:
+                raise OSError(number, os.strerror(number))
+            return super().put_if_absent(key, value)
+
+    disk, mine = Disk(), decision(DecisionKind.GLOBAL_COMMIT)
+    with pytest.raises(NotApplied, match=told) as full:
+        Ledger(disk, "p").put_decision(mine)
+    assert "make room there" in full.value.remedy
+    with pytest.raises(NotApplied, match=r"ledger cannot be written.*make room on the ledger's disk"):
+        Ledger(disk, "p").claim("dag", at="now", writer="w")
+    disk.full = False
+    assert Ledger(disk, "p").put_decision(mine) == mine
 
 
 @pytest.mark.parametrize("operation", ["get", "exists", "list"])

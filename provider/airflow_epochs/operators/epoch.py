@@ -19,7 +19,7 @@ import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_epochs.definition import Pipeline, Transform, require_one_run_at_a_time
+from airflow_epochs.definition import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
@@ -51,6 +51,8 @@ class EpochOperator(BaseOperator):
         backfill: For a sink that the pipeline has not had before, the number of the epoch with whose input it begins,
             e.g. ``{"gold": 12}``. Its first epoch then takes the input of the epochs from there on too, in one batch.
             Without effect once the sink shows an epoch.
+        wait_for_others: For how many seconds ``open`` lets another run's young attempt be before it aborts it: two
+            installations, or runs that somebody started by hand, would else abort each other for ever. 0: not at all.
         checkpoint: The XCom of the step before, or a list of them (``previous.output``). Carries measurements
             and, into ``vote``, what was staged; the ledger wins wherever they disagree.
     """
@@ -72,6 +74,7 @@ class EpochOperator(BaseOperator):
         keep_epochs: int = 1000,
         measure_input: bool = False,
         backfill: Mapping[str, int] | None = None,
+        wait_for_others: float = WAIT_FOR_OTHERS_S,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -88,6 +91,7 @@ class EpochOperator(BaseOperator):
         self.keep_epochs = keep_epochs
         self.measure_input = measure_input
         self.backfill = dict(backfill or {})
+        self.wait_for_others = wait_for_others
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -135,6 +139,7 @@ class EpochOperator(BaseOperator):
                 keep_epochs=self.keep_epochs,
                 measure_input=self.measure_input,
                 backfill=self.backfill,
+                wait_for_others=self.wait_for_others,
             )
         except ValueError as error:
             raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error

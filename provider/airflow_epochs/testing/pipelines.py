@@ -28,6 +28,7 @@ def memory_pipeline(
     dag_id: str = "dag",
     topics: tuple[str, ...] = ("orders",),
     keep_epochs: int = 1000,
+    wait_for_others: float = 0,
 ) -> Pipeline:
     """A pipeline from the world's topics to tables named as the sinks."""
     return Pipeline(
@@ -37,6 +38,7 @@ def memory_pipeline(
         sinks=tuple(MemorySink(name=sink, world=world.name) for sink in sinks),
         transform=Transform(path="memory.py", function="keep_all"),
         keep_epochs=keep_epochs,
+        wait_for_others=wait_for_others,
     )
 
 

@@ -47,6 +47,7 @@ class KilledAt:
 def main(folder: str, bootstrap: str, port: str, run: str, step: str | None = None) -> None:
     coordinator = Coordinator(
         pipeline=Pipeline(
+            wait_for_others=0,
             name="bench",
             dag_id="bench",
             source=KafkaSource(topics=["bench"], conn_id="kafka", max_wait=0),

@@ -1,0 +1,20 @@
+"""Why an attempt was aborted, told once: what speaks against it, and what can be done about that."""
+
+from __future__ import annotations
+
+from airflow_epochs.model import DecisionRecord, VoteKind
+
+_REMEDY = " What to do: "
+"""What stands between the two in the reason of a VOTE_ABORT, as in the text of an error."""
+
+
+def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
+    """Every sink's reason, and each remedy once, however many sinks ask for it; empty if none names one."""
+    against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
+    whats, remedies = [], dict[str, None]()
+    for sink, reason in against.items():
+        what, _, remedy = reason.partition(_REMEDY)
+        whats.append(f"{sink}: {what.rstrip('.')}")
+        if remedy:
+            remedies[remedy.rstrip(".")] = None
+    return "; ".join(whats) or decision.reason.rstrip("."), "; ".join(remedies)
