@@ -84,6 +84,7 @@ class Coordinator(Actor):
                 return reopen(self, view, run)
             case Step.PRESUME_ABORT:
                 sink_plans(self, self.ledger.complete_record(view.number - 1))
+                markers.sinks_without(view.opened, self.env)  # of which today's may not be one any more
                 self._presume_abort(view, run, f"found undecided by {run}")
             case Step.ROLL_FORWARD:
                 self._roll_forward(view, run)
