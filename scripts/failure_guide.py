@@ -60,7 +60,11 @@ CHAPTERS = {
         "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
-    "Delta: upkeep, after an epoch is complete": ["sinks/delta_compaction.py"],
+    "Delta: upkeep, after an epoch is complete": [
+        "sinks/delta_compaction.py",
+        "sinks/delta_references.py",
+        "sinks/staging_owner.py",
+    ],
     "Rows staged for a topic or a database": ["sinks/staged_table.py"],
     "The Kafka sink": [
         "sinks/kafka_cluster.py",

@@ -5,18 +5,27 @@ sink's commit names in its receipt, and of that one what is not data. A sink tha
 took one that is on record for it: the decision's, or one staged again. A waived one may yet take any of the attempt.
 Never by a pattern over epochs, and never before the decision has been read back. Failures are logged; ``complete``
 of the next epoch sweeps again.
+
+No record deletes anything by itself: it may be in an old copy of the ledger, or in one that is run beside the original.
+The place must be the one that its try would make, this ledger the one that the attempt was opened in, and the sink
+whose place it is must show what this ledger says. Otherwise the place stays, and the log tells why: litter is better
+than loss. Whatever the records say, a sink deletes nothing that it shows, or has shown and can still be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import CompleteRecord, DecisionRecord, OpenRecord, TransactionId, TryRecord
+from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRecord, TransactionId, TryRecord, agree
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.base import Sink, SinkAttempt
+
+log = logging.getLogger(__name__)
 
 
 def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:
@@ -30,28 +39,77 @@ def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:
     tries = ledger.tries(epoch)
     decided = [record for record in tries if record.txn_id == complete.txn_id]
     published = {place for sink in decision.votes for place in _published(ledger, complete, decision, decided, sink)}
+    clearing = _Clearing(ledger, env, published, lambda sink: _shows_what_is_known(ledger, complete, sink, env))
     for record in tries:
         opened = ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
         if opened:
-            _discard_try(opened, record, opened.sinks, published, env)
+            clearing.of_try(opened, record)
 
 
-def discard_attempt(ledger: Ledger, opened: OpenRecord, sinks: Collection[str], env: Environment) -> None:
-    """Clear away an attempt's places in ``sinks``. Its GLOBAL_ABORT must have been read back. Idempotent."""
+def discard_attempt(ledger: Ledger, opened: OpenRecord, confirmed: Collection[str], env: Environment) -> None:
+    """Clear away an attempt's places. Its GLOBAL_ABORT must have been read back. Idempotent.
+
+    ``confirmed``: the sinks that were seen to show the epoch before.
+    """
+    clearing = _Clearing(ledger, env, frozenset(), lambda sink: sink.name in confirmed)
     for record in ledger.tries(opened.txn.epoch):
         if record.txn_id == opened.txn_id:
-            _discard_try(opened, record, sinks, frozenset(), env)
+            clearing.of_try(opened, record)
 
 
-def _discard_try(
-    opened: OpenRecord, record: TryRecord, sinks: Collection[str], published: Collection[str], env: Environment
-) -> None:
-    for name, place in record.places.items():
-        if name not in sinks:
-            continue
-        with tolerated(f"clearing {place} away"):
-            sink = from_spec(opened.sinks[name].spec)
-            sink.discard(SinkAttempt.of(opened, name), place, env, published=place in published)
+@dataclass(frozen=True)
+class _Clearing:
+    """One clean-up.
+
+    Attributes:
+        published: The places whose rows sinks show, or may show.
+        confirms: Whether a sink shows what the ledger says. Asked only where there is something to delete.
+    """
+
+    ledger: Ledger
+    env: Environment
+    published: Collection[str]
+    confirms: Callable[[Sink], bool]
+
+    def of_try(self, opened: OpenRecord, record: TryRecord) -> None:
+        for name, place in record.places.items():
+            if name in opened.sinks:
+                with tolerated(f"clearing {place} away"):
+                    self._clear(from_spec(opened.sinks[name].spec), opened, record.nonce, place)
+
+    def _clear(self, sink: Sink, opened: OpenRecord, nonce: str, place: str) -> None:
+        attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
+        has_leftovers = getattr(sink, "has_leftovers", None)
+        if has_leftovers and not has_leftovers(attempt, place, self.env, published=published):
+            return
+        if why := self._objection(sink, opened, attempt, nonce, place):
+            log.warning("%s is left alone: %s", place, why)
+            return
+        sink.discard(attempt, place, self.env, published=published)
+
+    def _objection(self, sink: Sink, opened: OpenRecord, attempt: SinkAttempt, nonce: str, place: str) -> str | None:
+        here = self.ledger.root
+        if opened.ledger and here and opened.ledger != here:
+            return f"its attempt was opened in the ledger at {opened.ledger}, and this one is at {here}"
+        if place != sink.place(attempt, nonce, self.env):
+            return "it is not the place that its try makes"
+        return None if self.confirms(sink) else f"sink {sink.name} does not show what this ledger says"
+
+
+def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, env: Environment) -> bool:
+    """Whether a sink shows what is known of it since an epoch was completed."""
+    found = sink.last_committed(complete.txn.pipeline, env)
+    if found and found.epoch > complete.txn.epoch:
+        return _is_of_a_later_epoch(ledger, found, sink.name)
+    shown = complete.markers.get(sink.name)
+    late = sink.name in complete.waived and agree(found, complete.txn)
+    return late or agree(found, TransactionId.parse(shown) if shown else None)
+
+
+def _is_of_a_later_epoch(ledger: Ledger, found: Marker, sink: str) -> bool:
+    view = ledger.view(found.epoch)
+    shown = view.complete.markers.get(sink) if view.complete else view.open and view.open.txn_id
+    return bool(shown) and agree(found, TransactionId.parse(str(shown)))
 
 
 def _published(

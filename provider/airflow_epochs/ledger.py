@@ -64,6 +64,11 @@ class Ledger:
         self._pipeline = validated_name("pipeline", pipeline)
         self._probed = False
 
+    @property
+    def root(self) -> str:
+        """Where the ledger lies; empty if its store does not say."""
+        return str(getattr(self._store, "root", ""))
+
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def identity(self) -> PipelineRecord | None:

@@ -40,21 +40,24 @@ def shows(sink: Sink, txn: TransactionId, previous: TransactionId | None, env: E
 
 
 def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
-    """The sinks that show nothing of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
+    """The sinks that show the epoch before, of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
 
     Raises:
         Corrupt: A sink shows the epoch or a later one: the ledger is an old copy, and the attempt was decided.
     """
-    asked = set()
+    confirmed = set()
     for name, plan in opened.sinks.items():
+        asked = False
         with tolerated(f"asking sink {name} for its marker"):
             sink = from_spec(plan.spec)
             found = sink.last_committed(opened.txn.pipeline, env)
-            asked.add(name)
-        if name in asked and found and found.epoch >= opened.txn.epoch:
+            asked = True
+        if asked and found and found.epoch >= opened.txn.epoch:
             expected = f"an epoch before {opened.txn.epoch}, which is not decided"
             raise _disagreement(sink, found, expected, opened.txn.pipeline)
-    return frozenset(asked)
+        if asked and agree(found, TransactionId.parse(plan.previous) if plan.previous else None):
+            confirmed.add(name)
+    return frozenset(confirmed)
 
 
 def _disagreement(sink: Sink, found: Marker | None, expected: str, pipeline: str) -> Corrupt:

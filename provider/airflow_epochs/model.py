@@ -207,7 +207,10 @@ class TakeoverRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRecord:
-    """``<attempt>.open.json``. ``now`` and ``seed`` are those of attempt 1, so that a rerun computes the same rows."""
+    """``<attempt>.open.json``. ``now`` and ``seed`` are those of attempt 1, so that a rerun computes the same rows.
+
+    ``ledger``: where the ledger lay; in a copy of it that is elsewhere. Empty where it is not known.
+    """
 
     txn_id: str
     ledger_id: str
@@ -223,6 +226,7 @@ class OpenRecord:
     opened_at: str
     writer: str
     code: str | None = None
+    ledger: str = ""
     format: int = FORMAT
 
     @property

@@ -55,6 +55,7 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
             seed=seed_of(actor.pipeline.name, epoch, identity.ledger_id),
             opened_at=now,
             writer=actor.writer,
+            ledger=actor.ledger.root,
         ),
         run,
     )
@@ -81,6 +82,7 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
             run_id=run.run_id,
             opened_at=actor.now(),
             writer=actor.writer,
+            ledger=actor.ledger.root,
         ),
         run,
     )

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_epochs import durable
 from airflow_epochs.errors import Refused
+from airflow_epochs.names import normalised
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -60,7 +61,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         return ObstoreStore(MemoryStore())
     from airflow_epochs.storage import object_store
 
-    return ObstoreStore(object_store(url, options or {}))
+    return ObstoreStore(object_store(url, options or {}), normalised(url))
 
 
 class LocalStore:
@@ -73,6 +74,10 @@ class LocalStore:
                 remedy="correct the field `ledger_root` of the connection of type epochs.",
             )
         self._root = root
+
+    @property
+    def root(self) -> str:
+        return str(self._root)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         return durable.write_new(self._root / key, value)
@@ -108,8 +113,9 @@ class LocalStore:
 class ObstoreStore:
     """Any obstore store whose put honours ``mode="create"``."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, root: str = "") -> None:
         self._store = store
+        self.root = root
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         import obstore

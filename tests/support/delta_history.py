@@ -26,8 +26,12 @@ def places_of(table: Path) -> set[str]:
     return logs | (files & (staged | referenced_by(table)))
 
 
+def named_by(table: Path) -> set[Path]:
+    """Every file that a version of the table has, or had."""
+    return {table / unquote(a["add"]["path"]) for entry in log_of(table) for a in entry if "add" in a}
+
+
 def referenced_by(table: Path) -> set[str]:
     """Files that the table consists of, and those that it once did and VACUUM has not deleted yet."""
-    logged = {str(table / unquote(a["add"]["path"])) for entry in log_of(table) for a in entry if "add" in a}
     active = {str(Path(uri)) for uri in DeltaTable(str(table)).file_uris()}
-    return active | {path for path in logged if Path(path).exists()}
+    return active | {str(path) for path in named_by(table) if path.exists()}

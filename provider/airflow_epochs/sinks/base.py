@@ -29,6 +29,7 @@ class SinkAttempt:
         txn: The attempt's transaction.
         ledger_id: Tells this pipeline's staging places in a table from those of others.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
+        ledger: Where that ledger lies, for people to read; empty where it is not known.
         ends: Topic -> partition -> first offset after the epoch, as ``starting`` takes it. A sink stores it with
             its commit, so that a lost ledger does not take the position with it.
     """
@@ -37,6 +38,7 @@ class SinkAttempt:
     ledger_id: str
     previous: TransactionId | None
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ledger: str = ""
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -47,6 +49,7 @@ class SinkAttempt:
             ledger_id=opened.ledger_id,
             previous=TransactionId.parse(previous) if previous else None,
             ends=starting_at_ends(opened.ranges),
+            ledger=opened.ledger,
         )
 
 
@@ -104,12 +107,21 @@ class Sink(Protocol):
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """Delete one staging place; with ``published``, only what is not part of the sink's visible data.
 
-        Called only after the decision that makes it safe has been read back. Idempotent.
+        Called only after the decision that makes it safe has been read back. Idempotent. A ledger may be a copy, and
+        then what it says is not so: what the sink shows, or has shown and can still be read, is kept all the same.
         """
         ...
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker in the sink now; None if it has never seen this pipeline and sink."""
+        ...
+
+
+class Leftovers(Protocol):
+    """A sink that can tell at little cost whether ``discard`` has anything to do. Without, it is always called."""
+
+    def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        """Whether there is anything left at the place that ``discard`` would delete."""
         ...
 
 

@@ -171,6 +171,9 @@ class DeltaSink:
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         return self._participant(env).commit(attempt, staged)
 
+    def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        return self._participant(env).has_leftovers(attempt, place, published=published)
+
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         self._participant(env).discard(attempt, place, published=published)
 

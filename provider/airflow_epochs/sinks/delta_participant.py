@@ -19,7 +19,9 @@ from airflow_epochs.sinks import (
     delta_compaction,
     delta_durable,
     delta_publish,
+    delta_references,
     delta_spark,
+    staging_owner,
 )
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DELTALAKE, SPARK = "deltalake", "spark"
-_TRY = re.compile(r"[0-9]+-[0-9]+-[0-9a-zA-Z]+")
+_NONCE = re.compile(r"[0-9a-zA-Z]+")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class DeltaParticipant:
         committer = self._committer(target, shape)
         self._require_partitioning(where, shape)
         place = self.place(attempt, nonce)
+        staging_owner.sign(where.files, self._folder(attempt), attempt, self.sink.name)
         if committer == DELTALAKE and shape is not None:
             delta_checks.require_committable(shape, where.name)
             _write_version_0(where, place, shape)
@@ -264,14 +267,44 @@ class DeltaParticipant:
 
     # -- clean-up and upkeep -------------------------------------------------------------------------------------
 
-    def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
-        """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes."""
+    def has_leftovers(self, attempt: SinkAttempt, place: str, *, published: bool) -> bool:
+        """Whether there is a file, of a published place a log, at the place."""
         where = self._where_of(place, attempt)
         relative = where.relative(place)
+        return bool(where.files.names(f"{relative}/_delta_log" if published else relative))
+
+    def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
+        """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes.
+
+        Files to which the table refers are never deleted, whatever the ledger says of the place.
+
+        Raises:
+            Refused: The place is not this attempt's, or was made for another table.
+            NotApplied: Whether the table refers to the files cannot be told.
+        """
+        if not self.has_leftovers(attempt, place, published=published):
+            return
+        where = self._where_of(place, attempt)
+        relative = where.relative(place)
+        staging_owner.require_owner(where.files, self._folder(attempt), attempt, self.sink.name)
         if published and not self._copied(where, attempt, relative):
             where.files.delete(f"{relative}/_delta_log")
+            return
+        self._require_made_for_it(where, attempt, relative)
+        kept = delta_references.referenced(where, self._app(attempt), attempt.txn.epoch, relative)
+        if kept & where.files.sizes(relative).keys():
+            log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, where.name)
         else:
             where.files.delete(relative)
+
+    def _require_made_for_it(self, where: Where, attempt: SinkAttempt, relative: str) -> None:
+        """What was staged there was staged by this transaction, and for the table that is there."""
+        staging = read_staging(where.files, relative)
+        if staging is None:
+            return
+        delta_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
+        if staging.note["table_id"] is not None:
+            delta_checks.require_same_table(self._target(where).shape(), staging, where.name)
 
     def _copied(self, where: Where, attempt: SinkAttempt, relative: str) -> bool:
         """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
@@ -349,10 +382,10 @@ class DeltaParticipant:
         """The table's place, from one of its staging places.
 
         Raises:
-            Refused: ``place`` is not in this sink's own folder of this table.
+            Refused: ``place`` is none of this attempt's in this sink's own folder of this table.
         """
-        root, _, rest = place.partition(f"/{self._folder(attempt)}/")
-        if not _TRY.fullmatch(rest) or not (self.sink.in_catalog or root == self.sink.target):
+        root, _, nonce = place.partition(f"/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-")
+        if not _NONCE.fullmatch(nonce) or not (self.sink.in_catalog or root == self.sink.target):
             raise Refused(
                 f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
                 remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",

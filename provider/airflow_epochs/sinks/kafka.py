@@ -135,6 +135,9 @@ class KafkaSink:
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         return self._participant(env).commit(attempt, staged)
 
+    def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        return self._participant(env).staged.has_leftovers(attempt, place)
+
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """Delete a staging place, also a published one: the topic has copies of its rows."""
         self._participant(env).staged.discard(attempt, place)

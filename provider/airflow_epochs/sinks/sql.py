@@ -137,6 +137,9 @@ class SqlSink:
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         return self._participant(env).commit(attempt, staged)
 
+    def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        return self._participant(env).has_leftovers(attempt, place)
+
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """The rows were copied, so nothing of the place is needed, ``published`` or not."""
         self._participant(env).discard(attempt, place)

@@ -40,6 +40,9 @@ class SqlParticipant:
     def plan_stage(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
         return self._area().plan(attempt, nonce)
 
+    def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
+        return self._area().has_leftovers(attempt, place)
+
     def discard(self, attempt: SinkAttempt, place: str) -> None:
         self._area().discard(attempt, place)
 

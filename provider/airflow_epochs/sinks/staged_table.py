@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_epochs.errors import Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks import delta_checks, parquet_batches
+from airflow_epochs.sinks import delta_checks, parquet_batches, staging_owner
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, read_staging
@@ -63,7 +63,7 @@ class StagedTable:
         return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{nonce}"
 
     def plan(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
-        """What ``spark.delta_jobs.stage_sink`` needs to fill the place of this try."""
+        """What ``spark.delta_jobs.stage_sink`` needs to fill the place of this try. Says whose the folder is."""
         note: JsonDict = {
             "app": self._app(attempt),
             "txn": str(attempt.txn),
@@ -71,6 +71,7 @@ class StagedTable:
             "table_id": None,
             "anchor": None,
         }
+        staging_owner.sign(self._where.files, self._folder(attempt), attempt, self.sink)
         return {
             "kind": "delta",
             "committer": "copy",
@@ -133,10 +134,20 @@ class StagedTable:
         self._require_own_place(attempt, staged.place)
         return require_promised(self._where, staging_left(self._where, staged), staged)
 
-    def discard(self, attempt: SinkAttempt, place: str) -> None:
-        """Delete a try's place. Idempotent."""
+    def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
+        """Whether anything is left at a try's place."""
         self._require_own_place(attempt, place)
-        self._where.files.delete(self._where.relative(place))
+        return bool(self._where.files.names(self._where.relative(place)))
+
+    def discard(self, attempt: SinkAttempt, place: str) -> None:
+        """Delete a try's place. Idempotent.
+
+        Raises:
+            Refused: The place, or the folder that it is in, is somebody else's.
+        """
+        if self.has_leftovers(attempt, place):
+            staging_owner.require_owner(self._where.files, self._folder(attempt), attempt, self.sink)
+            self._where.files.delete(self._where.relative(place))
 
     # -- where ---------------------------------------------------------------------------------------------------
 
@@ -151,7 +162,9 @@ class StagedTable:
         return f"{attempt.ledger_id}.{self.sink}"
 
     def _require_own_place(self, attempt: SinkAttempt, place: str) -> None:
-        if PurePosixPath(place).parent != PurePosixPath(f"{self.root}/{self._folder(attempt)}"):
+        txn = attempt.txn
+        stem, _, nonce = place.rpartition("-")
+        if stem != f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}" or not nonce.isalnum():
             raise Refused(
                 f"{place!r} is no staging place of sink {self.sink!r} in {self.root}.",
                 remedy="Finish the epoch with the staging folder it was opened with: was it changed since?",

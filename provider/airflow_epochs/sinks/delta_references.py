@@ -1,0 +1,72 @@
+"""Which files of a staging place does the table refer to? Asked before any of them is deleted.
+
+The log is read from its newest entry back to one that is older than the place: the commit of an earlier epoch of the
+same sink, since an attempt is opened after that. A file that an entry on the way adds *or removes* is kept: a version
+that still has it can be read as long as the entries after it are there. Where the log was cleaned up that far, what
+the newest version consists of counts too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta_log import actions_of, log_entry
+from airflow_epochs.sinks.delta_table import App, CannotOpen, Where, open_table
+
+ENTRIES_MAX = 1_000
+"""So many log entries are read. A place older than that is left to VACUUM."""
+_OF_THE_LOG = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
+
+
+def referenced(where: Where, app: App, epoch: int, place: str) -> set[str]:
+    """The files below ``place``, made for ``epoch``, that a readable version of the table has; relative to the table.
+
+    Raises:
+        NotApplied: It cannot be told.
+    """
+    files, found = where.files, set[str]()
+    newest = max((int(name[1]) for name in map(_OF_THE_LOG.fullmatch, files.names("_delta_log")) if name), default=-1)
+    for version in range(newest, max(-1, newest - ENTRIES_MAX), -1):
+        entry = files.read(log_entry(version))
+        if entry is None:
+            return found | _in_newest_version(where, place)
+        actions = list(actions_of(entry))
+        logged = (action[kind]["path"] for action in actions for kind in ("add", "remove") if kind in action)
+        found |= _below(place, logged)
+        if version == 0 or _is_of_an_earlier_epoch(actions, app, epoch):
+            return found
+    if newest < 0:
+        return found
+    raise _unknown(where, place, f"that takes more than {ENTRIES_MAX} entries of its log")
+
+
+def _below(place: str, logged: Iterable[str]) -> set[str]:
+    """The paths below ``place``, of those that a log has. An absolute one counts as well."""
+    parts = (unquote(path).partition(f"{place}/") for path in logged)
+    return {between + rest for _, between, rest in parts if between}
+
+
+def _is_of_an_earlier_epoch(actions: list[JsonDict], app: App, epoch: int) -> bool:
+    signed = [action["txn"] for action in actions if "txn" in action]
+    return any(txn["appId"] == app.epoch and txn["version"] < epoch for txn in signed)
+
+
+def _in_newest_version(where: Where, place: str) -> set[str]:
+    try:
+        table = open_table(where)
+    except CannotOpen as error:
+        raise _unknown(where, place, f"deltalake cannot open it: {error}") from error
+    if table is None:
+        raise _unknown(where, place, "its log is not whole")
+    return _below(place, table.file_uris())
+
+
+def _unknown(where: Where, place: str, why: str) -> NotApplied:
+    return NotApplied(
+        f"Whether {where.name} refers to the files at {place} cannot be told: {why}.",
+        remedy="Nothing: the files are left alone, and VACUUM of the table deletes those that it does not refer to.",
+    )

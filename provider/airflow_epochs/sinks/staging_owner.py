@@ -1,0 +1,54 @@
+"""Whose a staging folder is: a small file in it says so, to people and to whoever is about to delete there."""
+
+from __future__ import annotations
+
+import json
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.storage import Files
+
+OWNER = "_owner.json"
+"""Hidden, so that VACUUM of the table around it leaves it alone."""
+_COMPARED = ("ledger_id", "pipeline", "sink")
+
+
+def sign(files: Files, folder: str, attempt: SinkAttempt, sink: str) -> None:
+    """Say whose ``folder`` is, unless that is said already."""
+    path = f"{folder}/{OWNER}"
+    if files.read(path) is None:
+        files.write_new(path, json.dumps(_owner(attempt, sink), indent=1).encode())
+
+
+def require_owner(files: Files, folder: str, attempt: SinkAttempt, sink: str) -> None:
+    """The folder is this sink's. One of version 0.1 does not say whose it is.
+
+    Raises:
+        Refused: It says that it is somebody else's, or what it says cannot be read.
+    """
+    said, owner = files.read(f"{folder}/{OWNER}"), _owner(attempt, sink)
+    if said is not None and _compared(said) != [owner[key] for key in _COMPARED]:
+        raise Refused(
+            f"The staging folder {folder} is not this sink's: {OWNER} says {said[:300].decode(errors='replace')}.",
+            remedy="Nothing was deleted. Delete the folder by hand if nothing refers to its files any more.",
+            sink=sink,
+        )
+
+
+def _owner(attempt: SinkAttempt, sink: str) -> JsonDict:
+    return {
+        "what": "rows staged by airflow-provider-epochs, and files that the table refers to",
+        "ledger": attempt.ledger,
+        "ledger_id": attempt.ledger_id,
+        "pipeline": attempt.txn.pipeline,
+        "sink": sink,
+    }
+
+
+def _compared(said: bytes) -> list[object] | None:
+    try:
+        value = json.loads(said)
+        return [value[key] for key in _COMPARED]
+    except (ValueError, KeyError, TypeError):
+        return None
