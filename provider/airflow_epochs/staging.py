@@ -40,7 +40,7 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
 
     Raises:
         NotApplied: Spark failed. What it wrote is on record and will be swept.
-        Corrupt: Some of the input is gone.
+        Corrupt: Some of the input is gone, or was replaced while it was read.
     """
     ranges = opened.ranges_of(only[0])
     # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
@@ -59,6 +59,8 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
     plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
     actor.env.reached("stage.start")
     report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans), session)
+    # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
+    actor.pipeline.source.confirm(ranges, opened.source_state, actor.env)
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,

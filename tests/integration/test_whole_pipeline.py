@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from cells import fired
 from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
+from waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
 SPARK_APPS = Path(__file__).parents[2] / "spark_apps"
@@ -46,10 +47,11 @@ _numbers = itertools.count()
 
 @dataclass
 class Env:
-    """Connections in a dict; dies at a phase if told to."""
+    """Connections in a dict; dies at a phase if told to, or lets something happen there."""
 
     connections: dict[str, Connection]
     die_at: str | None = None
+    then: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
 
     @cached_property
@@ -61,6 +63,7 @@ class Env:
 
     def reached(self, phase: str) -> None:
         self.seen.append(phase)
+        self.then.get(phase, lambda: None)()
         if phase == self.die_at:
             raise Crash(phase)
 
@@ -72,34 +75,50 @@ class Lab:
             "kafka": Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": broker.bootstrap}),
             "spark": Connection(conn_id="spark", conn_type="spark_connect", host="127.0.0.1", port=connect.port),
         }
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        self.create_topic()
+
+    def create_topic(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result()
 
-    def produce(self, records: int) -> None:
+    def recreate_topic(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([self.topic])[self.topic].result()
+        wait_until(lambda: self.topic not in admin.list_topics(timeout=10).topics)
+        self.create_topic()
+
+    def produce(self, records: int, customer: str = "c") -> None:
         """Every tenth record is no order."""
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(records):
-            order = {"order_id": f"o{number}", "customer": "c", "amount": "1.50", "currency": "EUR"}
+            order = {"order_id": f"o{number}", "customer": customer, "amount": "1.50", "currency": "EUR"}
             text = "no json" if number % 10 == 0 else json.dumps({**order, "ts": "2026-01-02T03:04:05Z"})
             producer.produce(self.topic, value=text, partition=number % 2)
         assert producer.flush(30) == 0
 
-    def task(self, die_at: str | None = None, app: str = "orders.py") -> Coordinator:
+    def task(
+        self,
+        die_at: str | None = None,
+        app: str = "orders.py",
+        name: str = "orders",
+        starting: str = "earliest",
+        then: Mapping[str, Callable[[], None]] | None = None,
+    ) -> Coordinator:
         """What one task process makes."""
         return Coordinator(
             pipeline=Pipeline(
                 wait_for_others=0,
-                name="orders",
+                name=name,
                 dag_id="dag",
-                source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0),
+                source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0, starting=starting),
                 sinks=(
                     DeltaSink("orders", str(self.folder / "orders"), partition_by=["day"]),
                     DeltaSink("rejected", str(self.folder / "rejected")),
                 ),
                 transform=find_transform(f"{app}:orders", [SPARK_APPS]),
             ),
-            ledger=Ledger(LocalStore(self.folder / "ledger"), "orders"),
-            env=Env(self.connections, die_at),
+            ledger=Ledger(LocalStore(self.folder / "ledger"), name),
+            env=Env(self.connections, die_at, then or {}),
         )
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -174,6 +193,43 @@ def test_a_schema_that_does_not_match_is_a_vote_abort_that_names_the_column_and_
     assert lab.rows() == before
     run_epoch(lab.task(), Run("dag", "r3"))
     assert len(lab.rows()) == 40
+
+
+def customers(lab: Lab) -> dict[str, int]:
+    with duck() as db:
+        found = db.execute("select customer, count(*) from delta_scan(?) group by all", [str(lab.folder / "orders")])
+        return dict(found.fetchall())
+
+
+def test_after_a_topic_was_created_again_the_errors_remedy_takes_every_new_record(lab: Lab) -> None:
+    lab.produce(1000, "old")
+    run_epoch(lab.task(), Run("dag", "r1"))
+    lab.recreate_topic()
+    lab.produce(1500, "new")
+    with pytest.raises(Corrupt, match="created again") as stopped:
+        lab.task().open(Run("dag", "r2"))
+    remedy = stopped.value.remedy
+    assert "under a new pipeline name that appends to the same tables, with starting={" in remedy
+    starting = remedy[remedy.index("starting={") + len("starting=") : remedy.rindex("}") + 1]
+    done = run_epoch(lab.task(name="orders-2", starting=starting), Run("dag", "r3"))
+    assert sum(receipt.rows for receipt in done.receipts.values()) == 1500
+    assert customers(lab) == {"old": 900, "new": 1350}
+
+
+def test_a_topic_that_is_created_again_after_the_check_and_before_spark_reads_it_is_never_committed(lab: Lab) -> None:
+    lab.produce(40, "old")
+
+    def create_again() -> None:
+        lab.recreate_topic()
+        lab.produce(60, "new")
+
+    late = lab.task(then={"stage.start": create_again})
+    late.open(Run("dag", "r1"))
+    with pytest.raises(Corrupt, match="created again"):
+        late.stage(Run("dag", "r1"))
+    assert late.abort(Run("dag", "r1"), "failed before a decision")
+    assert not (lab.folder / "orders" / "_delta_log").exists()
+    assert lab.staging_left() == []
 
 
 def in_doubt(lab: Lab, run: str, app: str = "orders.py") -> None:

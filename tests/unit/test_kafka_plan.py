@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,17 +11,27 @@ from hypothesis import strategies as st
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Position
-from airflow_epochs.sources.kafka_logs import ClusterLog, Log, TopicLog
-from airflow_epochs.sources.kafka_loss import SHOWN_MAX, require_readable
-from airflow_epochs.sources.kafka_plan import available, fair_shares, limited, pinned, state_of
+from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
+from airflow_epochs.sources.kafka_loss import (
+    SHOWN_MAX,
+    require_readable,
+    require_same_records,
+    require_was_readable,
+    tails_of,
+)
+from airflow_epochs.sources.kafka_plan import available, fair_shares, limited, new_ends, pinned, state_of
 from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Earliest, Latest
 
 CLUSTER_ID = "cluster-1"
 
 
-def cluster(cluster_id: str | None = CLUSTER_ID, **topics: dict[int, tuple[int, int]]) -> ClusterLog:
+def cluster(
+    cluster_id: str | None = CLUSTER_ID,
+    epoch_ends: dict[Partition, int | None] | None = None,
+    **topics: dict[int, tuple[int, ...]],
+) -> ClusterLog:
     logs = {t: TopicLog(f"id-of-{t}", {p: Log(*log) for p, log in topics[t].items()}) for t in topics}
-    return ClusterLog(cluster_id, logs)
+    return ClusterLog(cluster_id, logs, epoch_ends or {})
 
 
 def position(**topics: dict[int, int]) -> Position:
@@ -121,7 +133,7 @@ def test_a_topic_taken_out_of_the_source_keeps_its_position_and_its_id_and_can_c
     without = cluster(orders={0: (0, 50)})
     ranges = plan(at, without)
     assert ranges == {"orders": (OffsetRange(0, 20, 50),), "refunds": (OffsetRange(0, 5, 5),)}
-    later = Position(ranges=ranges, state=state_of(at, without))
+    later = Position(ranges=ranges, state=state_of(at, without, ranges, {}))
     both = cluster(orders={0: (0, 60)}, refunds={0: (0, 9)})
     assert plan(later, both, topics=("orders", "refunds")) == {
         "orders": (OffsetRange(0, 50, 60),),
@@ -161,6 +173,71 @@ def test_a_log_that_ends_before_the_position_stops_the_pipeline() -> None:
         plan(position(orders={0: 20}), cluster(orders={0: (0, 15)}))
 
 
+def starting_in(remedy: str) -> list[object]:
+    """Every ``starting=`` that a remedy names, first things first."""
+    decoder = json.JSONDecoder()
+    return [decoder.raw_decode(part)[0] for part in remedy.split("starting=")[1:] if part.startswith("{")]
+
+
+def test_a_truncated_log_is_begun_at_its_oldest_record_so_that_no_new_record_is_left_out() -> None:
+    with pytest.raises(Corrupt) as stopped:
+        plan(position(orders={0: 20, 1: 7}), cluster(orders={0: (3, 15), 1: (0, 9)}))
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3, "1": 7}}]
+    assert "(orders[0]) is then read a second time, and its rows come twice." in stopped.value.remedy
+
+
+def test_a_log_that_was_truncated_and_has_grown_past_the_position_stops_the_pipeline_with_the_exact_range() -> None:
+    log = cluster(orders={0: (3, 500)}, epoch_ends={("orders", 0): 15})
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log was truncated") as stopped:
+        plan(position(orders={0: 20}), log)
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}, {"orders": {"0": 15}}]
+
+
+def test_a_log_that_does_not_know_the_leader_epoch_of_the_position_stops_the_pipeline() -> None:
+    log = cluster(orders={0: (3, 500)}, epoch_ends={("orders", 0): None})
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[3, 20\) \(the log was truncated") as stopped:
+        plan(position(orders={0: 20}), log)
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}]
+
+
+def test_a_new_leader_that_lost_nothing_is_no_loss() -> None:
+    log = cluster(orders={0: (0, 50)}, epoch_ends={("orders", 0): 20})
+    assert plan(position(orders={0: 20}), log) == {"orders": (OffsetRange(0, 20, 50),)}
+
+
+READ: Ranges = {"orders": (OffsetRange(0, 10, 20),)}
+
+
+@pytest.mark.parametrize("batch", [Batch(77, whole=True), Batch(78, whole=False), None])
+def test_the_same_batch_one_that_was_compacted_and_none_are_not_suspected(batch: Batch | None) -> None:
+    state = {"tails": {"orders": {"0": [3, 77]}}}
+    require_same_records(READ, state, cluster(orders={0: (2, 50)}), {("orders", 0): batch} if batch else {})
+
+
+def test_another_batch_before_the_position_stops_the_pipeline() -> None:
+    state = {"tails": {"orders": {"0": [3, 77]}}}
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[2, 20\) \(the log was truncated") as stopped:
+        require_same_records(READ, state, cluster(orders={0: (2, 50)}), {("orders", 0): Batch(78, whole=True)})
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 2}}]
+
+
+def test_a_plan_records_leader_epoch_and_batch_at_its_ends_and_keeps_those_of_partitions_that_stand_still() -> None:
+    at = position(orders={0: 20, 1: 7})
+    at.state["tails"] = {"orders": {"0": [1, 5], "1": [1, 6]}, "gone": {"0": [9, 9]}}
+    log = cluster(orders={0: (0, 30, 4), 1: (0, 7, 4)})
+    ranges = plan(at, log)
+    assert new_ends(at, ranges) == {("orders", 0): 30}
+    state = state_of(at, log, ranges, {("orders", 0): Batch(77, whole=True)})
+    assert tails_of(state) == {("orders", 0): Tail(4, 77), ("orders", 1): Tail(1, 6), ("gone", 0): Tail(9, 9)}
+
+
+def test_a_position_of_version_0_1_which_has_no_leader_epochs_gets_them_with_the_next_epoch() -> None:
+    at, log = position(orders={0: 20}), cluster(orders={0: (0, 20, 4)})
+    ranges = plan(at, log)
+    assert new_ends(at, ranges) == {("orders", 0): 20}
+    assert tails_of(state_of(at, log, ranges, {})) == {("orders", 0): Tail(4, None)}
+
+
 def test_a_deleted_topic_stops_the_pipeline() -> None:
     with pytest.raises(Corrupt, match=r"orders\[0\] offset 20 and up \(the topic no longer exists\)"):
         plan(position(orders={0: 20}), cluster())
@@ -171,6 +248,16 @@ def test_a_recreated_topic_stops_the_pipeline_even_if_it_is_as_long_as_before() 
     at.state["topic_ids"]["orders"] = "another"
     with pytest.raises(Corrupt, match=r"orders\[0\] offset 20 and up \(the topic was deleted and created again"):
         plan(at, cluster(orders={0: (0, 50)}))
+
+
+def test_a_topic_that_was_created_again_is_begun_at_its_oldest_records_all_of_which_are_new() -> None:
+    at = position(orders={0: 1500, 1: 20}, refunds={0: 5})
+    at.state["topic_ids"]["orders"] = "another"
+    log = cluster(orders={0: (0, 1500), 1: (4, 6), 2: (1, 3)}, refunds={0: (0, 9)})
+    with pytest.raises(Corrupt) as stopped:
+        plan(at, log, topics=("orders", "refunds"))
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 0, "1": 4, "2": 1}, "refunds": {"0": 5}}]
+    assert "none of the records that are there now is left out" in stopped.value.remedy
 
 
 def test_a_vanished_partition_stops_the_pipeline() -> None:
@@ -199,7 +286,7 @@ def test_many_gaps_are_counted_and_not_all_listed() -> None:
         plan(position(orders=dict.fromkeys(range(many), 1)), cluster(orders=dict.fromkeys(range(many), (3, 9))))
     assert stopped.value.what.count("orders[") == SHOWN_MAX
     assert "and in 5 more partitions" in stopped.value.what
-    assert "{" not in stopped.value.remedy
+    assert starting_in(stopped.value.remedy) == [{"orders": {str(p): 3 for p in range(many)}}], "but all are named"
 
 
 # --- reading planned ranges again -----------------------------------------------------------------------------
@@ -232,6 +319,21 @@ def test_planned_ranges_of_a_recreated_topic_or_another_cluster_stop_the_rerun()
         require_readable(PLANNED, {"topic_ids": {"orders": "another"}}, log)
     with pytest.raises(Corrupt, match="Kafka cluster"):
         require_readable(PLANNED, {**STATE, "cluster_id": "another"}, log)
+
+
+def test_planned_ranges_whose_records_were_replaced_stop_the_rerun_also_in_a_log_that_has_grown_past_them() -> None:
+    log = cluster(orders={0: (0, 30), 1: (0, 9)}, epoch_ends={("orders", 0): 12})
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[12, 20\) \(the log was truncated"):
+        require_readable(PLANNED, STATE, log)
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[12, 20\) \(the log was truncated"):
+        require_was_readable(PLANNED, STATE, log)
+
+
+def test_what_retention_deletes_after_it_was_read_is_no_loss_but_another_topic_is() -> None:
+    log = cluster(orders={0: (20, 30), 1: (0, 9)})
+    require_was_readable(PLANNED, STATE, log)
+    with pytest.raises(Corrupt, match="created again"):
+        require_was_readable(PLANNED, {"topic_ids": {"orders": "another"}}, log)
 
 
 # --- max_records ----------------------------------------------------------------------------------------------
@@ -292,5 +394,5 @@ def test_epoch_after_epoch_reads_every_offset_once(logs: dict[int, tuple[int, in
         assert records_upper_bound(ranges) <= max_records
         assert [r.partition for r in ranges["orders"]] == sorted(topic)
         read += [(r.partition, offset) for r in ranges["orders"] for offset in range(r.start, r.end)]
-        at = Position(ranges=ranges, state=state_of(at, log))
+        at = Position(ranges=ranges, state=state_of(at, log, ranges, {}))
     assert sorted(read) == [(p, offset) for p in sorted(topic) for offset in range(*topic[p])]

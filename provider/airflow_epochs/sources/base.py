@@ -11,7 +11,7 @@ from airflow_epochs.model import JsonDict, Ranges
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where the last complete epoch ended: its ranges (ends count) and the source's own state (topic ids)."""
+    """Where the last complete epoch ended: its ranges (ends count) and the source's own state (topic ids, tails)."""
 
     ranges: Ranges
     state: JsonDict
@@ -64,6 +64,10 @@ class Source(Protocol):
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         """Raise Corrupt unless every record of already planned ranges can still be read (a rerun)."""
+        ...
+
+    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned."""
         ...
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead: ...

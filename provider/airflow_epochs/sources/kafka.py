@@ -84,6 +84,9 @@ class KafkaSource:
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         self._reader(env).check(ranges, state)
 
+    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        self._reader(env).confirm(ranges, state)
+
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         return self._reader(env).spark_read(ranges)
 

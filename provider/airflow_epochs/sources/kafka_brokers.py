@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sources.kafka_client import RETRY_S, KafkaClient
 from airflow_epochs.sources.kafka_connection import KafkaAccess
-from airflow_epochs.sources.kafka_logs import ClusterLog, Log, Offsets, TopicLog
+from airflow_epochs.sources.kafka_history import batches, epoch_ends
+from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
+    from kafka.structs import OffsetAndTimestamp
 
-Partition = tuple[str, int]
+_LATEST, _EARLIEST = -1, -2
+"""What ListOffsets takes in place of a time."""
 
 SETTLE_S = 1.0
 """How long a topic that was just created may take to become known to the broker that is asked."""
@@ -37,22 +40,35 @@ class Brokers:
     ) -> None:
         self._client.close()
 
-    def look(self, topics: Sequence[str]) -> ClusterLog:
-        """The logs of ``topics`` as they are now; topics that do not exist are left out."""
+    def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
+        """The logs of ``topics`` as they are now; topics that do not exist are left out.
+
+        With leader epochs that were seen earlier: also where the records up to them end today.
+        """
         described = self._describe(topics)
         partitions = [(t["name"], p["partition_index"]) for t in described for p in t["partitions"]]
         # Beginnings first: a log never ends before a beginning that was seen earlier.
-        starts, ends = self._beginnings(partitions), self._stable_ends(partitions)
+        starts = self._list_offsets(dict.fromkeys(partitions, _EARLIEST), stable=False)
+        # The last stable offsets: what lies behind belongs to transactions that are still open.
+        ends = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True)
         logs: dict[str, dict[int, Log]] = {t["name"]: {} for t in described}
-        for topic, partition in partitions:
-            logs[topic][partition] = Log(starts[topic, partition], ends[topic, partition])
+        for at in partitions:
+            logs[at[0]][at[1]] = Log(starts[at].offset, ends[at].offset, ends[at].leader_epoch)
         topic_logs = {t["name"]: TopicLog(t.get("topic_id"), logs[t["name"]]) for t in described}
-        return ClusterLog(self._cluster_id(), topic_logs)
+        known = {at: epoch for at, epoch in (epochs or {}).items() if at in starts}
+        unchanged = self._client.ask("ask for leader epochs", lambda admin: epoch_ends(admin, known))
+        return ClusterLog(self._cluster_id(), topic_logs, unchanged)
+
+    def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
+        """Per partition the batch that holds the record before ``ends``, as far as it is there and not very large."""
+        logs = {(topic, p): log for topic, of in cluster.topics.items() for p, log in of.partitions.items()}
+        there = {at: end - 1 for at, end in ends.items() if at in logs and logs[at].start < end <= logs[at].end}
+        return self._client.ask("read the last batches", lambda admin: batches(admin, there))
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """Per partition the first readable offset with a timestamp of ``ms`` or later; None: none yet."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
-        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+        return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Commit the offsets for a consumer group. Raises NotApplied naming what was not taken."""
@@ -83,18 +99,7 @@ class Brokers:
         cluster: dict[str, Any] = self._client.ask("describe the cluster", lambda admin: admin.describe_cluster())
         return cluster.get("cluster_id")
 
-    def _beginnings(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        from kafka.protocol.consumer import OffsetSpec
-
-        return self._list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), stable=False)
-
-    def _stable_ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The last stable offsets: what lies behind belongs to transactions that are still open."""
-        from kafka.protocol.consumer import OffsetSpec
-
-        return self._list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), stable=True)
-
-    def _list_offsets(self, specs: dict[Partition, int], *, stable: bool) -> dict[Partition, int]:
+    def _list_offsets(self, specs: dict[Partition, int], *, stable: bool) -> dict[Partition, OffsetAndTimestamp]:
         from kafka import TopicPartition
         from kafka.protocol.consumer import IsolationLevel
 
@@ -103,7 +108,7 @@ class Brokers:
         found = self._client.ask(
             "list offsets", lambda admin: admin.list_partition_offsets(asked, isolation_level=level)
         )
-        return {(tp.topic, tp.partition): int(at.offset) for tp, at in found.items()}
+        return {(tp.topic, tp.partition): at for tp, at in found.items()}
 
 
 def _existing(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, Any]]:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Ranges
-from airflow_epochs.sources.kafka_logs import ClusterLog, Offsets
+from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Offsets, Partition, Tail, TopicLog
 
 SHOWN_MAX = 20
 
 _DELETED = "deleted by retention or delete-records before they were read"
 _TRUNCATED = "the log ends earlier than it did: truncated, e.g. by an unclean leader election or a restored broker"
+_REPLACED = (
+    "the log was truncated, e.g. by an unclean leader election or a restored broker, and has other records there"
+)
 _NO_TOPIC = "the topic no longer exists"
 _OTHER_TOPIC = "the topic was deleted and created again: its offsets now stand for other records"
 _NO_PARTITION = "the partition no longer exists"
@@ -21,17 +24,42 @@ _NO_PARTITION = "the partition no longer exists"
 
 @dataclass(frozen=True, order=True)
 class Gap:
-    """Offsets ``[start, end)`` that are gone; ``end`` None: everything from ``start`` on."""
+    """Offsets ``[start, end)`` that are gone; ``end`` None: everything from ``start`` on.
+
+    ``resume``: where a new pipeline begins so that it loses nothing that is there; None: the partition is gone.
+    ``diverged``: up to where the log's leader epochs say that nothing has changed.
+    """
 
     topic: str
     partition: int
     start: int
     end: int | None
     why: str
+    resume: int | None = None
+    diverged: int | None = None
 
     def __str__(self) -> str:
         offsets = f"offsets [{self.start}, {self.end})" if self.end is not None else f"offset {self.start} and up"
         return f"{self.topic}[{self.partition}] {offsets}"
+
+
+def tails_of(state: JsonDict) -> dict[Partition, Tail]:
+    """What was recorded of the logs at the end of a plan's ranges. Version 0.1 recorded nothing."""
+    recorded: Mapping[str, Mapping[str, Sequence[int | None]]] = state.get("tails", {})
+    return {(topic, int(p)): Tail(*tail[:2]) for topic in recorded for p, tail in recorded[topic].items()}
+
+
+def tails_json(tails: Mapping[Partition, Tail]) -> JsonDict:
+    """The inverse of ``tails_of``."""
+    found: dict[str, dict[str, list[int | None]]] = {}
+    for (topic, partition), tail in sorted(tails.items()):
+        found.setdefault(topic, {})[str(partition)] = list(tail)
+    return found
+
+
+def epochs_of(state: JsonDict) -> dict[Partition, int]:
+    """The leader epochs that were recorded."""
+    return {partition: tail.epoch for partition, tail in tails_of(state).items() if tail.epoch is not None}
 
 
 def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) -> None:
@@ -45,16 +73,27 @@ def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) 
         for partition, log in cluster.topics[topic].partitions.items():
             at = position[topic].get(partition, 0)
             if log.start > at:
-                gaps.append(Gap(topic, partition, at, log.start, _DELETED))
-            elif log.end < at:
-                gaps.append(Gap(topic, partition, log.end, at, _TRUNCATED))
-    _require_none(gaps, _resume_at(position, cluster))
+                gaps.append(Gap(topic, partition, at, log.start, _DELETED, log.start))
+            elif cut := _cut(topic, partition, log, log.start, at, cluster):
+                gaps.append(cut)
+    _require_none(gaps, position, cluster)
 
 
 def require_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-    """Raise Corrupt unless every offset of already planned ranges can be read (again)."""
+    """Raise Corrupt unless every offset of already planned ranges can be read (again), and stands for what it did."""
+    _require_ranges(ranges, state, cluster, deleted=True)
+
+
+def require_was_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
+    """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned.
+
+    That some have been deleted since is no loss.
+    """
+    _require_ranges(ranges, state, cluster, deleted=False)
+
+
+def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, deleted: bool) -> None:
     _require_same_cluster(state, cluster)
-    starts = {topic: {r.partition: r.start for r in ranges[topic]} for topic in ranges}
     wanted = {topic: {r.partition: r.start for r in ranges[topic] if r.end > r.start} for topic in ranges}
     gaps = _identity_gaps(wanted, state, cluster)
     spoilt = {(gap.topic, gap.partition) for gap in gaps}
@@ -62,11 +101,45 @@ def require_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> No
         if start == end or (topic, partition) in spoilt:
             continue
         log = cluster.topics[topic].partitions[partition]
-        if log.start > start:
-            gaps.append(Gap(topic, partition, start, min(log.start, end), _DELETED))
-        if log.end < end:
-            gaps.append(Gap(topic, partition, max(log.end, start), end, _TRUNCATED))
-    _require_none(gaps, _resume_at(starts, cluster))
+        if deleted and log.start > start:
+            gaps.append(Gap(topic, partition, start, min(log.start, end), _DELETED, log.start))
+        if cut := _cut(topic, partition, log, start, end, cluster):
+            gaps.append(cut)
+    _require_none(gaps, _starts(ranges), cluster)
+
+
+def require_same_records(
+    ranges: Ranges, state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]
+) -> None:
+    """Raise Corrupt if the record before the end of a range is not the one that was there.
+
+    It tells what leader epochs cannot: a cluster whose metadata was put back too counts them again.
+    A batch that compaction has changed proves nothing.
+    """
+    tails = tails_of(state)
+    gaps = []
+    for topic, (partition, _, end) in ((t, r) for t in ranges for r in ranges[t]):
+        then, now = tails.get((topic, partition)), batches.get((topic, partition))
+        if then and now and now.whole and then.crc not in (None, now.crc):
+            oldest = cluster.topics[topic].partitions[partition].start
+            gaps.append(Gap(topic, partition, oldest, end, _REPLACED, oldest))
+    _require_none(gaps, _starts(ranges), cluster)
+
+
+def _starts(ranges: Ranges) -> Offsets:
+    return {topic: {r.partition: r.start for r in ranges[topic]} for topic in ranges}
+
+
+def _cut(topic: str, partition: int, log: Log, start: int, end: int, cluster: ClusterLog) -> Gap | None:
+    """What a truncation has taken of ``[start, end)``, whether or not the log has grown past it again."""
+    same = cluster.epoch_ends.get((topic, partition), log.end)
+    if same is None:  # the log knows no epoch as late as the one that was read: nothing proves any of its records
+        return Gap(topic, partition, start, end, _REPLACED, log.start)
+    if min(same, log.end) >= end:
+        return None
+    known = same if (topic, partition) in cluster.epoch_ends else None
+    why = _TRUNCATED if log.end < end else _REPLACED
+    return Gap(topic, partition, max(min(same, log.end), start), end, why, log.start, known)
 
 
 def _require_same_cluster(state: JsonDict, cluster: ClusterLog) -> None:
@@ -83,31 +156,25 @@ def _require_same_cluster(state: JsonDict, cluster: ClusterLog) -> None:
 def _identity_gaps(position: Offsets, state: JsonDict, cluster: ClusterLog) -> list[Gap]:
     """Topics and partitions that are gone, or are no longer those that were read."""
     gaps: list[Gap] = []
-    ids: Mapping[str, str] = state.get("topic_ids", {})
     for topic, offsets in position.items():
-        log, then = cluster.topics.get(topic), ids.get(topic)
+        log = cluster.topics.get(topic)
         if log is None:
-            why = _NO_TOPIC
-        elif then and log.topic_id and then != log.topic_id:
-            why = _OTHER_TOPIC
+            gaps += [Gap(topic, p, at, None, _NO_TOPIC) for p, at in offsets.items()]
+        elif _is_another(topic, log, state):
+            oldest = {p: at.start for p, at in log.partitions.items()}
+            gaps += [Gap(topic, p, at, None, _OTHER_TOPIC, oldest.get(p)) for p, at in offsets.items()]
         else:
-            why = _NO_PARTITION
-            offsets = {p: at for p, at in offsets.items() if p not in log.partitions}
-        gaps += [Gap(topic, partition, at, None, why) for partition, at in offsets.items()]
+            gone = {p: at for p, at in offsets.items() if p not in log.partitions}
+            gaps += [Gap(topic, p, at, None, _NO_PARTITION) for p, at in gone.items()]
     return gaps
 
 
-def _resume_at(position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
-    """The position, moved to where the logs begin or end now: from here a new pipeline could go on."""
-    resume: dict[str, dict[str, int]] = {}
-    for topic in sorted(position.keys() & cluster.topics.keys()):
-        logs = cluster.topics[topic].partitions
-        at = {p: position[topic].get(p, 0) for p in sorted(logs)}
-        resume[topic] = {str(p): min(max(at[p], logs[p].start), logs[p].end) for p in at}
-    return resume
+def _is_another(topic: str, log: TopicLog, state: JsonDict) -> bool:
+    then = state.get("topic_ids", {}).get(topic)
+    return bool(then and log.topic_id and then != log.topic_id)
 
 
-def _require_none(gaps: Sequence[Gap], resume: dict[str, dict[str, int]]) -> None:
+def _require_none(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> None:
     if not gaps:
         return
     shown = sorted(gaps, key=lambda gap: (gap.why, gap.topic, gap.partition))[:SHOWN_MAX]
@@ -117,13 +184,47 @@ def _require_none(gaps: Sequence[Gap], resume: dict[str, dict[str, int]]) -> Non
     more = f"; and in {len(gaps) - SHOWN_MAX} more partitions" if len(gaps) > SHOWN_MAX else ""
     raise Corrupt(
         f"Records that this pipeline has to read are gone from Kafka: {'; '.join(parts)}{more}.",
-        remedy=_remedy(resume),
+        remedy=_remedy(gaps, position, cluster),
     )
 
 
-def _remedy(resume: dict[str, dict[str, int]]) -> str:
-    text = "Restore the records. If the loss is accepted, go on under a new pipeline name that appends to the same "
-    text += "tables, with starting= at the offsets where this pipeline ended"
-    if 0 < sum(map(len, resume.values())) <= SHOWN_MAX:
-        text += f", moved to what is there now: {json.dumps(resume)}"
-    return text + "."
+def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
+    resume = _resume_at(gaps, position, cluster)
+    text = (
+        "Restore the records. If the loss is accepted, go on under a new pipeline name that appends to the same tables"
+    )
+    text += (
+        f", with starting={json.dumps(resume)}: none of the records that are there now is left out." if resume else "."
+    )
+    return text + _repeats(gaps, resume)
+
+
+def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
+    """The position; where something is gone, the oldest record that is there: new ones may lie anywhere behind it."""
+    another = {gap.topic for gap in gaps if gap.why == _OTHER_TOPIC}
+    moved = {(gap.topic, gap.partition): gap.resume for gap in gaps}
+    return {
+        topic: {
+            str(p): log.start if topic in another or (topic, p) in moved else position[topic].get(p, log.start)
+            for p, log in sorted(cluster.topics[topic].partitions.items())
+        }
+        for topic in sorted(position.keys() & cluster.topics.keys())
+    }
+
+
+def _repeats(gaps: Sequence[Gap], resume: dict[str, dict[str, int]]) -> str:
+    """What a new beginning reads a second time, and how that can be avoided where the brokers know enough."""
+    cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED) and gap.resume is not None)
+    if not cut:
+        return ""
+    some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
+    some += ", …" if len(cut) > SHOWN_MAX else ""
+    text = f" What is left of the truncated logs ({some}) is then read a second time, and its rows come twice."
+    known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
+    if not known:
+        return text
+    exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
+    return (
+        f"{text} By the leader epochs, the logs are unchanged up to where the offsets above begin: unless the brokers' "
+        f"own metadata was put back too, starting={json.dumps(exact)} repeats nothing and leaves nothing out."
+    )

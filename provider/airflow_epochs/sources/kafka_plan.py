@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.base import Position
-from airflow_epochs.sources.kafka_logs import ClusterLog, Log, TopicLog
-from airflow_epochs.sources.kafka_loss import require_continuous
+from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
+from airflow_epochs.sources.kafka_loss import require_continuous, tails_json, tails_of
 from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Latest, Starting
 
 TimeIndex = Mapping[tuple[str, int], int | None]
@@ -43,11 +43,34 @@ def available(
     return dict(sorted(ranges.items()))
 
 
-def state_of(position: Position | None, cluster: ClusterLog) -> JsonDict:
-    """What tells a later epoch that offsets still mean the same: the cluster's and the topics' ids."""
+def state_of(
+    position: Position | None, cluster: ClusterLog, ranges: Ranges, batches: Mapping[Partition, Batch]
+) -> JsonDict:
+    """What tells a later epoch that offsets still mean the same: ids of cluster and topics, and the logs' tails.
+
+    Those are at the ends of ``ranges``; ``batches`` hold the records before them.
+    """
     before = position.state.get("topic_ids", {}) if position else {}
     now = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
-    return {"cluster_id": cluster.cluster_id, "topic_ids": dict(sorted({**before, **now}.items()))}
+    tails = tails_of(position.state) if position else {}
+    for topic, partition in new_ends(position, ranges):
+        if topic in cluster.topics:
+            batch = batches.get((topic, partition))
+            epoch = cluster.topics[topic].partitions[partition].epoch
+            tails[topic, partition] = Tail(epoch, batch.crc if batch else None)
+    return {
+        "cluster_id": cluster.cluster_id,
+        "topic_ids": dict(sorted({**before, **now}.items())),
+        "tails": tails_json({at: tail for at, tail in tails.items() if tail != Tail(None, None)}),
+    }
+
+
+def new_ends(position: Position | None, ranges: Ranges) -> dict[Partition, int]:
+    """Where ``ranges`` end, as far as nothing is recorded yet of the logs there."""
+    known = tails_of(position.state) if position else {}
+    return {
+        (t, r.partition): r.end for t in ranges for r in ranges[t] if r.end > r.start or (t, r.partition) not in known
+    }
 
 
 def pinned(starting: Starting, cluster: ClusterLog) -> Starting:

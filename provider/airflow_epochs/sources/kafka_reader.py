@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,8 +16,8 @@ from airflow_epochs.sources.kafka_brokers import Brokers
 from airflow_epochs.sources.kafka_config import KafkaConfig
 from airflow_epochs.sources.kafka_connection import KafkaAccess, read_connection
 from airflow_epochs.sources.kafka_logs import ClusterLog
-from airflow_epochs.sources.kafka_loss import require_readable
-from airflow_epochs.sources.kafka_plan import TimeIndex, available, limited, pinned, state_of
+from airflow_epochs.sources.kafka_loss import epochs_of, require_readable, require_same_records, require_was_readable
+from airflow_epochs.sources.kafka_plan import TimeIndex, available, limited, new_ends, pinned, state_of
 from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting
 
 log = logging.getLogger(__name__)
@@ -54,23 +54,34 @@ class KafkaReader:
         known = position.ranges if position else {}
         _say_what_is_left_out(known, config)
         with Brokers(self.access) as brokers:
-            ranges, state = _wait_for_data(brokers, config, position)
-        pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
-        if not records_upper_bound(ranges) and not pins:
-            return None
-        return PlannedEpoch(ranges=limited(ranges, config.max_records), state=state)
+            ranges, cluster = _wait_for_data(brokers, config, position)
+            if position:
+                _require_same_records(brokers, _of_topics(known, config.topics), position.state, cluster)
+            pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
+            if not records_upper_bound(ranges) and not pins:
+                return None
+            ranges = limited(ranges, config.max_records)
+            batches = brokers.batches(new_ends(position, ranges), cluster)
+        return PlannedEpoch(ranges=ranges, state=state_of(position, cluster, ranges, batches))
 
     def check(self, ranges: Ranges, state: JsonDict) -> None:
         with Brokers(self.access) as brokers:
-            require_readable(ranges, state, brokers.look(_topics_to_read(ranges)))
+            named = {**_of_topics(ranges, self.config.topics), **_to_read(ranges)}
+            cluster = brokers.look(list(named), epochs_of(state))
+            require_readable(named, state, cluster)
+            _require_same_records(brokers, _to_read(ranges), state, cluster)
+
+    def confirm(self, ranges: Ranges, state: JsonDict) -> None:
+        with Brokers(self.access) as brokers:
+            named = _to_read(ranges)
+            cluster = brokers.look(list(named), epochs_of(state))
+            require_was_readable(named, state, cluster)
+            _require_same_records(brokers, named, state, cluster)
 
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
         config = self.config
-        full = {topic: [r for r in ranges[topic] if r.end > r.start] for topic in _topics_to_read(ranges)}
-        full = full or {
-            topic: list(ranges[topic]) for topic in ranges
-        }  # all empty: Spark wants partitions all the same
+        full = _to_read(ranges) or ranges  # all empty: Spark wants partitions all the same
         options = {
             **_with_defaults(config.options),
             **self.access.spark_options(),
@@ -98,17 +109,18 @@ def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
         log.warning("not read, as topics no longer names it, but its position is kept: %s", ", ".join(left_out))
 
 
-def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, JsonDict]:
+def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, ClusterLog]:
     """Look until ``min_records`` are there or the time is up. Looks at least once."""
     deadline = time.monotonic() + config.max_wait_s
     topics = list(config.topics)
     starting = config.starting
+    epochs = epochs_of(position.state) if position else {}
     while True:
-        cluster = brokers.look(topics)
+        cluster = brokers.look(topics, epochs)
         ranges = available(position, topics, cluster, starting, _time_index(brokers, cluster, starting, position))
         left = deadline - time.monotonic()
         if records_upper_bound(ranges) >= config.min_records or left <= 0:
-            return ranges, state_of(position, cluster)
+            return ranges, cluster
         starting = pinned(starting, cluster)
         time.sleep(min(POLL_S, left))
 
@@ -122,8 +134,18 @@ def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, posit
     return brokers.offsets_at(starting.ms, new) if new else {}
 
 
-def _topics_to_read(ranges: Ranges) -> list[str]:
-    return [topic for topic in ranges if any(r.end > r.start for r in ranges[topic])]
+def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
+    ends = {(topic, r.partition): r.end for topic in ranges for r in ranges[topic]}
+    require_same_records(ranges, state, cluster, brokers.batches(ends, cluster))
+
+
+def _of_topics(ranges: Ranges, topics: Collection[str]) -> Ranges:
+    return {topic: ranges[topic] for topic in ranges if topic in topics}
+
+
+def _to_read(ranges: Ranges) -> Ranges:
+    full = {topic: tuple(r for r in ranges[topic] if r.end > r.start) for topic in ranges}
+    return {topic: full[topic] for topic in full if full[topic]}
 
 
 def _with_defaults(options: Mapping[str, str]) -> dict[str, str]:

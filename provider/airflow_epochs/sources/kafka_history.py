@@ -1,0 +1,146 @@
+"""Whether a log still is the one that was read: its leader epochs, and the checksum of a batch. Asks the brokers.
+
+kafka-python's admin client has no questions for either, so the requests are built here: one per broker.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.sources.kafka_logs import Batch, Partition
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+BATCH_BYTES_MAX = (4 << 10, 64 << 10, 1 << 20)
+"""What a broker may send of a partition. It leaves a larger batch out, which is asked for again with the next size."""
+ANSWER_BYTES_MAX = 16 << 20
+"""Of one answer. Batches beyond that are not compared: the leader epochs are what counts, and they always are."""
+
+# base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
+_HEADER = struct.Struct(">qiibIhi30xi")
+_MAGIC = 2
+_DELETE_HORIZON = 0x40
+"""The attribute that compaction sets in a batch with deletions or transaction markers."""
+
+
+def epoch_ends(admin: KafkaAdminClient, epochs: Mapping[Partition, int]) -> dict[Partition, int | None]:
+    """Per partition, where the records up to the leader epoch end; None: the log knows no epoch that late."""
+    from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+    topic_of = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    def asked(topic: str, partition: int) -> Any:
+        epoch = epochs[topic, partition]
+        return topic_of.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+
+    def request(partitions: Iterable[Partition]) -> Any:
+        return OffsetForLeaderEpochRequest(replica_id=-1, topics=_by_topic(partitions, topic_of, asked))
+
+    found: dict[Partition, int | None] = {}
+    for answer in _ask(admin, list(epochs), request):
+        for topic in answer.topics:
+            for at in topic.partitions:
+                _raise(at.error_code, topic.topic)
+                found[topic.topic, at.partition] = at.end_offset if at.end_offset >= 0 else None
+    return found
+
+
+def batches(admin: KafkaAdminClient, offsets: Mapping[Partition, int]) -> dict[Partition, Batch]:
+    """The batch that holds the offset, where there is one that is not too large."""
+    found: dict[Partition, Batch] = {}
+    missing = dict(offsets)
+    for bytes_max in BATCH_BYTES_MAX:
+        left_out: dict[Partition, int] = {}
+        for partition, records in _fetched(admin, missing, bytes_max):
+            if batch := _batch_with(offsets[partition], records):
+                found[partition] = batch
+            elif not records:
+                left_out[partition] = offsets[partition]
+        missing = left_out
+    return found
+
+
+def _fetched(
+    admin: KafkaAdminClient, offsets: Mapping[Partition, int], bytes_max: int
+) -> Iterator[tuple[Partition, bytes]]:
+    from kafka.errors import OffsetOutOfRangeError, for_code
+    from kafka.protocol.consumer import FetchRequest
+
+    topic_of = FetchRequest.FetchTopic
+
+    def asked(topic: str, partition: int) -> Any:
+        return topic_of.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offsets[topic, partition],
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=bytes_max,
+        )
+
+    def request(partitions: Iterable[Partition]) -> Any:
+        return FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=ANSWER_BYTES_MAX,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,  # none
+            topics=_by_topic(partitions, topic_of, asked),
+            forgotten_topics_data=[],
+            rack_id="",
+            min_version=4,
+            max_version=12,  # the last one that knows topics by name
+        )
+
+    for answer in _ask(admin, list(offsets), request):
+        for topic in answer.responses:
+            for at in topic.partitions:
+                if for_code(at.error_code) is not OffsetOutOfRangeError:  # deleted or truncated a moment ago
+                    _raise(at.error_code, topic.topic)
+                    yield (topic.topic, at.partition_index), bytes(at.records or b"")
+
+
+def _batch_with(offset: int, records: bytes) -> Batch | None:
+    if len(records) < _HEADER.size:
+        return None
+    base, _, _, magic, crc, attributes, last_delta, count = _HEADER.unpack_from(records)
+    if magic != _MAGIC or not base <= offset <= base + last_delta:
+        return None  # older than Kafka 0.11; or compaction has taken the offset away
+    return Batch(crc, whole=count == last_delta + 1 and not attributes & _DELETE_HORIZON)
+
+
+def _ask(
+    admin: KafkaAdminClient, partitions: Iterable[Partition], request: Callable[[Iterable[Partition]], Any]
+) -> list[Any]:
+    """One request to every broker that leads any of the partitions."""
+    from kafka import TopicPartition
+
+    wanted = [TopicPartition(*partition) for partition in partitions]
+
+    async def ask_all() -> list[Any]:
+        leaders = await admin._async_get_leader_for_partitions(wanted)
+        return [
+            await admin._manager.send(request(tuple(tp) for tp in led), node_id=leader)
+            for leader, led in leaders.items()
+        ]
+
+    answers: list[Any] = admin._manager.run(ask_all) if wanted else []
+    return answers
+
+
+def _by_topic(partitions: Iterable[Partition], topic_of: Any, asked: Callable[[str, int], Any]) -> list[Any]:
+    found: dict[str, list[Any]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(asked(topic, partition))
+    return [topic_of(topic=topic, partitions=found[topic]) for topic in found]
+
+
+def _raise(code: int, topic: str) -> None:
+    from kafka.errors import for_code
+
+    if code:
+        raise for_code(code)(topic)
