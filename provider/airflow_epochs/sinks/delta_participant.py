@@ -17,6 +17,7 @@ from airflow_epochs.sinks import (
     delta_checkpoint,
     delta_checks,
     delta_compaction,
+    delta_due,
     delta_durable,
     delta_publish,
     delta_spark,
@@ -292,19 +293,21 @@ class DeltaParticipant:
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
-        compact = self.sink.compact_every > 0 and epoch % self.sink.compact_every == 0
+        every = self.sink.compact_every
+        after_epoch = every > 0 and epoch % every == 0
         if self.sink.in_catalog or self.sink.commit_by == SPARK:
-            return self._optimized(compact)
+            return self._optimized(after_epoch)
         target = self._target(self._where())
         shape, files = target.opened_shape(), target.where.files
         if target.problem or (shape and shape.refused_features):
-            return self._optimized(compact)
+            return self._optimized(after_epoch)
         if target.table is None or shape is None:
             return {}
         done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
-        if compact and delta_compaction.rewritable(shape):
+        due = delta_due.is_due(files, target.table.version(), App.of(pipeline, self.sink.name), epoch, every)
+        if due and delta_compaction.rewritable(shape):
             return done | delta_compaction.compact(target.table, files)
-        return done | self._optimized(compact)
+        return done | self._optimized(due)
 
     def _optimized(self, due: bool) -> JsonDict:
         if not due:
