@@ -59,8 +59,13 @@ CHAPTERS = {
         "sinks/delta_checks.py",
         "sinks/delta_log.py",
     ],
-    "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
-    "Delta: upkeep, after an epoch is complete": ["sinks/delta_compaction.py"],
+    "Delta: commit, after the decision": [
+        "promises.py",
+        "sinks/delta_publish.py",
+        "sinks/delta_lost.py",
+        "sinks/delta_spark.py",
+    ],
+    "Delta: upkeep, after an epoch is complete": ["sinks/delta_compaction.py", "sinks/delta_rewrite.py"],
     "Rows staged for a topic or a database": ["sinks/staged_table.py"],
     "The Kafka sink": [
         "sinks/kafka_cluster.py",

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import delta_compaction
 from airflow_epochs.sinks.staged_table import StagedTable
-from airflow_epochs.storage import open_files
+from airflow_epochs.storage import LocalFiles, open_files
 from delta_world import attempt_of, fill_with_spark, log_of, transaction
 from orders_demo.duck import duck
 from waiting import wait_until
@@ -143,6 +143,30 @@ def test_a_stream_of_spark_reads_on_across_a_compaction_and_sees_each_row_once(
 def _metadata_of(table: Path, version: int) -> JsonDict:
     found: JsonDict = next(action["metaData"] for action in log_of(table)[version] if "metaData" in action)
     return found | {"schemaString": json.loads(found["schemaString"])}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
+    session: Any, table: Path, moment: str
+) -> None:
+    class Vacuumed(LocalFiles):
+        done = False
+
+        def write_new(self, path: str, value: bytes) -> bool:
+            if self.done:
+                return super().write_new(path, value)
+            self.done = True
+            if moment == "before":
+                session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+            written = super().write_new(path, value)
+            if moment == "after":
+                session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+            return written
+
+    append(session, table, "id", files=4)
+    done = delta_compaction.compact(DeltaTable(str(table)), Vacuumed(table))
+    assert done["files_removed"] == 4
+    assert len(seen_by_spark(session, table)) == len(seen_by_duckdb(table)) == 4
 
 
 def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(

@@ -23,11 +23,11 @@ from urllib.parse import unquote
 
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, entry_of, log_entry
+from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, entry_of, log_entry, remove_of
 from airflow_epochs.sinks.delta_look import alters
 from airflow_epochs.sinks.delta_publish import now_ms
 from airflow_epochs.sinks.delta_rewrite import TARGET_BYTES, Rewritten, Small, rewritten
-from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_shape import TableShape, metadata_of
 from airflow_epochs.sinks.delta_table import newest_checkpoint
 from airflow_epochs.storage import Files
 
@@ -66,7 +66,7 @@ class _Swap:
 
     def entry(self, read_version: int) -> bytes:
         now = now_ms()
-        removes = [{"remove": _removed(small.add, now)} for small in self.done.old]
+        removes = [{"remove": remove_of(small.add, now)} for small in self.done.old]
         adds = [{"add": add} for add in self.done.new]
         return entry_of([{"commitInfo": self._info(read_version, now)}, self.metadata, *removes, *adds])
 
@@ -120,22 +120,6 @@ def compact(table: DeltaTable, files: Files) -> JsonDict:
         totals["files_added"] += len(done.new)
         totals["bytes_rewritten"] += sum(small.size for small in done.old)
     return totals
-
-
-def metadata_of(table: DeltaTable) -> JsonDict:
-    """The table's ``metaData`` action."""
-    known = table.metadata()
-    metadata = {
-        "id": str(known.id),
-        "name": known.name,
-        "description": known.description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": table.schema().to_json(),
-        "partitionColumns": list(known.partition_columns),
-        "configuration": dict(known.configuration),
-        "createdTime": known.created_time,
-    }
-    return {"metaData": {key: value for key, value in metadata.items() if value is not None}}
 
 
 def small_files(files: Files, version: int) -> list[Small]:
@@ -198,11 +182,6 @@ def _crowded(small: list[Small]) -> list[list[Small]]:
 def _affordable(group: list[Small], budget: int) -> list[Small]:
     sizes = accumulate(each.size for each in group)
     return [each for each, so_far in zip(group, sizes, strict=True) if so_far <= budget]
-
-
-def _removed(add: JsonDict, now: int) -> JsonDict:
-    kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags") if key in add}
-    return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
 
 
 def _swapped(swap: _Swap, version: int, files: Files) -> int | None:
