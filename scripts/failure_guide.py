@@ -59,9 +59,15 @@ CHAPTERS = {
         "sinks/delta_checks.py",
         "sinks/delta_log.py",
     ],
-    "Delta: commit, after the decision": ["promises.py", "sinks/delta_publish.py", "sinks/delta_spark.py"],
+    "Delta: commit, after the decision": [
+        "promises.py",
+        "sinks/delta_publish.py",
+        "sinks/delta_lost.py",
+        "sinks/delta_spark.py",
+    ],
     "Delta: upkeep, after an epoch is complete": [
         "sinks/delta_compaction.py",
+        "sinks/delta_rewrite.py",
         "sinks/delta_references.py",
         "sinks/staging_owner.py",
     ],

@@ -8,6 +8,7 @@ EpochError
  ├── Fenced          a newer attempt, or another run, owns this epoch: stop
  └── Corrupt         ledger and sink disagree, or data is gone: a human must look; nothing was written
       └── RowsGone   … namely staged rows that were promised: they can be staged again
+           └── RowsLost  … although the sink shows their epoch: staged again, they are put back
 
 The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownException``.
 """
@@ -85,6 +86,10 @@ class Corrupt(EpochError):
 
 class RowsGone(Corrupt):
     """Staged rows were promised and are gone, and the sink does not show their epoch. The coordinator stages again."""
+
+
+class RowsLost(RowsGone):
+    """The sink shows an epoch of which rows have vanished since. Staged again, they take the place of those."""
 
 
 @contextmanager

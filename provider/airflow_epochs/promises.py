@@ -6,6 +6,9 @@ in the decision, and only once a record says so. The effects, in order:
 
     try record → Spark → the vote's checks, digests compared → <sink>.restaged.<n>.json → commit, same transaction id
 
+The same happens where the commit has landed and its rows have vanished since: the sink puts the new ones in place of
+the lost ones, and its marker stays.
+
 Whoever loses the put of that record clears its own place away and obeys. A late committer that has read the ledger
 before may still publish the lost place, should its files come back: the sink takes one of the two, by the transaction
 id. So what is cleared away afterwards follows the sink's own commit (``Receipt.place``), not the records.
@@ -20,7 +23,7 @@ from airflow_epochs import markers
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.errors import Corrupt, RowsGone, tolerated
+from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, Vote
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
@@ -80,7 +83,7 @@ class Promise:
         """What stands in for ``lost`` from now on: staged here, or by an actor that was faster."""
         before = self._on_record()
         standing = before[-1].staged if before else self._voted
-        if standing != lost or self._is_shown():
+        if standing != lost or self._is_shown(gone):
             return standing
         self._env.reached(f"restage.{self.name}")
         stop_earlier_tries(self.actor, self.view.number, self.name)
@@ -90,7 +93,7 @@ class Promise:
             standing = self._put_on_record(vote.staged, len(before) + 1)
         if vote.staged != standing:
             self._clear_away(self._sink.place(self._attempt, nonce, self._env))
-        if difference and not self._is_shown():
+        if difference and not self._is_shown(gone):
             raise self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{self._new_code()}")
         return standing
 
@@ -124,9 +127,11 @@ class Promise:
         with tolerated(f"clearing {place} away"):
             self._sink.discard(self._attempt, place, self._env, published=False)
 
-    def _is_shown(self) -> bool:
-        """Whether somebody else's commit of this transaction has landed."""
-        return markers.shows(self._sink, self._opened.txn, self._attempt.previous, self._env)
+    def _is_shown(self, gone: RowsGone) -> bool:
+        """Whether somebody else's commit of this transaction has landed since. Of rows lost after it, it has not."""
+        return not isinstance(gone, RowsLost) and markers.shows(
+            self._sink, self._opened.txn, self._attempt.previous, self._env
+        )
 
     def _broken(self, gone: RowsGone, why: str) -> Corrupt:
         txn = self._opened.txn

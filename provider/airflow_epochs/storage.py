@@ -12,8 +12,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
@@ -180,6 +181,10 @@ class Files(Protocol):
         """A file to read and seek in, without reading all of it."""
         ...
 
+    def missing(self, paths: Iterable[str]) -> set[str]:
+        """Those of ``paths`` at which there is no file."""
+        ...
+
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         """The last ``length`` bytes of every file; the sizes are known."""
         ...
@@ -198,6 +203,10 @@ class Files(Protocol):
         Raises:
             OutcomeUnknown: It may be there, whole.
         """
+        ...
+
+    def renew(self, paths: Iterable[str]) -> None:
+        """Make files as young as if they were written now; those that are gone are left out."""
         ...
 
     def delete(self, path: str) -> None:
@@ -269,6 +278,10 @@ class LocalFiles:
         with _local_errors(self._root):
             return (self._root / path).open("rb")
 
+    def missing(self, paths: Iterable[str]) -> set[str]:
+        with _local_errors(self._root):
+            return {path for path in paths if not (self._root / path).is_file()}
+
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         with _local_errors(self._root):
             for path, size in sizes.items():
@@ -287,6 +300,12 @@ class LocalFiles:
             shutil.copyfile(source, target)
             durable.fsync(target)
             durable.fsync(target.parent)
+
+    def renew(self, paths: Iterable[str]) -> None:
+        with _local_errors(self._root):
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    os.utime(self._root / path)
 
     def delete(self, path: str) -> None:
         target = self._root / path
@@ -365,6 +384,20 @@ class ObjectFiles:
         with io.BufferedReader(_ObjectReader(reader, self._errors), _READ_BYTES) as file:
             yield file
 
+    def missing(self, paths: Iterable[str]) -> set[str]:
+        import obstore
+
+        def is_missing(path: str) -> bool:
+            try:
+                obstore.head(self._store, path)
+            except FileNotFoundError:
+                return True
+            return False
+
+        asked = list(paths)
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            return {path for path, gone in zip(asked, pool.map(is_missing, asked), strict=True) if gone}
+
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         import obstore
 
@@ -397,6 +430,25 @@ class ObjectFiles:
 
         with self._writing(path):
             obstore.put(self._store, path, source)
+
+    def renew(self, paths: Iterable[str]) -> None:
+        """By writing the same bytes once more: not every store copies an object onto itself."""
+        with TemporaryDirectory() as folder:
+            for path in paths:
+                if self._download(path, copied := Path(folder, "copy")):
+                    self.upload(path, copied)
+
+    def _download(self, path: str, target: Path) -> bool:
+        import obstore
+
+        with self._errors():
+            try:
+                content = obstore.get(self._store, path)
+            except FileNotFoundError:
+                return False
+            with target.open("wb") as file:
+                file.writelines(content.stream(_READ_BYTES))
+        return True
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:

@@ -49,6 +49,20 @@ def test_what_spark_does_to_the_table_after_the_decision_neither_loses_nor_doubl
     fired("F19", STEPS["decision.landed"], finished(world, left))
 
 
+@pytest.mark.parametrize("phase", ["decision.landed", "delta.commit.before#1", "delta.commit.after#1", "complete.put"])
+def test_a_vacuum_of_spark_at_0_hours_that_overlaps_the_commit_loses_no_row(
+    world: DiskWorld, session: Any, phase: str
+) -> None:
+    def vacuum_only() -> None:
+        session.sql(f"VACUUM {table_of(world)} RETAIN 0 HOURS").collect()
+
+    assert world.run(2, world.coordinator({phase: vacuum_only})) is None
+    left = world.left(2)
+    seen = session.sql(f"SELECT partition, offset, payload FROM {table_of(world)}").collect()
+    assert sorted(map(tuple, seen)) == world.source.all_rows()
+    fired("F19", STEPS[phase], finished(world, left))
+
+
 def test_a_vacuum_of_spark_before_the_vote_is_a_vote_abort(world: DiskWorld, session: Any) -> None:
     table = table_of(world)
     assert isinstance(world.run(2, world.coordinator({"stage.done": lambda: vacuum(session, table)})), Refused)

@@ -60,6 +60,29 @@ def ids(session: Any, table: str) -> list[int]:
     return sorted(row.id for row in session.sql(f"SELECT id FROM {source}").collect())
 
 
+def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT")
+    sink, attempt = DeltaSink("bronze", table, commit="spark"), attempt_of(transaction(1))
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world))
+    files: dict[Path, Path] = {}
+
+    def vacuum() -> None:
+        for path in Path(table).glob("*.parquet"):
+            files[path] = path.rename(path.with_suffix(".kept"))
+
+    world.at["delta.commit.after"] = vacuum
+    with pytest.raises(Corrupt, match=r"are gone.*Restore the files") as caught:
+        sink.commit(attempt, staged, world)
+    assert not isinstance(caught.value, RowsGone)
+    for path, kept in files.items():
+        kept.rename(path)
+    world.at.clear()
+    assert sink.commit(attempt, staged, world).rows == 2
+    assert ids(session, table) == [0, 1]
+
+
 def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
     session: Any, world: World, table: str
 ) -> None:

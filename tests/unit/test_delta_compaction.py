@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import delta_compaction
 from airflow_epochs.storage import LocalFiles, open_files
-from delta_world import ids_in, log_of, rows
+from delta_world import ids_in, log_of, rows, seen_by_duckdb
 
 
 @pytest.fixture
@@ -94,6 +94,10 @@ def referenced(table: Path) -> set[str]:
     return {action["add"]["path"] for entry in log_of(table) for action in entry if "add" in action}
 
 
+def live(table: Path) -> set[str]:
+    return {uri.rsplit("/", 1)[-1] for uri in DeltaTable(str(table)).file_uris()}
+
+
 def test_an_append_meanwhile_stays_beside_what_is_compacted(table: Path) -> None:
     small_files(table)
     files = Interrupted(table, lambda: write_deltalake(str(table), rows(4), mode="append"))
@@ -127,6 +131,51 @@ def test_whoever_changes_the_files_or_the_table_meanwhile_wins(
     assert data_files(table) == referenced(table)  # what was written in vain is deleted
 
 
+STALE: dict[str, Callable[[DeltaTable], Any]] = {
+    "append": lambda table: write_deltalake(table, rows(7), mode="append"),
+    "overwrite": lambda table: write_deltalake(table, rows(7), mode="overwrite"),
+    "overwrite where": lambda table: write_deltalake(table, rows(2), mode="overwrite", predicate="id = 2"),
+    "delete": lambda table: table.delete("id = 2"),
+    "delete all": lambda table: table.delete(),
+    "update": lambda table: table.update(updates={"id": "10"}, predicate="id = 2"),
+    "merge": lambda table: (
+        table.merge(rows(2), "t.id = s.id", source_alias="s", target_alias="t").when_matched_delete().execute()
+    ),
+    "compact": lambda table: table.optimize.compact(),
+    "z-order": lambda table: table.optimize.z_order(["id"]),
+    "restore": lambda table: table.restore(1),
+}
+
+
+@pytest.mark.parametrize("theirs", STALE)
+def test_whoever_began_before_a_compaction_and_ends_after_it_is_refused_and_undoes_nothing(
+    table: Path, theirs: str
+) -> None:
+    small_files(table)
+    late = DeltaTable(str(table))
+    assert compacted(table)["files_removed"] == 4
+    with pytest.raises(CommitFailedError):
+        STALE[theirs](late)
+    assert ids_in(table) == seen_by_duckdb(str(table)) == [0, 1, 2, 3]
+    STALE[theirs](DeltaTable(str(table)))  # which is what they are told to do
+
+
+def test_a_compaction_leaves_the_tables_metadata_as_it_is(table: Path) -> None:
+    properties = {"delta.appendOnly": "true", "delta.logRetentionDuration": "interval 9 days"}
+    named: dict[str, Any] = {"name": "orders", "description": "one row per order", "configuration": properties}
+    write_deltalake(str(table), every_type(0), partition_by=["p"], **named)
+    for seed in range(2, 8, 2):
+        write_deltalake(str(table), every_type(seed), mode="append")
+    assert compacted(table)["files_removed"] == 4
+    first, swap = (_metadata_of(entry) for entry in (log_of(table)[0], log_of(table)[-1]))
+    assert first == swap
+
+
+def _metadata_of(entry: list[JsonDict]) -> JsonDict:
+    found: JsonDict = next(action["metaData"] for action in entry if "metaData" in action)
+    return found | {"schemaString": json.loads(found["schemaString"])}
+
+
 def test_where_others_are_always_faster_it_gives_up(table: Path) -> None:
     class Busy(LocalFiles):
         def write_new(self, path: str, value: bytes) -> bool:
@@ -137,6 +186,37 @@ def test_where_others_are_always_faster_it_gives_up(table: Path) -> None:
     small_files(table)
     assert compacted(table, files=Busy(table))["files_removed"] == 0
     assert ids_in(table) == [0, 1, 2, 3, *[9] * delta_compaction.ROUNDS_MAX]
+
+
+def vacuum(table: Path, known: set[str]) -> None:
+    """What Spark's VACUUM at 0 hours does, which leaves no log entry: delete every file that it does not know."""
+    for path in table.glob("*.parquet"):
+        if path.name not in known:
+            path.unlink()
+
+
+@pytest.mark.parametrize("moments", [("before",), ("after",), ("before", "after")])
+def test_a_vacuum_that_deletes_what_compaction_has_written_loses_no_row(table: Path, moments: tuple[str]) -> None:
+    """Before the swap no entry names the new files; a VACUUM that has read the log before does not know them after."""
+
+    left = list(moments)
+
+    class Vacuumed(LocalFiles):
+        def write_new(self, path: str, value: bytes) -> bool:
+            known = live(table)
+            if "before" in left:
+                left.remove("before")
+                vacuum(table, known)
+            written = super().write_new(path, value)
+            if written and "after" in left:
+                left.remove("after")
+                vacuum(table, known)
+            return written
+
+    small_files(table)
+    assert compacted(table, files=Vacuumed(table))["files_removed"] == 4
+    assert left == []
+    assert ids_in(table) == seen_by_duckdb(str(table)) == [0, 1, 2, 3]
 
 
 class Lossy(LocalFiles):
@@ -206,8 +286,10 @@ def test_a_file_whose_rows_the_log_does_not_count_is_left_alone(table: Path, of_
         if "add" in action:
             action["add"].update(of_the_file)
     entry.write_text("\n".join(map(json.dumps, actions)))
-    live = delta_compaction.live_files(open_files(str(table)), 4)
-    assert list(delta_compaction._crowded(live)) == [live[1:]]
+    kept = {path for path in referenced(table) if path in json.dumps(log_of(table)[0])}
+    small = delta_compaction.small_files(open_files(str(table)), 4)
+    assert {each.path for each in small} == referenced(table) - kept
+    assert len(small) == 4
 
 
 def test_what_lies_before_a_log_that_was_cleaned_up_is_left_alone(table: Path) -> None:

@@ -7,15 +7,17 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks import delta_look
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_look import Anchor, Look, anchor_at, look, look_on
-from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.sinks.delta_table import App, CannotOpen, Where
 from airflow_epochs.storage import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
@@ -181,3 +183,40 @@ def test_a_stale_look_below_the_newest_checkpoint_is_not_taken_for_a_commit(
     sink.commit(attempt, staged, world)
     assert ids_in(table) == [0, 0, 1, 1, 2]
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+
+
+VANISHED = "Kernel error: File not found: orders/_delta_log/00000000000000000003.json"
+"""What deltalake 1.6.6 says of a log entry that it has listed and that is gone when it reads it."""
+
+
+class Vanishing:
+    """Opens tables, but fails the first times as deltalake does while somebody else cleans the log up."""
+
+    def __init__(self, times: int, message: str = VANISHED) -> None:
+        self.left, self.message, self.real = times, message, DeltaTable
+
+    def __call__(self, *args: Any, **options: Any) -> DeltaTable:
+        if self.left:
+            self.left -= 1
+            raise DeltaError(self.message)
+        return self.real(*args, **options)
+
+
+def test_a_log_entry_that_vanishes_after_it_was_listed_has_the_log_listed_again(
+    where: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vanishing = Vanishing(2)
+    monkeypatch.setattr("deltalake.DeltaTable", vanishing)
+    assert look(where, OURS).version == 0
+    assert vanishing.left == 0
+
+
+@pytest.mark.parametrize(("message", "asked"), [(VANISHED, 4), ("Unknown reader feature", 1)])
+def test_a_log_that_stays_broken_is_told_after_a_few_looks_and_another_trouble_at_once(
+    where: Where, monkeypatch: pytest.MonkeyPatch, message: str, asked: int
+) -> None:
+    vanishing = Vanishing(100, message)
+    monkeypatch.setattr("deltalake.DeltaTable", vanishing)
+    with pytest.raises(CannotOpen, match=message):
+        look(where, OURS)
+    assert vanishing.left == 100 - asked

@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.sinks import delta_compaction, delta_due
 from airflow_epochs.sinks.delta import DeltaSink
 from delta_world import World, ids_in, rows, run_epoch, transaction
 
@@ -63,6 +64,32 @@ def test_nothing_is_done_before_it_is_due(table: Path, world: World) -> None:
         done.append(sink.maintain("orders", epoch, world))
         previous = txn
     assert done == [{}, {}, {}, {"checkpoint": 3}, {}, {}, {"checkpoint": 6}, {}]
+
+
+def test_many_small_files_are_compacted_without_waiting_for_the_epoch_that_is_due(
+    table: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_due, "FILES_DUE", 12)
+    sink = DeltaSink("bronze", str(table), partition_by=["p"], compact_every=10, checkpoint_every=0)
+    previous, removed = None, []
+    for epoch in range(1, 11):
+        txn = transaction(epoch)
+        run_epoch(sink, txn, previous, rows(*range(5), p=list("abcde")), world)
+        removed.append(sink.maintain("orders", epoch, world).get("files_removed"))
+        previous = txn
+    assert removed == [None, None, 0, None, 25, None, None, 20, None, 0]
+    assert len(ids_in(table)) == 50
+
+
+def test_partitions_with_few_files_are_not_looked_at_after_every_epoch(
+    table: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_due, "FILES_DUE", 3)
+    looked = []
+    monkeypatch.setattr(delta_compaction, "compact", lambda table, files: looked.append(table.version()) or {})
+    sink = DeltaSink("bronze", str(table), compact_every=100, checkpoint_every=0)
+    feed(sink, world, 8)
+    assert looked == [2, 5]
 
 
 def test_upkeep_can_be_switched_off(table: Path, world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -175,3 +175,20 @@ def test_a_staging_folder_has_one_spelling_and_is_absolute() -> None:
     assert staging_root("s3a://lake/staging/", "orders") == "s3://lake/staging"
     with pytest.raises(Refused, match="no place to stage rows"):
         staging_root("staging", "orders")
+
+
+def test_staged_dates_that_would_be_read_as_others_are_refused(area: StagedTable, attempt: SinkAttempt) -> None:
+    claim = stage_with_deltalake(area.plan(attempt, "a"), pa.table({"n": [1], "s": [{"day": date(1500, 1, 1)}]}))
+    (path,) = Path(claim.place).rglob("*.parquet")
+    data = pq.read_table(path)
+    marks = {"org.apache.spark.version": "4.2.0", "org.apache.spark.legacyDateTime": ""}
+    with pq.ParquetWriter(path, data.schema) as writer:
+        writer.write_table(data)
+        writer.add_key_value_metadata(marks)
+    entry = next(Path(claim.place, "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).update(size=path.stat().st_size)
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(Refused, match=r"staged s\.day in the calendar .* CORRECTED"):
+        area.checked(attempt, claim)

@@ -100,6 +100,8 @@ class Sink(Protocol):
         Raises:
             OutcomeUnknown: The commit may have landed and the sink cannot be asked now. Call again.
             RowsGone: The sink still shows the previous epoch, and the staged rows are gone: they can be staged again.
+            RowsLost: The sink shows this epoch, but rows of it have vanished. Called with rows that were staged again,
+                it puts them in the place of those.
             Corrupt: The sink's marker is neither the previous nor this transaction.
         """
         ...

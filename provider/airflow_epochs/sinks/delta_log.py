@@ -84,6 +84,12 @@ def entry_of(actions: Iterable[JsonDict]) -> bytes:
     return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
 
 
+def remove_of(add: JsonDict, now: int) -> JsonDict:
+    """The ``remove`` action for a file whose rows are in others now."""
+    kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags") if key in add}
+    return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
+
+
 def note_of(action: JsonDict) -> JsonDict | None:
     """Our note in a ``commitInfo`` action; None if it is any other."""
     try:

@@ -17,7 +17,9 @@ from airflow_epochs.sinks import (
     delta_checkpoint,
     delta_checks,
     delta_compaction,
+    delta_due,
     delta_durable,
+    delta_lost,
     delta_publish,
     delta_references,
     delta_spark,
@@ -28,7 +30,15 @@ from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging
 from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import NOTES_FOLDER, STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
+from airflow_epochs.sinks.delta_table import (
+    NOTES_FOLDER,
+    PUTS_BACK,
+    STAGING_FOLDER,
+    App,
+    CannotOpen,
+    FoundCommit,
+    Where,
+)
 from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import is_local, storage_options
@@ -66,11 +76,12 @@ class DeltaParticipant:
         if committer == DELTALAKE and shape is not None:
             delta_checks.require_committable(shape, where.name)
             _write_version_0(where, place, shape)
+        promised = shape is not None and not self._has_created(target, attempt)
         note: JsonDict = {
             "app": app.epoch,
             "txn": str(attempt.txn),
             "committer": committer,
-            "table_id": shape.id if shape else None,
+            "table_id": shape.id if shape and promised else None,
             "anchor": target.anchor(app),
         }
         return {
@@ -87,6 +98,13 @@ class DeltaParticipant:
             "user_metadata": compact_json({NOTE: note}),
             **({} if self.sink.how.is_plain_append else {"kind": "delta_change", "how": self.sink.how.plan()}),
         }
+
+    def _has_created(self, target: Target, attempt: SinkAttempt) -> bool:
+        """Whether this very transaction has created the table, so that its rows were staged for none."""
+        if attempt.previous is not None or target.table is None:
+            return False
+        found = target.commit_of(attempt.txn, self._app(attempt))
+        return found is not None and (found.note or {}).get(PUTS_BACK, found.version) == 0
 
     def _committer(self, target: Target, shape: TableShape | None) -> str:
         if self.sink.commit_by is not None:
@@ -151,7 +169,9 @@ class DeltaParticipant:
             delta_checks.require_addable(shape, staging, name)
         if shape is not None:
             delta_checks.require_lasting_marker(shape, name)
-        delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)
+        found = target.marker(self._app(attempt))
+        if found != Marker.of(attempt.txn):  # which it shows if rows of it were lost and are to be put back
+            delta_checks.require_marker(found, attempt.previous, name)
         self._require_notes(target, attempt)
 
     # -- commit --------------------------------------------------------------------------------------------------
@@ -181,6 +201,7 @@ class DeltaParticipant:
             staged=staged,
             properties=self.sink.properties,
         )
+        delta_publish.renew_if_old(this)
         try:
             found = delta_publish.publish(this, self.env)
         except (delta_publish.Altered, CannotOpen) as altered:
@@ -207,6 +228,7 @@ class DeltaParticipant:
             report = delta_spark.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
+        delta_lost.require_there(where, found)
         if found.version is not None and is_local(where.url):
             delta_durable.flush_commit(where.files, found.version)
         return self._receipt(where, attempt, staged, found)
@@ -325,19 +347,21 @@ class DeltaParticipant:
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
-        compact = self.sink.compact_every > 0 and epoch % self.sink.compact_every == 0
+        every = self.sink.compact_every
+        after_epoch = every > 0 and epoch % every == 0
         if self.sink.in_catalog or self.sink.commit_by == SPARK:
-            return self._optimized(compact)
+            return self._optimized(after_epoch)
         target = self._target(self._where())
         shape, files = target.opened_shape(), target.where.files
         if target.problem or (shape and shape.refused_features):
-            return self._optimized(compact)
+            return self._optimized(after_epoch)
         if target.table is None or shape is None:
             return {}
         done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
-        if compact and delta_compaction.rewritable(shape):
+        due = delta_due.is_due(files, target.table.version(), App.of(pipeline, self.sink.name), epoch, every)
+        if due and delta_compaction.rewritable(shape):
             return done | delta_compaction.compact(target.table, files)
-        return done | self._optimized(compact)
+        return done | self._optimized(due)
 
     def _optimized(self, due: bool) -> JsonDict:
         if not due:

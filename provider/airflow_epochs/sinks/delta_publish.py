@@ -13,19 +13,23 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import time
 import uuid
 from dataclasses import dataclass
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
+from airflow_epochs.sinks import delta_lost
 from airflow_epochs.sinks.delta_checks import describe, describe_txn, require_sizes
 from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
 from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, entry_of, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
+from airflow_epochs.sinks.delta_lost import Loss
 from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
 from airflow_epochs.sinks.delta_table import (
+    PUTS_BACK,
     App,
     CannotOpen,
     FoundCommit,
@@ -33,6 +37,7 @@ from airflow_epochs.sinks.delta_table import (
     commit_in,
     first_line,
     newest_checkpoint,
+    open_table,
 )
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import Files
@@ -42,6 +47,8 @@ log = logging.getLogger(__name__)
 ROUNDS_MAX = 100
 PAUSE_S_MAX = 0.2
 FAULTS_MAX = 5
+_RETENTION, _RETENTION_DEFAULT = "delta.deletedFileRetentionDuration", "interval 1 week"
+_UNITS_MS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
 
 
 class Altered(Exception):
@@ -60,10 +67,9 @@ class Publication:
     staged: Staged
     properties: dict[str, str]
 
-    @property
-    def note(self) -> str:
+    def note(self, **facts: int | None) -> str:
         note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "deltalake", "place": self.staging.place}
-        return compact_json({NOTE: note})
+        return compact_json({NOTE: note | facts})
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {
@@ -90,6 +96,7 @@ def publish(this: Publication, env: Environment) -> FoundCommit:
     Raises:
         Altered: The table was changed since the vote.
         RowsGone: The table shows the previous epoch, and staged rows are gone.
+        RowsLost: The table shows this epoch, and files of it are gone.
         Corrupt: The marker is neither the previous nor this transaction, or the table is another one.
         Refused: What lies there is no Delta table.
         OutcomeUnknown: No round came to an end.
@@ -141,7 +148,7 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     """Commit unless the look shows that it has been done; None if it must be looked again."""
     files = this.where.files
     if seen.marker == Marker.of(this.txn):
-        return made_durable(commit_of(seen, this.app, files), files)
+        return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
     require_previous(this.where, seen.marker, this.previous, this.txn)
     require_promised(this.where, this.staging, this.staged)
     if seen.version < 0:
@@ -153,7 +160,57 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     env.reached("delta.commit.before")
     files.write_new(log_entry(version), entry)
     env.reached("delta.commit.after")
-    return _landed(this, version, entry, files)
+    landed = _landed(this, version, entry, files)
+    return landed and _kept(this, landed, env)
+
+
+def _kept(this: Publication, found: FoundCommit, env: Environment) -> FoundCommit | None:
+    """The commit, if all its files are there; None if lost ones have been replaced, so that it must be looked again.
+
+    Raises:
+        RowsLost: Files are lost, and what is staged here is not what can replace them.
+    """
+    loss = delta_lost.loss_of(found, this.where.files)
+    if loss is None:
+        return found
+    error = delta_lost.lost(this.where, found, loss)
+    if not isinstance(error, RowsLost) or (found.note or {}).get("place") == this.staging.place:
+        raise error
+    _put_back(this, found, loss, env)
+    return None
+
+
+def _put_back(this: Publication, found: FoundCommit, loss: Loss, env: Environment) -> None:
+    """Replace the files of a commit that has lost some by those staged again, unless the table has moved on."""
+    require_promised(this.where, this.staging, this.staged)
+    table = open_table(this.where)
+    if table is None or table.version() != loss.version:
+        return
+    _require_same_table(this, TableShape.of_table(table))
+    log.warning("%s: files of version %s are lost: putting back %s", this.where.name, found.version, this.staging.place)
+    info = _commit_info(this, loss.version + 1, now_ms(), **{PUTS_BACK: found.version})
+    adds = [this.add_action(file) for file in this.staging.files]
+    env.reached("delta.put_back.before")
+    entry = entry_of(delta_lost.replacement(loss, adds, info, table))
+    this.where.files.write_new(log_entry(loss.version + 1), entry)
+    env.reached("delta.put_back.after")
+
+
+def renew_if_old(this: Publication) -> None:
+    """Make staged files young again that a VACUUM of the usual kind would take soon: it goes by their age.
+
+    A VACUUM that has them on its list already takes them all the same: that is looked for after the commit.
+    """
+    age_ms = now_ms() - min((file.modified_ms for file in this.staging.files), default=now_ms())
+    retention = this.staging.shape.properties.get(_RETENTION, _RETENTION_DEFAULT)
+    if age_ms > _milliseconds(retention) / 2:
+        this.where.files.renew(f"{this.staging.place}/{file.path}" for file in this.staging.files)
+
+
+def _milliseconds(interval: str) -> float:
+    """Of an interval as table properties have it; 0 if it is not understood."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s+([a-z]+?)s?\b", interval.lower())
+    return sum(float(number) * _UNITS_MS.get(unit, 0) for number, unit in parts)
 
 
 def staging_left(where: Where, staged: Staged) -> Staging | None:
@@ -255,7 +312,7 @@ def _entry(this: Publication, version: int) -> bytes:
     return entry_of(actions)
 
 
-def _commit_info(this: Publication, version: int, now: int) -> JsonDict:
+def _commit_info(this: Publication, version: int, now: int, **facts: int | None) -> JsonDict:
     files = this.staging.files
     metrics = {
         "numFiles": len(files),
@@ -267,9 +324,9 @@ def _commit_info(this: Publication, version: int, now: int) -> JsonDict:
         "operation": "WRITE" if version else "CREATE TABLE AS SELECT",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(this.staging.shape.partition_by)},
         # Without it, Spark takes the commit for one that may depend on what it read, and sees conflicts.
-        "isBlindAppend": True,
+        "isBlindAppend": not facts,
         "operationMetrics": {name: str(value) for name, value in metrics.items()},
-        "userMetadata": this.note,
+        "userMetadata": this.note(**facts),
         "engineInfo": "airflow-provider-epochs",
     }
     return {"commitInfo": info | ({"readVersion": version - 1} if version else {})}

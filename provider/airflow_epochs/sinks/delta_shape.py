@@ -143,6 +143,22 @@ class TableShape:
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
 
 
+def metadata_of(table: DeltaTable) -> JsonDict:
+    """The table's ``metaData`` action."""
+    known = table.metadata()
+    metadata = {
+        "id": str(known.id),
+        "name": known.name,
+        "description": known.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": list(known.partition_columns),
+        "configuration": dict(known.configuration),
+        "createdTime": known.created_time,
+    }
+    return {"metaData": {key: value for key, value in metadata.items() if value is not None}}
+
+
 def _sorted(features: Any) -> tuple[str, ...] | None:
     return None if features is None else tuple(sorted(str(feature) for feature in features))
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,10 +17,16 @@ from airflow_epochs.storage import Files, open_files
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+log = logging.getLogger(__name__)
+
 STAGING_FOLDER = "epochs"
 """Visible on purpose: VACUUM ignores ``_`` and ``.`` folders, so files there would leak once tombstoned."""
 NOTES_FOLDER = "_epochs"
 """Hidden on purpose: what is noted there stays, and is none of the table's files."""
+PUTS_BACK = "puts_back"
+"""Key of the note in an entry that replaces lost files of a commit: that commit's version."""
+_VANISHED = re.compile(r"not found|no such file", re.IGNORECASE)
+_LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000
 
 
@@ -72,11 +81,10 @@ def open_table(where: Where) -> DeltaTable | None:
         Refused: Something else than a Delta table lies there.
         CannotOpen: deltalake does not understand the table.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return DeltaTable(where.url, storage_options=where.options or None)
+        return _opened(where)
     except TableNotFoundError:
         _require_nothing(where)
         return None
@@ -87,6 +95,24 @@ def open_table(where: Where) -> DeltaTable | None:
         ) from error
     except DeltaError as error:
         raise CannotOpen(first_line(error)) from error
+
+
+def _opened(where: Where) -> DeltaTable:
+    """A file of the log may vanish after it was listed, when somebody cleans the log up: then it is listed again."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    for pause_s in _LISTED_AGAIN_S:
+        try:
+            return DeltaTable(where.url, storage_options=where.options or None)
+        except TableNotFoundError:
+            raise
+        except DeltaError as error:
+            if not _VANISHED.search(str(error)):
+                raise
+            log.info("%s: %s; listing its log again", where.name, first_line(error))
+            time.sleep(pause_s)
+    return DeltaTable(where.url, storage_options=where.options or None)
 
 
 def _require_nothing(where: Where) -> None:
@@ -149,11 +175,18 @@ def commit_in(entry: bytes, app: App, epoch: int, version: int) -> FoundCommit |
         return None
     actions = list(actions_of(entry))
     signed = any(a["txn"]["appId"] == app.epoch and a["txn"]["version"] == epoch for a in actions if "txn" in a)
-    if not signed:
-        return None
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     note = next((note for action in actions if (note := note_of(action))), None)
+    if not signed and not _puts_back(note, app, epoch):
+        return None
     return FoundCommit(version, int(info.get("timestamp", 0)), note)
+
+
+def _puts_back(note: JsonDict | None, app: App, epoch: int) -> bool:
+    """Whether an entry has put the rows of ``epoch`` back: the marker is older, but it says where the rows are."""
+    if not note or PUTS_BACK not in note:
+        return False
+    return bool(note["app"] == app.epoch and TransactionId.parse(note["txn"]).epoch == epoch)
 
 
 def newest_checkpoint(files: Files) -> int:

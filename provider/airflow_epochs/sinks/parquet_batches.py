@@ -22,14 +22,20 @@ READ_BYTES = 2 << 20
 
 def batches(opened: BinaryIO, rows_max: int = ROWS_MAX) -> Iterator[pa.RecordBatch]:
     """All rows of the file, in order, at most ``rows_max`` in a batch. Raises what pyarrow raises."""
-    with _reader(opened, ()) as parquet:
-        for group in range(parquet.num_row_groups):
-            at_once = min(rows_max, _rows_at_once(opened, parquet.metadata, group))
-            # Threads would take more memory, and the time of those that send.
-            yield from parquet.iter_batches(at_once, row_groups=[group], use_threads=False)
+    with reader(opened) as parquet:
+        yield from batches_of(parquet, opened, rows_max)
 
 
-def _reader(opened: BinaryIO, read_dictionary: Sequence[str]) -> Any:
+def batches_of(parquet: Any, opened: BinaryIO, rows_max: int = ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    """What ``batches`` yields, of a file for which ``reader`` was opened already."""
+    for group in range(parquet.num_row_groups):
+        at_once = min(rows_max, _rows_at_once(opened, parquet.metadata, group))
+        # Threads would take more memory, and the time of those that send.
+        yield from parquet.iter_batches(at_once, row_groups=[group], use_threads=False)
+
+
+def reader(opened: BinaryIO, read_dictionary: Sequence[str] = ()) -> Any:
+    """A ``pyarrow.parquet.ParquetFile`` that reads values as Delta's readers do, but for ``parquet_calendar``."""
     import pyarrow.parquet as pq
 
     # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
@@ -63,7 +69,7 @@ def _longest(opened: BinaryIO, group: int, columns: Sequence[Any]) -> dict[str, 
     paths = [column.path_in_schema for column in columns]
     if not paths:
         return {}
-    with _reader(opened, paths) as parquet:
+    with reader(opened, paths) as parquet:
         first = next(parquet.iter_batches(1, row_groups=[group], columns=paths))
     found = [each for column in first.columns for each in _dictionaries(column)]
     return {

@@ -6,6 +6,8 @@ what the vote promises is found out in the same way as for a Delta sink, and com
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -20,10 +22,13 @@ from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, read_staging
 from airflow_epochs.sinks.delta_publish import require_promised, staging_left
 from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.sinks.parquet_calendar import misread
 from airflow_epochs.spark.delta_jobs import compact_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_OF_TIME = re.compile(r'"(date|timestamp|timestamp_ntz)"')
 
 
 def staging_root(path: str, sink: str) -> str:
@@ -100,6 +105,7 @@ class StagedTable:
         delta_checks.require_sound_actions(staging)
         delta_checks.require_rows(staging)
         delta_checks.require_files(files, staging)
+        self._require_dates_of_today(staging)
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
         return staging, staged_of(claim.place, staging)
 
@@ -128,6 +134,26 @@ class StagedTable:
                 remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
                 sink=self.sink,
             ) from error
+
+    def _require_dates_of_today(self, staging: Staging) -> None:
+        """No staged date or instant is one that would be read as another."""
+        if not _OF_TIME.search(json.dumps(staging.shape.schema)):
+            return
+        for file in staging.files:
+            with (
+                self._where.files.open(f"{staging.place}/{file.path}") as opened,
+                parquet_batches.reader(opened) as parquet,
+            ):
+                columns = misread(parquet.metadata)
+            if columns:
+                raise Refused(
+                    f"Spark staged {', '.join(columns)} in the calendar that was in use before 1582: read for "
+                    f"{self.target}, its dates would be others.",
+                    remedy="Set spark.sql.parquet.datetimeRebaseModeInWrite and "
+                    "spark.sql.parquet.int96RebaseModeInWrite to CORRECTED: in session_conf of SparkConnect, in conf "
+                    "of SparkSubmit, or for the whole server. Then clear the stage task.",
+                    sink=self.sink,
+                )
 
     def promised(self, attempt: SinkAttempt, staged: Staged) -> Staging:
         """The staging table that the decision names. Raises as ``rows`` does."""

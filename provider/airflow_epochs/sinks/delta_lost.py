@@ -1,0 +1,115 @@
+"""Files of a commit that have vanished although the table refers to them, and rows put back in their place.
+
+A VACUUM deletes what no log entry named when it read the log. One that keeps nothing (0 hours), or that finds staged
+files older than it has to keep, may so delete the files of a commit that lands meanwhile: the marker is there, the
+rows are not, and nobody can read the table. So whoever has committed looks again before the receipt. Rows that are
+lost are staged again, and one log entry, put-if-absent, replaces all files of the commit by theirs. That entry is
+then the epoch's commit; the marker stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from airflow_epochs.errors import Corrupt, RowsLost
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta_log import actions_of, log_entry, remove_of
+from airflow_epochs.sinks.delta_shape import metadata_of
+from airflow_epochs.sinks.delta_table import FoundCommit, Where, newest_checkpoint
+from airflow_epochs.storage import Files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a commit has lost, as of a version of the table.
+
+    Attributes:
+        version: The table's newest version: every entry up to it was read.
+        adds: The ``add`` actions of the commit.
+        gone: Paths of files that the table at this version refers to and that are not there.
+        removed: Paths of files of the commit that the table no longer refers to.
+    """
+
+    version: int
+    adds: list[JsonDict]
+    gone: set[str]
+    removed: set[str]
+
+
+def loss_of(found: FoundCommit, files: Files) -> Loss | None:
+    """What is lost of a commit; None: nothing, as far as the log can tell."""
+    entry = files.read(log_entry(found.version)) if found.version is not None else None
+    if entry is None or found.version is None:
+        return None
+    adds = [action["add"] for action in actions_of(entry) if "add" in action]
+    paths = {unquote(add["path"]) for add in adds}
+    gone = files.missing(path for path in paths if not path.startswith("/") and ":/" not in path)
+    if not gone:
+        return None
+    version, removed = _removed_since(found.version, files)
+    if newest_checkpoint(files) > version or not gone - removed:
+        return None
+    return Loss(version, adds, gone - removed, paths & removed)
+
+
+def _removed_since(version: int, files: Files) -> tuple[int, set[str]]:
+    """The newest version, and the files that were removed since ``version`` and did not come back."""
+    removed: set[str] = set()
+    while (entry := files.read(log_entry(version + 1))) is not None:
+        version += 1
+        actions = list(actions_of(entry))
+        removed |= _paths(actions, "remove")
+        removed -= _paths(actions, "add")
+    return version, removed
+
+
+def _paths(actions: list[JsonDict], kind: str) -> set[str]:
+    return {unquote(action[kind]["path"]) for action in actions if kind in action}
+
+
+def require_there(where: Where, found: FoundCommit) -> FoundCommit:
+    """No file of the commit is lost.
+
+    Raises:
+        RowsLost: Some are, and others can take their place.
+        Corrupt: Some are, and only their own bytes can help.
+    """
+    if loss := loss_of(found, where.files):
+        raise lost(where, found, loss)
+    return found
+
+
+def lost(where: Where, found: FoundCommit, loss: Loss) -> Corrupt:
+    """The error for a commit that has lost files."""
+    example = sorted(loss.gone)[0]
+    what = (
+        f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {where.name} added are gone, "
+        f"{example} among them, and the table still refers to them: a VACUUM overlapped the commit."
+    )
+    if (found.note or {}).get("committer") == "deltalake" and not loss.removed:
+        return RowsLost(
+            what,
+            remedy="Clear the commit task: it stages the same offsets again and puts their rows in place of the lost "
+            "ones. Let VACUUM keep files for longer than an epoch takes.",
+        )
+    return Corrupt(
+        what,
+        remedy="Restore the files from a backup (or the store's own versions of them) and clear the commit task. If "
+        "there is none, `DeltaTable(…).repair()` of deltalake makes the table readable without them; then clear the "
+        "commit task, and bring the epoch's rows in by a new sink name with `backfill`.",
+    )
+
+
+def replacement(loss: Loss, adds: list[JsonDict], info: JsonDict, table: DeltaTable) -> list[JsonDict]:
+    """The log entry that puts ``adds`` in place of all files of the commit. The rows are the same: no change of data.
+
+    The table's metadata is said once more, so that whoever began before this entry notices it.
+    """
+    removes = [{"remove": remove_of(add, info["commitInfo"]["timestamp"])} for add in loss.adds]
+    quiet = [{"add": action["add"] | {"dataChange": False}} for action in adds]
+    return [info, metadata_of(table), *removes, *quiet]

@@ -1,0 +1,193 @@
+"""The rows of many small Parquet files, written into few larger ones: the part of compaction that touches rows.
+
+deltalake writes the new files, and their statistics, into a private table on the local disk. They are uploaded from
+there, and stay there as long as they may have to be uploaded again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks import parquet_batches
+from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, log_entry
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.parquet_calendar import misread
+from airflow_epochs.sinks.parquet_fit import misfit
+from airflow_epochs.storage import Files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+log = logging.getLogger(__name__)
+
+TARGET_BYTES = 128 * 2**20
+ROWS_AT_ONCE = 8_192
+ROWS_IN_GROUP = 128 * 1_024
+"""Larger row groups than this take more memory to write than a task should have."""
+_WHOLE_BYTES = 2 * 2**20
+"""Files up to this size are read at once and ahead of time."""
+_READ_AHEAD = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Small:
+    """A small file of the table: its ``add`` action without statistics, and the rows that these count."""
+
+    add: JsonDict
+    rows: int
+
+    @property
+    def path(self) -> str:
+        return unquote(self.add["path"])
+
+    @property
+    def size(self) -> int:
+        return int(self.add["size"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """Files of one partition and what has their rows now: ``add`` actions, and where on the local disk they lie."""
+
+    old: list[Small]
+    new: list[JsonDict]
+    local: dict[str, Path] = field(repr=False)
+
+    def restore(self, files: Files) -> None:
+        """Upload those of the new files that are not there: VACUUM takes what no log entry names yet.
+
+        After the swap there is no reason for anybody to delete them again, so a few rounds are enough.
+        """
+        for _ in range(3):
+            gone = files.missing(self.local)
+            if not gone:
+                return
+            log.warning("%s files that compaction wrote were deleted by somebody: writing them again", len(gone))
+            for path in gone:
+                files.upload(path, self.local[path])
+
+
+@contextmanager
+def rewritten(group: list[Small], shape: TableShape, files: Files) -> Iterator[Rewritten]:
+    """Write the rows of those files of ``group`` that can be read as the table's; the others are left alone."""
+    from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
+
+    with TemporaryDirectory() as scratch:
+        fields = [
+            field | {"metadata": {}} for field in shape.schema["fields"] if field["name"] not in shape.partition_by
+        ]
+        private = DeltaTable.create(scratch, Schema.from_json(json.dumps({"type": "struct", "fields": fields})))
+        taken: list[Small] = []
+        write_deltalake(
+            private,
+            _rows(group, _arrow_schema(private), files, taken),
+            mode="append",
+            target_file_size=TARGET_BYTES,
+            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=ROWS_IN_GROUP),
+        )
+        written = [a["add"] for a in actions_of(Path(scratch, log_entry(1)).read_bytes()) if "add" in a]
+        _require_same_count(taken, written)
+        yield _named(taken, written, Path(scratch))
+
+
+def _arrow_schema(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def _rows(group: list[Small], schema: pa.Schema, files: Files, taken: list[Small]) -> pa.RecordBatchReader:
+    """The rows of all files that are the table's, which are noted in ``taken``, in constant memory."""
+    import pyarrow as pa
+
+    return pa.RecordBatchReader.from_batches(schema, _batches(group, schema, files, taken))
+
+
+def _batches(group: list[Small], schema: pa.Schema, files: Files, taken: list[Small]) -> Iterator[pa.RecordBatch]:
+    for small, opened in _opened(group, files):
+        with opened, parquet_batches.reader(opened) as parquet:
+            if problem := _problem(parquet, schema):
+                log.info("%s is left alone: %s", small.path, problem)
+                continue
+            taken.append(small)
+            for batch in parquet_batches.batches_of(parquet, opened, ROWS_AT_ONCE):
+                yield _as_of(batch, schema)
+
+
+def _problem(parquet: pa.parquet.ParquetFile, schema: pa.Schema) -> str | None:
+    if problem := misfit(parquet.metadata, parquet.schema_arrow, schema):
+        return problem
+    if columns := misread(parquet.metadata):
+        return f"{', '.join(columns)} may have dates in the calendar of old"
+    return None
+
+
+def _opened(group: list[Small], files: Files) -> Iterator[tuple[Small, BinaryIO]]:
+    """Each file, opened. Small ones are read ahead, as a store takes longer to answer than to send them."""
+    ahead: deque[tuple[Small, Future[bytes | None] | None]] = deque()
+    with ThreadPoolExecutor(_READ_AHEAD) as pool:
+        for small in group:
+            ahead.append((small, pool.submit(files.read, small.path) if small.size <= _WHOLE_BYTES else None))
+            if len(ahead) > _READ_AHEAD:
+                yield from _next(ahead, files)
+        while ahead:
+            yield from _next(ahead, files)
+
+
+def _next(ahead: deque[tuple[Small, Future[bytes | None] | None]], files: Files) -> Iterator[tuple[Small, BinaryIO]]:
+    small, reading = ahead.popleft()
+    if reading is None:
+        with files.open(small.path) as opened:
+            yield small, opened
+        return
+    content = reading.result()
+    if content is None:
+        raise FileNotFoundError(f"No such file or directory: {small.path}, which is in the table")
+    yield small, io.BytesIO(content)
+
+
+def _as_of(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch as the table has it now: columns added later are NULL."""
+    import pyarrow as pa
+
+    have = set(batch.schema.names)
+    columns = [
+        batch.column(field.name).cast(field.type) if field.name in have else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _require_same_count(taken: list[Small], written: list[JsonDict]) -> None:
+    before = sum(small.rows for small in taken)
+    after = sum(checked_stats(StagedFile.of(add))["numRecords"] for add in written)
+    if before != after:
+        raise Refused(
+            f"Compaction of {len(taken)} small files came to {after} rows; the table's log counts {before} in them.",
+            remedy="Nothing was swapped. Another writer logged wrong counts: leave the table to Spark's OPTIMIZE, with "
+            "`compact_every=0`, after you have compared its rows with what they should be.",
+        )
+
+
+def _named(taken: list[Small], written: list[JsonDict], scratch: Path) -> Rewritten:
+    # at the root: a folder named after the partition's value may need encoding, which Spark's VACUUM takes amiss
+    named = {f"part-{uuid.uuid4()}.zstd.parquet": add for add in written}
+    values = taken[0].add["partitionValues"] if taken else {}
+    new = [add | {"path": name, "partitionValues": values, "dataChange": False} for name, add in named.items()]
+    local = {name: scratch / unquote(add["path"]) for name, add in named.items()}
+    return Rewritten(old=taken, new=new, local=local)

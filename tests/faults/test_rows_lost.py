@@ -1,0 +1,93 @@
+"""VACUUM takes the files of a commit while it lands (F19): put back, killed and woken at every step of that."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.testing.history import Repeat
+from cells import fired
+from faults_history import finished, require_exactly_once
+from faults_process import TaskProcess, kill, stop
+from faults_world import DiskWorld
+
+STEPS = (
+    "restage.orders",
+    "stage.start#1",
+    "staged.orders",
+    "restaged.put#1",
+    "restaged.landed#1",
+    "delta.put_back.before#1",
+    "delta.put_back.after#1",
+    "committed.orders",
+)
+"""Of a run that finds an epoch in doubt whose first sink shows it without its rows."""
+
+
+def take_staged(world: DiskWorld) -> None:
+    """What Spark's VACUUM at 0 hours does: the files staged for the first table go, and its log has no entry."""
+    places = list(world.table("orders").glob("epochs/*/2-*"))
+    assert places
+    for place in places:
+        shutil.rmtree(place)
+
+
+@pytest.fixture
+def losing(world: DiskWorld) -> DiskWorld:
+    """The commit of the first sink has landed, its run is dead, and its files were taken just before."""
+    world.crash_at("delta.commit.after#1", at={"delta.commit.before#1": lambda: take_staged(world)})
+    return world
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+def test_a_run_whose_files_are_taken_while_it_commits_puts_them_back_itself(world: DiskWorld, phase: str) -> None:
+    assert world.run(2, world.coordinator({f"delta.commit.{phase}#1": lambda: take_staged(world)})) is None
+    left = world.left(2)
+    (record,) = world.ledger.restaged(2, "orders")
+    complete = world.ledger.complete_record(2)
+    assert complete and complete.receipts["orders"].place == record.staged.place
+    fired("F19", 9, finished(world, left))
+
+
+@pytest.mark.parametrize("phase", STEPS)
+def test_putting_back_that_is_killed_at_any_step_is_finished_by_the_next_run(losing: DiskWorld, phase: str) -> None:
+    left = losing.left()
+    with TaskProcess(losing, 3, {phase: kill}) as task:
+        task.wait_killed()
+    assert losing.run(4) is None
+    outcome = finished(losing, left)
+    fired("F1", 15, outcome)
+    fired("F19", 9, outcome)
+
+
+@pytest.mark.parametrize("phase", STEPS)
+def test_a_process_woken_in_the_midst_of_putting_back_changes_nothing(losing: DiskWorld, phase: str) -> None:
+    with TaskProcess(losing, 3, {phase: stop}) as zombie:
+        zombie.wait_stopped()
+        assert losing.run(4) is None
+        losing.one_more_epoch()
+        before = facts(losing)
+        ended = zombie.wake()
+    assert ended.error in (None, "Fenced"), ended
+    woken = Repeat(what=f"woken at {phase}", before=before, after=facts(losing))
+    require_exactly_once(losing, zombies=[woken])
+    fired("F4", 15, "=" if ended.error is None else "X")
+
+
+def facts(world: DiskWorld) -> dict[str, str]:
+    """A late process may still note its try; everything else of ledger and tables must stay."""
+    return {path: digest for path, digest in world.snapshot().items() if ".try." not in path}
+
+
+def test_rows_that_cannot_be_had_again_stop_the_epoch_and_are_told(losing: DiskWorld) -> None:
+    records = losing.source._path(0).read_text()
+    losing.source._path(0).write_text("".join(records.splitlines(keepends=True)[:2]))
+    left = losing.left()
+    error = losing.run(3)
+    assert isinstance(error, Corrupt)
+    assert "are gone" in str(error) and "waive" in str(error)
+    losing.source._path(0).write_text(records)  # "put back what has changed, and clear the commit task"
+    assert losing.run(3) is None
+    fired("F19", 9, finished(losing, left))

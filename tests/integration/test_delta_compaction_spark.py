@@ -1,0 +1,215 @@
+"""Compaction of tables that Spark writes: it reads files as Spark does or leaves them alone, and undoes nothing."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks import delta_compaction
+from airflow_epochs.sinks.staged_table import StagedTable
+from airflow_epochs.storage import LocalFiles, open_files
+from delta_world import attempt_of, fill_with_spark, log_of, transaction
+from orders_demo.duck import duck
+from waiting import wait_until
+
+pytestmark = pytest.mark.jvm
+
+LEGACY = {
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+}
+CORRECTED = dict.fromkeys(LEGACY, "CORRECTED")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "orders"
+
+
+@contextmanager
+def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
+    try:
+        for key, value in values.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key in values:
+            session.conf.unset(key)
+
+
+def compacted(table: Path) -> JsonDict:
+    return delta_compaction.compact(DeltaTable(str(table)), open_files(str(table)))
+
+
+def append(session: Any, table: Path, *columns: str, files: int = 1) -> None:
+    frame = session.range(0, files, 1, files).selectExpr(*columns)
+    frame.write.format("delta").mode("append").save(f"file://{table}")
+
+
+def seen_by_spark(session: Any, table: Path) -> list[str]:
+    frame = session.read.format("delta").load(f"file://{table}")
+    as_text = [f"to_json(struct(`{name}`)) AS `{name}`" for name in frame.columns]
+    return sorted(map(str, frame.selectExpr(*as_text).collect()))
+
+
+def seen_by_duckdb(table: Path) -> list[str]:
+    with duck() as database:
+        return sorted(map(repr, database.execute("SELECT * FROM delta_scan(?)", [str(table)]).fetchall()))
+
+
+def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_values(session: Any, table: Path) -> None:
+    nested = "array(map('k', named_struct('{0}', id, 'kept', '{0}'))) AS {1}"
+    for spelling, column in (("inner", "outer"), ("Inner", "outer"), ("inner", "Outer")):
+        frame = session.range(0, 4, 1, 4).selectExpr("id", nested.format(spelling, column))
+        frame.write.mode("append").parquet(f"file://{table}")
+    session.sql(f"CONVERT TO DELTA parquet.`file://{table}`").collect()
+    before, by_duckdb = seen_by_spark(session, table), seen_by_duckdb(table)
+    assert compacted(table)["files_removed"] == 4
+    assert seen_by_spark(session, table) == before
+    assert all(name in str(before) for name in ("inner", "Inner"))
+    assert len(by_duckdb) == len(seen_by_duckdb(table)) == 12
+
+
+@pytest.mark.parametrize("int96", [True, False])
+def test_dates_that_spark_wrote_in_the_calendar_of_old_stay_what_they_are(
+    session: Any, table: Path, int96: bool
+) -> None:
+    columns = ("id", "date'1500-01-01' AS day", "named_struct('at', timestamp'0001-01-01 00:00:00') AS s")
+    kind = {"spark.sql.parquet.outputTimestampType": "INT96" if int96 else "TIMESTAMP_MICROS"}
+    with settings(session, LEGACY | kind):
+        append(session, table, *columns, files=4)
+    before = seen_by_spark(session, table)
+    assert compacted(table)["files_removed"] == 0
+    with settings(session, CORRECTED | kind):
+        append(session, table, *columns, files=4)
+    assert compacted(table)["files_removed"] == 4
+    assert seen_by_spark(session, table) == sorted(before * 2)
+
+
+def test_rows_staged_in_the_calendar_of_old_are_a_vote_abort_whose_remedy_helps(session: Any, tmp_path: Path) -> None:
+    area = StagedTable(root=str(tmp_path / "staging"), sink="orders", target="topic orders", options={})
+    attempt = attempt_of(transaction(1))
+    frame = session.sql("SELECT array(date'1500-01-01') AS days, timestamp'1500-01-01 00:00:00' AS at")
+
+    def staged() -> Any:
+        return fill_with_spark(session, area.plan(attempt, uuid.uuid4().hex), frame)
+
+    with settings(session, LEGACY), pytest.raises(Exception, match=r"days.* in the calendar.*CORRECTED"):
+        area.checked(attempt, staged())
+    with settings(session, CORRECTED):
+        _, what = area.checked(attempt, staged())
+    (row,) = [row for batch in area.rows(attempt, what) for row in batch.to_pylist()]
+    assert (str(row["days"]), str(row["at"])[:10]) == ("[datetime.date(1500, 1, 1)]", "1500-01-01")
+
+
+def test_dates_of_today_are_staged_whatever_the_calendar(session: Any, tmp_path: Path) -> None:
+    area = StagedTable(root=str(tmp_path / "staging"), sink="orders", target="topic orders", options={})
+    attempt = attempt_of(transaction(1))
+    with settings(session, LEGACY | {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+        frame = session.sql("SELECT date'1582-10-15' AS day, timestamp'1901-01-01 00:00:00' AS at")
+        claim = fill_with_spark(session, area.plan(attempt, "a"), frame)
+    assert area.checked(attempt, claim)[1].rows == 1
+
+
+def test_a_stream_of_spark_reads_on_across_a_compaction_and_sees_each_row_once(
+    session: Any, table: Path, tmp_path: Path
+) -> None:
+    append(session, table, "id", "id % 2 AS p", files=4)
+    out, progress = tmp_path / "out", tmp_path / "progress"
+
+    def read_on() -> int:
+        stream = session.readStream.format("delta").load(f"file://{table}").writeStream
+        query = stream.format("delta").option("checkpointLocation", f"file://{progress}")
+        query.trigger(availableNow=True).start(f"file://{out}").awaitTermination()
+        return int(session.read.format("delta").load(f"file://{out}").count())
+
+    assert read_on() == 4
+    metadata = _metadata_of(table, 0)
+    assert compacted(table)["files_removed"] == 4
+    assert _metadata_of(table, 1) == metadata
+    append(session, table, "id", "id AS p", files=1)
+    assert read_on() == 5
+
+
+def _metadata_of(table: Path, version: int) -> JsonDict:
+    found: JsonDict = next(action["metaData"] for action in log_of(table)[version] if "metaData" in action)
+    return found | {"schemaString": json.loads(found["schemaString"])}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
+    session: Any, table: Path, moment: str
+) -> None:
+    class Vacuumed(LocalFiles):
+        done = False
+
+        def write_new(self, path: str, value: bytes) -> bool:
+            if self.done:
+                return super().write_new(path, value)
+            self.done = True
+            if moment == "before":
+                session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+            written = super().write_new(path, value)
+            if moment == "after":
+                session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+            return written
+
+    append(session, table, "id", files=4)
+    done = delta_compaction.compact(DeltaTable(str(table)), Vacuumed(table))
+    assert done["files_removed"] == 4
+    assert len(seen_by_spark(session, table)) == len(seen_by_duckdb(table)) == 4
+
+
+def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
+    session: Any, table: Path, tmp_path: Path
+) -> None:
+    """It counts the rows it has read in a Python function, which waits there until the compaction has landed."""
+    from pyspark.sql import functions as F
+
+    append(session, table, "id", files=4)
+    begun, go_on = str(tmp_path / "begun"), str(tmp_path / "go_on")
+
+    def wait(value: int) -> int:
+        import pathlib
+        import time
+
+        pathlib.Path(begun).touch()
+        for _ in range(600):
+            if pathlib.Path(go_on).exists():
+                return value
+            time.sleep(0.1)
+        raise TimeoutError
+
+    errors: list[str] = []
+
+    def overwrite() -> None:
+        rows = (
+            session.read.format("delta")
+            .load(f"file://{table}")
+            .select(F.udf(wait, "long", useArrow=False)("id").alias("id"))
+        )
+        try:
+            rows.write.format("delta").mode("overwrite").save(f"file://{table}")
+        except Exception as error:
+            errors.append(str(error))
+
+    thread = Thread(target=overwrite)
+    thread.start()
+    try:
+        wait_until(lambda: Path(begun).exists(), 60)
+        assert compacted(table)["files_removed"] == 4
+    finally:
+        Path(go_on).touch()
+        thread.join(60)
+    assert len(errors) == 1
+    assert "DELTA_" in errors[0]
+    assert len(seen_by_spark(session, table)) == len(seen_by_duckdb(table)) == 4

@@ -1,0 +1,243 @@
+"""Files of a commit that vanish while it lands: noticed before the receipt, staged again, and put back once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from airflow_epochs.errors import Corrupt, RowsGone, RowsLost
+from airflow_epochs.model import Marker, Staged
+from airflow_epochs.sinks import delta_publish
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+from delta_history import commits_of
+from delta_world import World, attempt_of, ids_in, log_of, promised, rows, run_epoch, seen_by_duckdb, stage, transaction
+
+BY_DAY = rows(1, 2, 3, 4, p=["a", "a", "b", "c"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "orders")
+
+
+@pytest.fixture
+def sink(table: str) -> DeltaSink:
+    return DeltaSink("bronze", table, partition_by=["p"])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(params=["new table", "existing table"])
+def ready(request: pytest.FixtureRequest, sink: DeltaSink, world: World) -> tuple[SinkAttempt, Staged]:
+    """Four rows in three files, promised."""
+    previous = None
+    if request.param == "existing table":
+        previous = transaction(1)
+        run_epoch(sink, previous, None, rows(0, p=["a"]), world)
+    attempt = attempt_of(transaction(2 if previous else 1), previous)
+    return attempt, staged(sink, attempt, world)
+
+
+def staged(sink: DeltaSink, attempt: SinkAttempt, world: World) -> Staged:
+    return promised(sink.vote(attempt, stage(sink, attempt, BY_DAY, world), world))
+
+
+def take(what: Staged, *, most: int = 10, log: bool = False) -> None:
+    """What Spark's VACUUM at 0 hours does, which leaves no entry in the table's log; deltalake's takes logs, too."""
+    for path in sorted(Path(what.place).rglob("*.parquet"))[:most]:
+        path.unlink()
+    if log:
+        shutil.rmtree(Path(what.place, "_delta_log"))
+
+
+def once(world: World, phase: str, action: Callable[[], object]) -> None:
+    def act() -> None:
+        del world.at[phase]
+        action()
+
+    world.at[phase] = act
+
+
+def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: int) -> None:
+    once(world, f"delta.commit.{phase}", lambda: take(what, **how))
+    with pytest.raises(RowsLost, match=r"files that version \d of .* added"):
+        sink.commit(attempt, what, world)
+    assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+
+
+@pytest.mark.parametrize("phase", ["before", "after"])
+@pytest.mark.parametrize("log", [False, True], ids=["", "and the staging table's log"])
+@pytest.mark.parametrize("most", [1, 10], ids=["one file", "all files"])
+def test_rows_that_vanish_while_their_commit_lands_are_put_back_once(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged], phase: str, log: bool, most: int
+) -> None:
+    attempt, first = ready
+    before = [0] if attempt.previous else []
+    lost(sink, world, attempt, first, phase, log=log, most=most)
+    with pytest.raises(RowsLost):
+        sink.commit(attempt, first, world)
+    again = staged(sink, attempt, world)
+    assert again.digest == first.digest
+    receipt = sink.commit(attempt, again, world)
+    assert receipt.place == again.place
+    assert sink.commit(attempt, first, world) == sink.commit(attempt, again, world) == receipt
+    assert ids_in(table) == seen_by_duckdb(table) == [*before, 1, 2, 3, 4]
+    markers = commits_of(Path(table), sink._participant(world)._app(attempt))
+    assert markers.count(Marker.of(attempt.txn)) == 1, "signed once"
+    sink.discard(attempt, first.place, world, published=False)
+    sink.discard(attempt, again.place, world, published=True)
+    assert ids_in(table) == [*before, 1, 2, 3, 4]
+
+
+def test_the_next_epoch_follows_rows_that_were_put_back(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+    lost(sink, world, attempt, first)
+    sink.commit(attempt, staged(sink, attempt, world), world)
+    run_epoch(sink, transaction(attempt.txn.epoch + 1), attempt.txn, rows(9, p=["z"]), world)
+    assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4, 9]
+
+
+def test_of_two_that_put_rows_back_at_once_one_does(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+    lost(sink, world, attempt, first)
+    mine, theirs = staged(sink, attempt, world), staged(sink, attempt, world)
+    receipts = []
+    once(world, "delta.put_back.before", lambda: receipts.append(sink.commit(attempt, theirs, World())))
+    receipts.append(sink.commit(attempt, mine, world))
+    assert receipts[0] == receipts[1]
+    assert receipts[0].place == theirs.place
+    assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4]
+
+
+def test_an_append_meanwhile_only_costs_a_round_and_an_overwrite_wins(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+    lost(sink, world, attempt, first)
+    again = staged(sink, attempt, world)
+    once(world, "delta.put_back.before", lambda: write_deltalake(table, rows(7, p=["a"]), mode="append"))
+    late = DeltaTable(table)
+    sink.commit(attempt, again, world)
+    with pytest.raises(CommitFailedError):
+        write_deltalake(late, rows(8, p=["a"]), mode="overwrite")
+    assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4, 7]
+    write_deltalake(table, rows(8, p=["a"]), mode="overwrite")
+    assert sink.commit(attempt, again, world).place == again.place
+    assert seen_by_duckdb(table) == [8]
+
+
+def test_rows_that_vanish_again_are_put_back_again(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+    lost(sink, world, attempt, first)
+    second = staged(sink, attempt, world)
+    once(world, "delta.put_back.before", lambda: take(second))
+    with pytest.raises(RowsLost):
+        sink.commit(attempt, second, world)
+    third = staged(sink, attempt, world)
+    assert sink.commit(attempt, third, world).place == third.place
+    assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4]
+
+
+def test_files_that_others_removed_from_the_table_and_deleted_are_not_lost(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    once(world, "delta.commit.after", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sink.commit(attempt, first, world)
+    write_deltalake(table, rows(8, p=["a"]), mode="overwrite")
+    take(first)
+    assert sink.commit(attempt, first, world).rows == 4
+    assert seen_by_duckdb(table) == [8]
+
+
+def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+
+    def remove_and_take() -> None:
+        DeltaTable(table).delete("id = 4")
+        take(first)
+
+    once(world, "delta.commit.after", remove_and_take)
+    entries = len(log_of(table)) + 2 if attempt.previous else 2
+    with pytest.raises(Corrupt, match="are gone") as caught:
+        sink.commit(attempt, first, world)
+    assert not isinstance(caught.value, RowsGone)
+    assert len(log_of(table)) == entries
+    DeltaTable(table).repair()  # as its remedy says
+    assert sink.commit(attempt, first, world).rows == 4
+    assert seen_by_duckdb(table) == ([0] if attempt.previous else [])
+
+
+def test_other_rows_do_not_pass_for_the_lost_ones(
+    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+) -> None:
+    attempt, first = ready
+    lost(sink, world, attempt, first)
+    again = staged(sink, attempt, world)
+    other = promised(sink.vote(attempt, stage(sink, attempt, rows(5, p=["a"]), world), world))
+    shutil.rmtree(again.place)
+    shutil.copytree(other.place, again.place)
+    before = len(log_of(table))
+    with pytest.raises(Corrupt, match="the staging table was changed"):
+        sink.commit(attempt, again, world)
+    assert len(log_of(table)) == before
+
+
+@pytest.mark.parametrize(("retention", "renewed"), [(None, True), ("interval 30 days", False)])
+def test_staged_files_that_vacuum_would_take_soon_are_made_young_before_the_commit(
+    table: str, world: World, monkeypatch: pytest.MonkeyPatch, retention: str | None, renewed: bool
+) -> None:
+    sink = DeltaSink("bronze", table, properties={"delta.deletedFileRetentionDuration": retention} if retention else {})
+    attempt = attempt_of(transaction(1))
+    what = promised(sink.vote(attempt, stage(sink, attempt, rows(1, 2), world), world))
+    now, six_days = time.time(), 6 * 86_400
+    for path in Path(what.place).rglob("*.parquet"):
+        os.utime(path, (now - six_days, now - six_days))
+    monkeypatch.setattr(delta_publish, "now_ms", lambda: int((now + six_days) * 1000))
+    sink.commit(attempt, what, world)
+    young = [path.stat().st_mtime > now - 60 for path in Path(what.place).rglob("*.parquet")]
+    assert young == [renewed]
+    assert seen_by_duckdb(table) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("interval", "hours"),
+    [("interval 1 week", 168), ("INTERVAL 36 hours", 36), ("interval 1 day 12 hours", 36), ("7 moons", 0), ("", 0)],
+)
+def test_a_retention_is_understood_as_spark_writes_it(interval: str, hours: float) -> None:
+    assert delta_publish._milliseconds(interval) == hours * 3_600_000
+
+
+def test_rows_are_put_back_into_partitions_whose_values_need_encoding(table: str, world: World) -> None:
+    sink = DeltaSink("bronze", table, partition_by=["p"])
+    data = rows(1, 2, 3, p=["ü", "a b%", None])
+    attempt = attempt_of(transaction(1))
+    first = promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
+    lost(sink, world, attempt, first)
+    again = promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
+    sink.commit(attempt, again, world)
+    assert seen_by_duckdb(table) == [1, 2, 3]
