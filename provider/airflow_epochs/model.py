@@ -122,7 +122,10 @@ class DecisionKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What a sink has to show for its vote. ``digest`` is of the content alone: the same rows staged again have it."""
+    """What a sink has to show for its vote. ``digest`` is of the content alone: the same rows staged again have it.
+
+    ``detail``: what else the sink saw when it voted, for its own commit to compare with.
+    """
 
     place: str
     version: int
@@ -130,6 +133,7 @@ class Staged:
     rows: int
     bytes: int
     digest: str
+    detail: JsonDict = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,11 @@ class Promise:
 
     @property
     def _sink(self) -> Sink:
-        return from_spec(self._opened.sinks[self.name].spec)
+        """As the ledger describes it; but with as much time as the DAG gives it today."""
+        sink = from_spec(self._opened.sinks[self.name].spec)
+        today = next((each for each in self.actor.pipeline.sinks if each.name == self.name), None)
+        with_todays = getattr(sink, "with_todays", None)
+        return with_todays(today) if with_todays and type(today) is type(sink) else sink
 
     @property
     def _attempt(self) -> SinkAttempt:

@@ -101,7 +101,7 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
     guarded.grant(TOPIC, topic, AclOperation.WRITE)
     wait_until(lambda: comes_to(f"lacks rights on topic {MARKERS}: READ, WRITE."))
     guarded.grant(TOPIC, MARKERS, AclOperation.READ, AclOperation.WRITE)
-    for transactional_id in (MARKERS, f"{feed.pipeline}.events"):
+    for transactional_id in (MARKERS, f"airflow-epochs.{feed.pipeline}.events"):
         refusal = f"does not allow its user to begin transactions under the id {transactional_id}:"
         wait_until(lambda words=refusal: comes_to(words))
         rights = (AclOperation.DESCRIBE, AclOperation.WRITE)

@@ -80,7 +80,7 @@ def test_durability_and_order_are_not_for_options_to_change() -> None:
 
 def test_what_the_producer_holds_is_bounded_also_where_a_topic_takes_records_of_any_size() -> None:
     settings = {"max.message.bytes": str(2**31 - 1)}
-    facts = TopicFacts(name="t", partitions=1, replicas=1, allowed=None, settings=settings)
+    facts = TopicFacts(name="t", id="i", partitions=1, replicas=1, allowed=None, settings=settings)
     options = within(producer_options("orders.events", 900, {}), facts)
     assert options["queue.buffering.max.kbytes"] == 64 * 1024 == 2 * options["message.max.bytes"] // 1024
     assert options["queue.buffering.max.messages"] <= 50_000
@@ -147,8 +147,14 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     order: list[str] = []
     monkeypatch.setattr(kafka_publish, "transactional", lambda *_: order.append("init_transactions"))
     monkeypatch.setattr(Markers, "newest", lambda _: order.append("marker"))
+
+    def stop(*_: object) -> None:
+        order.append("look")
+        raise Corrupt("stop", remedy="")
+
+    monkeypatch.setattr(kafka_publish, "_require_kept", stop)
     txn = transaction(2)
-    facts = TopicFacts(name="t", partitions=1, replicas=1, allowed=None, settings={"max.message.bytes": "1000"})
+    facts = TopicFacts(name="t", id="i", partitions=1, replicas=1, allowed=None, settings={"max.message.bytes": "1000"})
     access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
     this = kafka_publish.Publication(
         cluster=Cluster(access),
@@ -159,11 +165,12 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
         txn=txn,
         previous=transaction(1),
         staged=Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d"),
+        ends={},
         records=lambda _: iter(()),
     )
-    with pytest.raises(Corrupt, match="is missing; the ledger expects orders/1/1/"):
+    with pytest.raises(Corrupt, match="stop"):
         kafka_publish.publish(this, World())
-    assert order == ["init_transactions", "marker"]
+    assert order == ["init_transactions", "marker", "look"]
 
 
 # --- connection -----------------------------------------------------------------------------------------------

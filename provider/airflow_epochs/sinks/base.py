@@ -135,6 +135,14 @@ class Maintained(Protocol):
         ...
 
 
+class Adapting(Protocol):
+    """A sink with options that change nothing of what is written: an epoch in doubt takes the DAG's of today."""
+
+    def with_todays(self, today: Sink) -> Sink:
+        """This sink, as the ledger describes it, with such options of ``today``, which has its name and class."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disagreement:
     """A sink's marker is not the one that the ledger expects.

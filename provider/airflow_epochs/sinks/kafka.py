@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import is_template, validated_name
 from airflow_epochs.sources.kafka_config import require_topic_name
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-    from airflow_epochs.sinks.base import SinkAttempt
+    from airflow_epochs.sinks.base import Disagreement, SinkAttempt
     from airflow_epochs.sinks.kafka_participant import KafkaParticipant
 
 TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
@@ -42,7 +42,8 @@ class KafkaSink:
         marker_topic: The compacted topic of the epoch markers, for all sinks of a cluster; created if missing.
             Never change it: it says which epochs the topic has.
         transaction_timeout: Seconds after which the brokers abort an epoch that is still being sent. At most their
-            ``transaction.max.timeout.ms`` (15 minutes by default).
+            ``transaction.max.timeout.ms`` (15 minutes by default). An epoch in doubt takes the DAG's of today if that
+            is longer.
         options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
             ``compression.level``.
     """
@@ -112,6 +113,11 @@ class KafkaSink:
     def from_spec(cls, spec: JsonDict) -> KafkaSink:
         return cls(**{key: value for key, value in spec.items() if key != "kind"})
 
+    def with_todays(self, today: KafkaSink) -> KafkaSink:
+        """With today's transaction_timeout, if that is longer, and today's tuning: neither changes what is sent."""
+        timeout = max(self.transaction_timeout, today.transaction_timeout)
+        return self.from_spec({**self.spec(), "transaction_timeout": timeout, "options": today.options})
+
     def _is_template(self) -> bool:
         return is_template([self.topic, self.conn_id, self.marker_topic])
 
@@ -144,6 +150,10 @@ class KafkaSink:
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         return self._participant(env).last_committed(pipeline)
+
+    def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
+        """Why the marker is not the expected one: topics that were deleted or restored, a ledger that was lost."""
+        return self._participant(env).diagnose(disagreement)
 
     def _participant(self, env: Environment) -> KafkaParticipant:
         # Imported here: a DAG file, parsed in every task, needs only the sink's description.

@@ -6,6 +6,7 @@ Each raises Refused; NotApplied where the brokers do not answer, and then there 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 
 from airflow_epochs.errors import Refused
@@ -17,23 +18,53 @@ from airflow_epochs.sinks.kafka_rows import Record, size_of
 
 NAMED_MAX = 3
 """So many records that do not fit are named."""
+LARGE_OFFSET, KEY_BYTES_MAX = 10**12, 127
+PATIENT_MS = 10_000
+"""So long, at least, records may be on their way to a topic that looks at their time."""
 
 
 def require_topic(cluster: Cluster, name: str) -> TopicFacts:
-    """The topic exists, and enough brokers hold it to acknowledge a write."""
+    """The topic exists, and as many brokers hold it as a write needs that they acknowledge."""
     facts = cluster.topic(name)
     if facts is None:
         raise Refused(
             f"There is no topic {name} in the cluster at {', '.join(cluster.access.servers)}.",
             remedy="Create it, or correct the sink's topic or conn_id; then clear the stage task.",
         )
-    needed = int(facts.settings.get("min.insync.replicas", "1"))
-    if facts.replicas < needed:
+    if facts.replicas < facts.insync_min and not cluster.waits_for_its_replicas_only():
         raise Refused(
-            f"Topic {name} has {facts.replicas} replicas and min.insync.replicas={needed}: nothing can be written.",
-            remedy="Give the topic more replicas, or lower min.insync.replicas; then clear the stage task.",
+            f"Topic {name} has {facts.replicas} replicas and min.insync.replicas={facts.insync_min}: brokers before "
+            "Kafka 3.7 take nothing for it.",
+            remedy=f"Give the topic more replicas, or lower it: kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {name} --add-config min.insync.replicas={facts.replicas}. Then clear the stage task.",
         )
     return facts
+
+
+def require_timestamps(facts: TopicFacts) -> None:
+    """The topic takes records that are some seconds old: each has the time at which it was handed to the client."""
+    if facts.settings.get("message.timestamp.type") != "CreateTime":
+        return
+    bound = int(facts.settings.get("message.timestamp.before.max.ms", PATIENT_MS))
+    if bound < PATIENT_MS:
+        raise Refused(
+            f"Topic {facts.name} has message.timestamp.before.max.ms={bound}: it refuses records on their way for "
+            "longer than that.",
+            remedy=f"Raise it to {PATIENT_MS} or more, or let the brokers set the time: kafka-configs.sh --alter "
+            f"--entity-type topics --entity-name {facts.name} --add-config message.timestamp.type=LogAppendTime. Then "
+            "clear the stage task.",
+        )
+
+
+def require_time(needed_s: float, timeout_s: int) -> None:
+    """Reading the rows and making records of them, which the commit does too, took less than it may take."""
+    if needed_s >= timeout_s:
+        raise Refused(
+            f"The rows take longer to send than transaction_timeout={timeout_s} s: making the records alone took "
+            f"{needed_s:.0f} s.",
+            remedy="Raise transaction_timeout of the sink, and the brokers' transaction.max.timeout.ms if that is "
+            "less; or take fewer records per epoch, with max_records of the source. Then clear the stage task.",
+        )
 
 
 def require_rights(facts: TopicFacts, *operations: str) -> None:
@@ -71,6 +102,19 @@ def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
     if key is None and facts.is_compacted:
         return "has no key (cleanup.policy=compact)"
     return None
+
+
+def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) -> None:
+    """The marker topic takes the marker, which grows with the topic's partitions and with those of the input."""
+    ranges = {str(partition): [LARGE_OFFSET, LARGE_OFFSET] for partition in range(rows.partitions)}
+    size = size_of((b"", replace(marker, offsets=ranges).encoded(), None, [])) + KEY_BYTES_MAX
+    if size > markers.record_bytes_max:
+        raise Refused(
+            f"The marker of the epoch may have {size} bytes, for {rows.partitions} partitions, and the marker topic "
+            f"{markers.name} takes {markers.record_bytes_max}.",
+            remedy=f"Let it take more: kafka-configs.sh --alter --entity-type topics --entity-name {markers.name} "
+            f"--add-config max.message.bytes={2 * size}. Then clear the stage task.",
+        )
 
 
 def require_marker(found: MarkerRecord | None, previous: TransactionId | None, markers: Markers) -> None:

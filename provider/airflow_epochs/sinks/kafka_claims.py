@@ -1,8 +1,9 @@
 """Which partition of the marker topic is whose: every sink has one for itself, so that none waits for another's.
 
-Partition 0 says so: one record per sink, under the sink's key, with the number of its partition. A claim is made once
-and for ever, by the first vote. Claims are made one at a time: all under one transactional id, the topic's name. So
-whoever claims ends every other claim that is not committed yet, and only then looks which partitions are free.
+Partition 0 says so: one record per sink, under the sink's key, with the number of its partition and the transactional
+id that its epochs are sent under. A claim is made once and for ever, by the first vote. Claims are made one at a time:
+all under one transactional id, the topic's name. So whoever claims ends every other claim that is not committed yet,
+and only then looks which partitions are free.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.sinks.kafka_cluster import Cluster
 from airflow_epochs.sinks.kafka_log import PartitionLog
 from airflow_epochs.sinks.kafka_producer import fenced, producer_options, transactional
@@ -27,59 +28,133 @@ TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is a sink's own.
+
+    Attributes:
+        partition: Of the marker topic.
+        transactional_id: One for all its epochs, or a stray producer of an earlier one would not be fenced.
+    """
+
+    partition: int
+    transactional_id: str
+
+    @classmethod
+    def decoded(cls, key: str, value: bytes) -> Claim:
+        """The inverse of ``encoded``. Raises ValueError if it is none, or of a newer format."""
+        given: Any = json.loads(value)
+        try:
+            if given["format"] > FORMAT:
+                raise ValueError(f"its format is {given['format']}, this version knows {FORMAT}")
+            number = given["partition"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it lacks {error}") from error
+        if type(number) is not int or number <= DIRECTORY:
+            raise ValueError(f"{number!r} is no such partition")
+        return cls(partition=number, transactional_id=given.get("transactional_id") or first_id(key))
+
+    def encoded(self) -> bytes:
+        value = {"partition": self.partition, "transactional_id": self.transactional_id, "format": FORMAT}
+        return json.dumps(value).encode()
+
+
+def first_id(key: str) -> str:
+    """The transactional id of a sink whose claim version 0.1 made.
+
+    It stays: a process of that version may wake up at any time, and of two under one id the later ends the earlier.
+    """
+    return key.replace("/", ".")
+
+
+def own_id(key: str) -> str:
+    """The transactional id of a sink that claims now: one that no producer of somebody else has."""
+    return f"airflow-epochs.{first_id(key)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claims:
     """The claims in one marker topic, which exists. Methods raise what ``PartitionLog`` raises."""
 
     cluster: Cluster
     topic: str
 
-    def find(self, key: str) -> int | None:
-        """The partition of a sink; None if it has none yet. Does not wait for the claims of others once it is found."""
-        found = (value for of, value in self._log.records() if of == key.encode())
+    def find(self, key: str) -> Claim | None:
+        """The claim of a sink; None if it has none yet. Does not wait for the claims of others once it is found."""
+        found = (value for of, value in self._log(DIRECTORY).records() if of == key.encode())
         value = next(found, None)
         return None if value is None else self._decoded(key, value)
 
-    def claim(self, key: str) -> int:
-        """The partition of a sink: the one that it has, or a free one from now on."""
+    def claim(self, key: str, *, in_ours: bool = False) -> Claim:
+        """The claim of a sink: the one that it has, or one on a free partition from now on.
+
+        ``in_ours``: the topic is known to be one of markers, whatever lies in it.
+
+        Raises:
+            Refused: The topic holds records that are not ours. Nothing was written.
+        """
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + self.cluster.access.timeout_s
         with self.cluster.asking(f"claim a partition of topic {self.topic}"):
             while True:
                 try:
-                    return self._claimed(key)
+                    return self._claimed(key, in_ours)
                 except KafkaException as error:  # somebody else claims at the same time, and was later
                     if error.args[0].code() not in fenced() or time.monotonic() > deadline:
                         raise
 
-    def _claimed(self, key: str) -> int:
+    def _claimed(self, key: str, in_ours: bool) -> Claim:
         """In this order: after the first step, nobody else's claim can be committed before this one."""
         producer = transactional(self.cluster, producer_options(self.topic, TIMEOUT_S, {}), self.topic)
         taken = self._all()
         if key in taken:
             return taken[key]
-        number = self._free(taken)
+        if not taken and not in_ours:
+            self._require_empty()
+        claim = Claim(partition=self._free(taken), transactional_id=own_id(key))
         producer.begin_transaction()
-        producer.produce(self.topic, key=key, value=_encoded(number), partition=DIRECTORY)
+        producer.produce(self.topic, key=key, value=claim.encoded(), partition=DIRECTORY)
         producer.commit_transaction(self.cluster.access.timeout_s)
-        return number
+        return claim
 
-    def _all(self) -> dict[str, int]:
-        of_all = ((key.decode(), value) for key, value in self._log.records() if key and value)
-        return {key: self._decoded(key, value) for key, value in of_all}
+    def _all(self) -> dict[str, Claim]:
+        return {str(key): claim for key, claim in (self._read(*record) for record in self._log(DIRECTORY).records())}
 
-    def _free(self, taken: Mapping[str, int]) -> int:
-        number = next(number for number in count(DIRECTORY + 1) if number not in taken.values())
+    def _read(self, key: bytes | None, value: bytes | None) -> tuple[str, Claim]:
+        try:
+            name = (key or b"").decode()
+            return name, Claim.decoded(name, value or b"")
+        except ValueError as error:
+            raise self._foreign(DIRECTORY) from error
+
+    def _require_empty(self) -> None:
+        """A topic without claims has no records at all: else it is somebody's, for something else."""
+        facts = self.cluster.topic(self.topic)
+        for partition in range(facts.partitions if facts else 0):
+            if next(self._log(partition).records(), None):
+                raise self._foreign(partition)
+
+    def _foreign(self, partition: int) -> Refused:
+        return Refused(
+            f"Topic {self.topic} cannot be the marker topic: {self.topic}[{partition}] holds records that are not "
+            "ours. Nothing was written into it.",
+            remedy="Give the sink a marker_topic of its own, one that is empty or does not exist yet. If it is our "
+            "marker topic, stop what else writes to it; if its partition 0 lost its records, see docs/kafka-sink.md, "
+            "'The marker is lost'.",
+        )
+
+    def _free(self, taken: Mapping[str, Claim]) -> int:
+        numbers = {claim.partition for claim in taken.values()}
+        number = next(number for number in count(DIRECTORY + 1) if number not in numbers)
         self.cluster.require_partitions(self.topic, number + 1)
         return number
 
-    @property
-    def _log(self) -> PartitionLog:
-        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=DIRECTORY)
+    def _log(self, partition: int) -> PartitionLog:
+        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=partition)
 
-    def _decoded(self, key: str, value: bytes) -> int:
+    def _decoded(self, key: str, value: bytes) -> Claim:
         try:
-            return _decoded(value)
+            return Claim.decoded(key, value)
         except ValueError as error:
             raise Corrupt(
                 f"The record of key {key} in {self.topic}[{DIRECTORY}] does not say which partition is the sink's: "
@@ -87,20 +162,3 @@ class Claims:
                 remedy="Use the provider's version that wrote it, or one that is newer. If something else writes to "
                 "this topic, stop it. See docs/kafka-sink.md, 'The marker topic'.",
             ) from error
-
-
-def _encoded(number: int) -> bytes:
-    return json.dumps({"partition": number, "format": FORMAT}).encode()
-
-
-def _decoded(value: bytes) -> int:
-    given: Any = json.loads(value)
-    try:
-        if given["format"] > FORMAT:
-            raise ValueError(f"its format is {given['format']}, this version knows {FORMAT}")
-        number = given["partition"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"it lacks {error}") from error
-    if type(number) is not int or number <= DIRECTORY:
-        raise ValueError(f"{number!r} is no such partition")
-    return number

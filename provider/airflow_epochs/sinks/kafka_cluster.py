@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 SETTLE_POLL_S = 0.05
+PRODUCE, PRODUCE_OF_3_7 = 0, 10
+"""The number of the request, and its version that came with Kafka 3.7."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,7 @@ class TopicFacts:
     """A topic as it is now.
 
     Attributes:
+        id: Another one for a topic that is deleted and created again.
         partitions: How many.
         replicas: Of the partition that has the fewest.
         allowed: What this connection's user may do with it ("READ", "WRITE", …); None where the brokers do not say.
@@ -34,6 +37,7 @@ class TopicFacts:
     """
 
     name: str
+    id: str
     partitions: int
     replicas: int
     allowed: frozenset[str] | None
@@ -46,6 +50,21 @@ class TopicFacts:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.settings["cleanup.policy"]
+
+    @property
+    def insync_min(self) -> int:
+        """What ``min.insync.replicas`` says."""
+        return int(self.settings.get("min.insync.replicas", "1"))
+
+    @property
+    def acknowledgers(self) -> int:
+        """So many replicas have a record before it counts as written: no topic waits for more than it has."""
+        return min(self.insync_min, self.replicas)
+
+    @property
+    def elects_uncleanly(self) -> bool:
+        """Whether a replica that lacks records may become the leader: they are lost then."""
+        return self.settings.get("unclean.leader.election.enable") == "true"
 
 
 def require_client() -> None:
@@ -130,11 +149,20 @@ class Cluster:
         allowed = found.authorized_operations
         return TopicFacts(
             name=name,
+            id=str(found.topic_id),
             partitions=len(found.partitions),
             replicas=min((len(partition.replicas) for partition in found.partitions), default=0),
             allowed=frozenset(operation.name for operation in allowed) if allowed else None,
             settings=self._settings(name),
         )
+
+    def waits_for_its_replicas_only(self) -> bool:
+        """Whether the brokers bound min.insync.replicas by a topic's number of replicas: since Kafka 3.7."""
+        from airflow_epochs.sources.kafka_client import KafkaClient
+
+        with KafkaClient(self.access) as client:
+            versions = client.ask("say its version", lambda admin: admin.api_versions())
+        return bool(versions[PRODUCE][1] >= PRODUCE_OF_3_7)
 
     def _settings(self, topic: str) -> dict[str, str]:
         from confluent_kafka.admin import ConfigResource, ResourceType
@@ -144,12 +172,12 @@ class Cluster:
             question = self._admin.describe_configs([resource], request_timeout=self.access.timeout_s)
             return {name: str(entry.value) for name, entry in question[resource].result().items()}
 
-    def create(self, topic: str, partitions: int, settings: Mapping[str, str]) -> TopicFacts:
-        """Create a topic with the brokers' replication factor, unless it is there by now, and wait until it is."""
+    def create(self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> TopicFacts:
+        """Create a topic, unless it is there by now, and wait until it is."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
-        new = NewTopic(topic, num_partitions=partitions, config=dict(settings))
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
         deadline = time.monotonic() + self.access.timeout_s
         with self.asking(f"create topic {topic}"):
             try:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sinks.kafka_cluster import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 FIRST_LOOK = 100
 """Offsets from the end that are read first to find what is newest."""
@@ -34,25 +37,33 @@ class PartitionLog:
     partition: int
 
     def newest(self, key: bytes) -> bytes | None:
-        """The value of the newest record with that key, from the end backwards in steps that grow."""
-        beginning, end = self._bounds()
+        """The value of the newest record with that key, from the end backwards in steps that grow.
+
+        Empty if that is a tombstone; None if there is no such record.
+        """
+        beginning, end = self.bounds()
         depth = FIRST_LOOK
         while beginning < end:
             start = max(beginning, end - depth)
-            if values := [value for found, value in self._read(start, end) if found == key]:
-                return values[-1]
+            if values := [message.value() for message in self._read(start, end) if message.key() == key]:
+                return values[-1] or b""
             end, depth = start, depth * FURTHER
         return None
 
     def records(self) -> Iterator[Keyed]:
         """Key and value of every record, from the beginning. Whoever stops early waits for nothing behind that."""
-        yield from self._read(*self._bounds())
+        return ((message.key(), message.value()) for message in self.messages())
 
-    def _bounds(self) -> tuple[int, int]:
+    def messages(self) -> Iterator[Message]:
+        """Every record, as ``records``."""
+        return self._read(*self.bounds())
+
+    def bounds(self) -> tuple[int, int]:
+        """The offsets ``[beginning, end)`` that there are. A beginning that has moved on: records were deleted."""
         beginning = self.cluster.beginning(self.topic, self.partition)
         return beginning, self.cluster.ends(self.topic, range(self.partition, self.partition + 1))[self.partition]
 
-    def _read(self, start: int, end: int) -> Iterator[Keyed]:
+    def _read(self, start: int, end: int) -> Iterator[Message]:
         """Every committed record in ``[start, end)``."""
         from confluent_kafka import TopicPartition
 
@@ -63,8 +74,8 @@ class PartitionLog:
         finally:
             consumer.close()
 
-    def _polled(self, consumer: Any, position: int, end: int) -> Iterator[Keyed]:
-        deadline = time.monotonic() + self.cluster.access.timeout_s
+    def _polled(self, consumer: Any, position: int, end: int) -> Iterator[Message]:
+        deadline = self._deadline()
         while position < end:
             message = consumer.poll(0.1)
             if message is None:
@@ -74,9 +85,13 @@ class PartitionLog:
                 self._require_time(deadline, position, end)
             elif message.offset() < end:
                 position = message.offset() + 1
-                yield message.key(), message.value()
+                yield message
+                deadline = self._deadline()  # it goes on
             else:
                 return
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.cluster.access.timeout_s
 
     def _past(self, error: Any, offset: int, position: int) -> int:
         """The position after an event that is no record: the end of what can be read now, or a failure that passes."""

@@ -10,23 +10,22 @@ the sink: read before, it could still change.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
-from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks.kafka_claims import Claims
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.sinks.kafka_claims import Claim, Claims
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_log import PartitionLog
 
 FORMAT = 1
-PARTITIONS = 16
-"""To begin with: one for the claims, and one for each of fifteen sinks. More are added when they are needed."""
-SETTINGS = {
-    "cleanup.policy": "compact",
-    "segment.ms": "86400000",  # old markers are compacted away once their segment is closed
-    "min.cleanable.dirty.ratio": "0.1",
-}
+Ends = Mapping[str, Mapping[str, int]]
+"""Topic -> partition -> offset, as ``starting`` takes it."""
+_LATER = frozenset({"topic_id", "marker_topic_id", "ends", "vouched_end"})
+"""Fields that markers of version 0.1 do not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +33,17 @@ class MarkerRecord:
     """What the marker says of the epoch that it came with; of which the receipt is made.
 
     Attributes:
+        txn_id: None only where an operator put on record that the topic has no epoch of the sink.
         rows, files, size, place: What was staged and sent.
         offsets: Per partition of the topic, a range ``[start, end)`` in which the rows lie, with those that others
             sent at the same time; partitions where nothing was added are left out.
         at: When it was sent.
+        topic_id, marker_topic_id: The brokers' ids of both topics then; None in markers of version 0.1.
+        ends: Topic -> partition -> first offset after the epoch's input, as ``starting`` takes it.
+        vouched_end: Of a marker that an operator put back: where the sink's partition ended then.
     """
 
-    txn_id: str
+    txn_id: str | None
     topic: str
     rows: int
     files: int
@@ -48,14 +51,37 @@ class MarkerRecord:
     place: str
     offsets: dict[str, list[int]]
     at: str
+    topic_id: str | None = None
+    marker_topic_id: str | None = None
+    ends: Ends = field(default_factory=dict)
+    vouched_end: int | None = None
     format: int = FORMAT
 
+    @classmethod
+    def of(
+        cls, txn: TransactionId, topic: TopicFacts, marker_topic: TopicFacts, staged: Staged, ends: Ends
+    ) -> MarkerRecord:
+        """Of an epoch that is about to be sent; ``offsets`` are known later."""
+        return cls(
+            txn_id=str(txn),
+            topic=topic.name,
+            rows=staged.rows,
+            files=staged.files,
+            size=staged.bytes,
+            place=staged.place,
+            offsets={},
+            at=datetime.now(timezone.utc).isoformat(),
+            topic_id=topic.id,
+            marker_topic_id=marker_topic.id,
+            ends=ends,
+        )
+
     @property
-    def txn(self) -> TransactionId:
-        return TransactionId.parse(self.txn_id)
+    def txn(self) -> TransactionId | None:
+        return TransactionId.parse(self.txn_id) if self.txn_id else None
 
     def encoded(self) -> bytes:
-        value = {"epoch": self.txn.epoch, **asdict(self)}  # the epoch for people and other programs
+        value = {"epoch": self.txn.epoch if self.txn else 0, **asdict(self)}  # the epoch for people and other programs
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -67,10 +93,12 @@ class MarkerRecord:
         """
         given: Any = json.loads(value)
         try:
-            marker = cls(**{name: given[name] for name in cls.__dataclass_fields__})
+            names = (name for name in cls.__dataclass_fields__ if name in given or name not in _LATER)
+            marker = cls(**{name: given[name] for name in names})
             if marker.format > FORMAT:
                 raise ValueError(f"its format is {marker.format}, this version knows {FORMAT}")
-            TransactionId.parse(marker.txn_id)
+            if marker.txn_id is not None:
+                TransactionId.parse(marker.txn_id)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it lacks {error}") from error
         return marker
@@ -83,15 +111,21 @@ class Markers:
     cluster: Cluster
     topic: str
     key: str
-    _partition: int | None = field(default=None, init=False)
+    _claim: Claim | None = field(default=None, init=False)
     """Once known it is kept: a claim is for ever."""
 
-    def own_partition(self) -> int:
-        """The sink's partition of the marker topic, claimed if it has none yet. The topic must exist."""
-        if self._partition is None:
+    def claimed(self, *, in_ours: bool = False) -> Claim:
+        """The sink's claim in the marker topic, made if it has none yet. The topic must exist."""
+        if self._claim is None:
             claims = self._claims
-            self._partition = claims.find(self.key) or claims.claim(self.key)
-        return self._partition
+            self._claim = claims.find(self.key) or claims.claim(self.key, in_ours=in_ours)
+        return self._claim
+
+    def claim(self) -> Claim | None:
+        """The sink's claim; None if it has none, or there is no marker topic."""
+        if self._claim is None and self.cluster.topic(self.topic):
+            self._claim = self._claims.find(self.key)
+        return self._claim
 
     def newest(self) -> MarkerRecord | None:
         """The newest committed marker as of now; None if there is none, or no marker topic.
@@ -101,19 +135,29 @@ class Markers:
             Corrupt: What lies there is no marker.
             Refused: The brokers say no.
         """
-        if self._partition is None and self.cluster.topic(self.topic):
-            self._partition = self._claims.find(self.key)
-        if self._partition is None:
+        if self.claim() is None:
             return None
-        log = PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._partition)
-        value = log.newest(self.key.encode())
-        return self._decoded(value) if value else None
+        value = self.log.newest(self.key.encode())
+        return None if value is None else self._decoded(value)
+
+    @property
+    def log(self) -> PartitionLog:
+        """The sink's partition. The sink must have a claim."""
+        assert self._claim
+        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._claim.partition)
 
     @property
     def _claims(self) -> Claims:
         return Claims(cluster=self.cluster, topic=self.topic)
 
     def _decoded(self, value: bytes) -> MarkerRecord:
+        if not value:
+            raise Corrupt(
+                f"Somebody has deleted the marker of {self.key} in topic {self.topic}: its newest record is a "
+                "tombstone, which is not ours.",
+                remedy="Find out who did, and put the marker back: docs/kafka-sink.md, 'The marker is lost'. Nothing "
+                "was sent.",
+            )
         try:
             return MarkerRecord.decoded(value)
         except ValueError as error:
@@ -122,15 +166,3 @@ class Markers:
                 remedy="Use the provider's version that wrote it, or one that is newer. If something else writes to "
                 "this topic, stop it. See docs/kafka-sink.md, 'The marker topic'.",
             ) from error
-
-
-def ready_topic(cluster: Cluster, topic: str) -> TopicFacts:
-    """The marker topic, created if missing. Raises Refused if it would not keep markers."""
-    facts = cluster.topic(topic) or cluster.create(topic, PARTITIONS, SETTINGS)
-    if facts.settings["cleanup.policy"] != "compact":
-        raise Refused(
-            f"The marker topic {topic} has cleanup.policy={facts.settings['cleanup.policy']}: epoch markers would be "
-            "lost.",
-            remedy="Set cleanup.policy=compact on it, and look whether markers are missing already.",
-        )
-    return facts

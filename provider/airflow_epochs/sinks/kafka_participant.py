@@ -9,25 +9,32 @@ this one would not be voted on.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
-from airflow_epochs.model import Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
-from airflow_epochs.sinks import kafka_checks, kafka_producer, kafka_publish
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.sinks import kafka_checks, kafka_marker_topic, kafka_producer, kafka_publish
+from airflow_epochs.sinks.base import Disagreement, SinkAttempt
+from airflow_epochs.sinks.kafka_claims import Claim
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers, ready_topic
+from airflow_epochs.sinks.kafka_diagnosis import Case
+from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_rows import Record, RowShape
+from airflow_epochs.sinks.kafka_voted import Voted
 from airflow_epochs.sinks.staged_table import StagedTable, staging_root
 from airflow_epochs.sources.kafka_connection import read_connection
 from airflow_epochs.storage import storage_options
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka import KafkaSink
+
+log = logging.getLogger(__name__)
 
 RUN = 1_000
 """So many rows without key and partition, one after the other, go to one partition: full batches, evenly spread."""
@@ -64,66 +71,119 @@ class KafkaParticipant:
 
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
         _, staged = self.staged.checked(attempt, claim)
-        pipeline, cluster = attempt.txn.pipeline, self._cluster
+        cluster, markers = self._cluster, self._markers(attempt.txn.pipeline)
         topic = kafka_checks.require_topic(cluster, self.sink.topic)
-        marker_topic, markers = ready_topic(cluster, self.sink.marker_topic), self._markers(pipeline)
+        kafka_checks.require_timestamps(topic)
+        marker_topic = self._ready_marker_topic(topic, attempt)
         kafka_checks.require_rights(topic, "WRITE")
         kafka_checks.require_rights(marker_topic, "READ", "WRITE")
-        markers.own_partition()
-        options = kafka_producer.within(self._options(pipeline), topic, marker_topic)
+        options = kafka_producer.within(self._options(markers.claimed()), topic, marker_topic)
         kafka_producer.transactional(cluster, options, marker_topic.name)
-        kafka_checks.require_marker(markers.newest(), attempt.previous, markers)
-        kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)  # last: takes longest
-        return staged
+        self._require_marker(markers, topic, attempt)
+        marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
+        kafka_checks.require_room(marker_topic, topic, marker)
+        voted = Voted.now(topic, marker_topic, markers)
+        self._require_records(attempt, staged, topic)  # last: takes longest
+        return replace(staged, detail=voted.detail())
+
+    def _ready_marker_topic(self, topic: TopicFacts, attempt: SinkAttempt) -> TopicFacts:
+        """As the commit needs it; created for a sink's first epoch alone, or one that was lost would be hidden."""
+        name = self.sink.marker_topic
+        facts = self._cluster.topic(name)
+        if facts is None and attempt.previous is None:
+            facts = kafka_marker_topic.create(self._cluster, name, topic)
+        if facts is None:
+            raise Refused(
+                f"The marker topic {name} is gone: the ledger expects {attempt.previous} in it.",
+                remedy="Put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
+            )
+        kafka_marker_topic.require_as_safe(kafka_marker_topic.require_compacted(facts), topic)
+        return facts
+
+    def _require_marker(self, markers: Markers, topic: TopicFacts, attempt: SinkAttempt) -> None:
+        found = markers.newest()
+        kafka_checks.require_marker(found, attempt.previous, markers)
+        if found and found.topic == topic.name and found.topic_id not in (None, topic.id):
+            log.warning(
+                "%s: topic %s was deleted and created again since %s: the rows of that epoch and of earlier ones are "
+                "no longer in it",
+                attempt.txn,
+                topic.name,
+                found.txn_id,
+            )
+
+    def _require_records(self, attempt: SinkAttempt, staged: Staged, topic: TopicFacts) -> None:
+        """Every record is one that the topic takes, and making them leaves time to send them."""
+        begun = time.monotonic()
+        kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)
+        kafka_checks.require_time(time.monotonic() - begun, self.sink.transaction_timeout)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         """Send the epoch and its marker in one transaction. The receipt is made of the marker alone."""
-        pipeline = attempt.txn.pipeline
-        markers = self._markers(pipeline)
+        markers = self._markers(attempt.txn.pipeline)
+        facts, claim = self._facts(markers, attempt, staged)
         this = kafka_publish.Publication(
             cluster=self._cluster,
             markers=markers,
             topic=self.sink.topic,
-            facts=self._facts(markers),
-            options=self._options(pipeline),
+            facts=facts,
+            options=self._options(claim),
             txn=attempt.txn,
             previous=attempt.previous,
             staged=staged,
+            ends=attempt.ends,
             records=partial(self._records, attempt, staged),
         )
         return self._receipt(kafka_publish.publish(this, self.env))
 
-    def _facts(self, markers: Markers) -> tuple[TopicFacts | None, TopicFacts]:
+    def _facts(
+        self, markers: Markers, attempt: SinkAttempt, staged: Staged
+    ) -> tuple[tuple[TopicFacts | None, TopicFacts], Claim]:
+        """Both topics as they are now, and what the vote claimed. Nothing is created: what is missing was lost."""
         try:
-            facts = self._cluster.topic(self.sink.topic), ready_topic(self._cluster, self.sink.marker_topic)
-            markers.own_partition()  # was claimed by the vote, unless the topic has been deleted since
-            return facts
+            rows, marker_topic = (self._cluster.topic(name) for name in (self.sink.topic, self.sink.marker_topic))
+            claim = markers.claim()
         except Refused:
             raise
         except NotApplied as error:
             raise OutcomeUnknown(
                 f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=self.sink.name
             ) from error
+        if marker_topic is None or claim is None:
+            raise kafka_publish.lost_since_the_vote(markers, self.sink.topic, attempt.txn, Voted.of(staged))
+        return (rows, kafka_marker_topic.require_compacted(marker_topic)), claim
 
     def _receipt(self, marker: MarkerRecord) -> Receipt:
+        detail: JsonDict = {"topic": marker.topic, "offsets": marker.offsets}
+        if marker.topic_id:
+            detail |= {"topic_id": marker.topic_id, "marker_topic_id": marker.marker_topic_id}
         return Receipt(
-            txn_id=marker.txn_id,
+            txn_id=str(marker.txn),
             sink=self.sink.name,
             rows=marker.rows,
             files=marker.files,
             bytes=marker.size,
             version=None,
-            place=marker.place,
+            place=marker.place or None,  # an operator who puts a marker back does not know
             committed_at=marker.at,
-            detail={"topic": marker.topic, "offsets": marker.offsets},
+            detail=detail,
         )
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the marker topic now."""
         found = self._markers(pipeline).newest()
-        return Marker.of(found.txn) if found else None
+        return Marker.of(found.txn) if found and found.txn else None
+
+    def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
+        """Why the marker is not the expected one."""
+        return Case(
+            markers=self._markers(disagreement.pipeline),
+            topic=self.sink.topic,
+            expected=disagreement.expected,
+            recorded=disagreement.receipt.detail if disagreement.receipt else {},
+        ).diagnosed()
 
     # -- of what -------------------------------------------------------------------------------------------------
 
@@ -138,11 +198,8 @@ class KafkaParticipant:
     def _markers(self, pipeline: str) -> Markers:
         return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=f"{pipeline}/{self.sink.name}")
 
-    def _options(self, pipeline: str) -> dict[str, Any]:
-        # One id for all epochs, or a stray producer of an earlier one would not be fenced.
-        return kafka_producer.producer_options(
-            f"{pipeline}.{self.sink.name}", self.sink.transaction_timeout, self.sink.options
-        )
+    def _options(self, claim: Claim) -> dict[str, Any]:
+        return kafka_producer.producer_options(claim.transactional_id, self.sink.transaction_timeout, self.sink.options)
 
     def _records(self, attempt: SinkAttempt, staged: Staged, partitions: int) -> Iterator[Record]:
         txn = attempt.txn

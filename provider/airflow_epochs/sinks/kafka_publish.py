@@ -12,17 +12,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka_diagnosis import Case, state
+from airflow_epochs.sinks.kafka_marker import Ends, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_producer import SLICE_S, fenced, transactional, within
 from airflow_epochs.sinks.kafka_rows import Headers, Record
+from airflow_epochs.sinks.kafka_voted import Voted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 COMMIT_S = 120
 ABORT_S = 10
 SERVE_EVERY = 1_000
+TOO_SHORT = (
+    "If it happens again, raise transaction_timeout of the sink in the DAG, and the brokers' "
+    "transaction.max.timeout.ms if that is less: an epoch in doubt takes the DAG's of today if it is longer."
+)
 
 Failure = tuple[str, "KafkaError"]
 """Of a record: for which partition, and why."""
@@ -44,6 +49,7 @@ class Publication:
     Attributes:
         facts: The topics of rows and of markers as they are now; the former None where it is gone.
         options: As ``producer_options`` makes them.
+        ends: The position after the epoch, which the marker keeps.
         records: Makes the records, given the topic's number of partitions.
     """
 
@@ -55,6 +61,7 @@ class Publication:
     txn: TransactionId
     previous: TransactionId | None
     staged: Staged
+    ends: Ends
     records: Callable[[int], Iterator[Record]]
 
 
@@ -72,6 +79,7 @@ def publish(this: Publication, env: Environment) -> MarkerRecord:
     producer, found = _own_producer(this, env, failed)
     if found and found.txn_id == str(this.txn):
         return found
+    _require_kept(this, found)
     _require_previous(this, found)
     return _Transaction(this, producer, env, failed).run()
 
@@ -96,14 +104,31 @@ def _own_producer(this: Publication, env: Environment, failed: list[Failure]) ->
         ) from error
 
 
+def _require_kept(this: Publication, found: MarkerRecord | None) -> None:
+    """That there is no marker of the epoch says that it was not sent only where none can be gone since the vote."""
+    voted, now = Voted.of(this.staged), this.cluster.topic(this.markers.topic)  # after the marker was read
+    beginning, _ = this.markers.log.bounds()
+    if voted and voted.has_lost_markers(found, now, beginning):
+        raise lost_since_the_vote(this.markers, this.topic, this.txn, voted)
+
+
+def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted: Voted | None) -> Corrupt:
+    return Corrupt(
+        f"Whether {txn} was sent to topic {topic} cannot be told: its marker would be in topic {markers.topic}, which "
+        f"{state(markers, voted.marker_topic_id if voted else None)} since the vote.",
+        remedy=f"Look whether topic {topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md "
+        "shows in 'The marker is lost'; then clear the commit task. Nothing was sent.",
+    )
+
+
 def _require_previous(this: Publication, found: MarkerRecord | None) -> None:
     if (found.txn_id if found else None) == (str(this.previous) if this.previous else None):
         return
-    raise Corrupt(
-        f"The marker of {this.markers.key} in topic {this.markers.topic} is {found.txn_id if found else 'missing'}; "
-        f"the ledger expects {this.previous or 'none'} before {this.txn}.",
-        remedy="Do not clear anything yet. Find out whether the ledger or the topics were restored, or whether another "
-        "pipeline uses the same name. See docs/kafka-sink.md, 'The marker topic'. Nothing was sent.",
+    case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
+    raise case.diagnosed() or OutcomeUnknown(
+        f"The marker of {this.markers.key} in topic {this.markers.topic} is changing: another process commits "
+        f"{this.txn}.",
+        remedy="Clear the commit task: it looks again.",
     )
 
 
@@ -113,6 +138,7 @@ class _Transaction:
     producer: Producer
     env: Environment
     failed: list[Failure]
+    begun: float = field(default_factory=time.monotonic)
 
     def run(self) -> MarkerRecord:
         from confluent_kafka import KafkaException
@@ -142,7 +168,21 @@ class _Transaction:
                 remedy="Create it again, with as many partitions, and clear the commit task; or waive this sink for "
                 "this epoch (`airflow epochs waive`).",
             )
+        voted = Voted.of(self.this.staged)
+        if voted and rows.id != voted.topic_id:
+            self._require_partitions(rows, voted.partitions)
         return range(rows.partitions)
+
+    def _require_partitions(self, rows: TopicFacts, voted: int) -> None:
+        log.warning("%s: topic %s was deleted and created again since the vote", self.this.txn, rows.name)
+        if rows.partitions != voted:
+            raise NotApplied(
+                f"Topic {rows.name} was deleted since the vote, and created again with {rows.partitions} partitions "
+                f"instead of {voted}: by a client, if the brokers create topics by use.",
+                remedy=f"Give it {voted} again, with kafka-topics.sh --alter if it has fewer, else by deleting it and "
+                "creating it anew; then clear the commit task. Or waive this sink for this epoch (`airflow epochs "
+                "waive`).",
+            )
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -153,7 +193,7 @@ class _Transaction:
         self.env.reached("kafka.rows.sent")
         marker = self._marker(before, self.this.cluster.ends(self.this.topic, partitions))
         markers = self.this.markers
-        self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.own_partition(), [])
+        self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.claimed().partition, [])
         self._flush()
         self.env.reached("kafka.commit.before")
         return marker
@@ -200,16 +240,11 @@ class _Transaction:
             raise self._not_applied(self.failed[0][1])
 
     def _marker(self, before: Mapping[int, int], after: Mapping[int, int]) -> MarkerRecord:
-        staged = self.this.staged
-        return MarkerRecord(
-            txn_id=str(self.this.txn),
-            topic=self.this.topic,
-            rows=staged.rows,
-            files=staged.files,
-            size=staged.bytes,
-            place=staged.place,
-            offsets={str(p): [before[p], end] for p, end in sorted(after.items()) if end > before[p]},
-            at=datetime.now(timezone.utc).isoformat(),
+        rows, marker_topic = self.this.facts
+        assert rows
+        sent = {str(p): [before[p], end] for p, end in sorted(after.items()) if end > before[p]}
+        return replace(
+            MarkerRecord.of(self.this.txn, rows, marker_topic, self.this.staged, self.this.ends), offsets=sent
         )
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -229,13 +264,9 @@ class _Transaction:
         return True
 
     def _not_applied(self, error: KafkaError) -> EpochError:
-        if {error.code(), *(failure.code() for _, failure in self.failed)} & fenced():
-            return NotApplied(
-                f"Another process has taken over sending {self.this.txn}, or the brokers ended its transaction after "
-                "transaction_timeout.",
-                remedy="Nothing; the next try of the commit task looks first. If it happens again, nothing else runs, "
-                "and the epoch is large, raise the sink's transaction_timeout.",
-            )
+        told = self._named(error)
+        if {told.code(), *(failure.code() for _, failure in self.failed)} & fenced():
+            return self._ended(told)
         if self.failed:
             partition, failure = self.failed[0]
             return NotApplied(
@@ -243,7 +274,41 @@ class _Transaction:
                 remedy="If the topic was deleted or altered, or rights were withdrawn, mend that. Then clear the "
                 "commit task: it sends the epoch again.",
             )
-        return self.this.cluster.failure("take the epoch", error)
+        return self.this.cluster.failure("take the epoch", told)
+
+    def _named(self, error: KafkaError) -> KafkaError:
+        """What is behind an error that says no more than that the producer has failed for good."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        if error.code() == KafkaError._FATAL:
+            try:
+                self.producer.begin_transaction()  # nothing is begun by a producer that has failed: it says why
+            except KafkaException as told:
+                return told.args[0]
+        return error
+
+    def _ended(self, told: KafkaError) -> NotApplied:
+        if self._is_late():
+            return NotApplied(
+                f"The brokers ended its transaction: {self.this.txn} was being sent for {self._seconds():.0f} s, and "
+                f"transaction_timeout is {self._timeout_s():.0f} s ({told.str()}).",
+                remedy=f"Clear the commit task: it looks first. {TOO_SHORT}",
+            )
+        return NotApplied(
+            f"Another process has taken over sending {self.this.txn}, or the brokers ended its transaction "
+            f"({told.str()}).",
+            remedy="Clear the commit task: it looks first. If it happens again, and nothing else runs, see the "
+            "brokers' logs.",
+        )
+
+    def _is_late(self) -> bool:
+        return self._seconds() >= self._timeout_s()
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.begun
+
+    def _timeout_s(self) -> float:
+        return float(self.this.options["transaction.timeout.ms"]) / 1000
 
     def _committed(self, marker: MarkerRecord) -> MarkerRecord:
         """The marker that is in the topic now: this one, or that of another process that sent the epoch."""
@@ -272,6 +337,12 @@ class _Transaction:
         return found
 
     def _unknown(self, last: KafkaError) -> OutcomeUnknown:
+        if last.code() in fenced() and self._is_late():
+            return OutcomeUnknown(
+                f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: it was being sent for "
+                f"{self._seconds():.0f} s, and transaction_timeout is {self._timeout_s():.0f} s ({last.str()}).",
+                remedy=f"Clear the commit task: it looks first. {TOO_SHORT}",
+            )
         return OutcomeUnknown(
             f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: {last.str()}.",
             remedy="Nothing is lost: the next try of the commit task looks at the marker first.",

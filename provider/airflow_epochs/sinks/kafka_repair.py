@@ -1,0 +1,124 @@
+"""What an operator does when markers are lost: look which epochs the topic has, and put the sink's marker back.
+
+repair = MarkerRepair({"bootstrap.servers": "kafka-1:9092"}, "orders", "events", "orders-enriched")
+repair.epochs()      # {16: 4100, 17: 4712}: the rows of each epoch that readers of committed records see
+repair.put("orders/17/1/6f1c…")
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import TransactionId
+from airflow_epochs.sinks import kafka_marker_topic, kafka_producer
+from airflow_epochs.sinks.kafka_checks import require_topic
+from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka_log import PartitionLog
+from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka_rows import HEADER
+from airflow_epochs.sources.kafka_connection import read_connection
+
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class MarkerRepair:
+    """The marker of one sink.
+
+    Attributes:
+        settings: How to reach the brokers: what the Airflow connection has as its extra.
+        topic: Where the sink sends rows.
+    """
+
+    settings: Mapping[str, Any]
+    pipeline: str
+    sink: str
+    topic: str
+    marker_topic: str = "airflow-epochs-markers"
+
+    def epochs(self) -> dict[int, int]:
+        """Epoch → rows of it that are in the topic, oldest epoch first. Reads all of the topic."""
+        topic = require_topic(self._cluster, self.topic)
+        found = Counter(epoch for partition in range(topic.partitions) for epoch in self._epochs_in(partition))
+        return dict(sorted(found.items()))
+
+    def marker(self) -> MarkerRecord | None:
+        """The sink's marker now."""
+        return self._markers.newest()
+
+    def put(self, txn_id: str | None) -> MarkerRecord:
+        """Put a marker that says: ``txn_id`` is the newest epoch of the sink; None: the topic has no epoch of it.
+
+        Creates the marker topic if it is missing. Ends whatever transaction of the sink is open.
+
+        Raises:
+            Refused: The topic has rows of a later epoch. Nothing was written.
+            ValueError: It is no transaction id.
+        """
+        txn = TransactionId.parse(txn_id) if txn_id else None
+        topic, epochs = require_topic(self._cluster, self.topic), self.epochs()
+        if late := [epoch for epoch in epochs if epoch > (txn.epoch if txn else 0)]:
+            raise Refused(
+                f"Topic {self.topic} has rows of epoch {late[-1]} of {self._markers.key}, which is later than "
+                f"{txn_id or 'none'}: with that marker they would be sent twice.",
+                remedy="Put the transaction of that epoch, as the ledger or the error message names it.",
+            )
+        name = self.marker_topic
+        marker_topic = self._cluster.topic(name) or kafka_marker_topic.create(self._cluster, name, topic)
+        record = self._record(txn, topic, marker_topic, epochs)
+        self._send(record)
+        return record
+
+    def _record(
+        self, txn: TransactionId | None, topic: TopicFacts, marker_topic: TopicFacts, epochs: Mapping[int, int]
+    ) -> MarkerRecord:
+        self._markers.claimed(in_ours=True)
+        _, end = self._markers.log.bounds()
+        return MarkerRecord(
+            txn_id=str(txn) if txn else None,
+            topic=self.topic,
+            rows=epochs.get(txn.epoch, 0) if txn else 0,
+            files=0,
+            size=0,
+            place="",
+            offsets={},
+            at=datetime.now(timezone.utc).isoformat(),
+            topic_id=topic.id,
+            marker_topic_id=marker_topic.id,
+            vouched_end=end,
+        )
+
+    def _send(self, record: MarkerRecord) -> None:
+        """In a transaction of the sink: a process that still sends an epoch is fenced."""
+        cluster, claim = self._cluster, self._markers.claimed()
+        options = kafka_producer.producer_options(claim.transactional_id, TIMEOUT_S, {})
+        producer = kafka_producer.transactional(cluster, options, self.marker_topic)
+        with cluster.asking("put the marker"):
+            producer.begin_transaction()
+            producer.produce(
+                self.marker_topic, key=self._markers.key, value=record.encoded(), partition=claim.partition
+            )
+            producer.commit_transaction(TIMEOUT_S)
+
+    # -- of what -------------------------------------------------------------------------------------------------
+
+    def _epochs_in(self, partition: int) -> list[int]:
+        log = PartitionLog(cluster=self._cluster, topic=self.topic, partition=partition)
+        prefix = f"{self._markers.key}/".encode()
+        headers = (dict(message.headers() or ()).get(HEADER) or b"" for message in log.messages())
+        return [int(header[len(prefix) :].split(b"/")[0]) for header in headers if header.startswith(prefix)]
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster(read_connection(Connection(conn_id="repair", conn_type="kafka", extra=dict(self.settings))))
+
+    @cached_property
+    def _markers(self) -> Markers:
+        return Markers(cluster=self._cluster, topic=self.marker_topic, key=f"{self.pipeline}/{self.sink}")
