@@ -86,6 +86,7 @@ CHAPTERS = {
         "sinks/kafka_participant.py",
     ],
     "SQL databases": [
+        "sinks/row_flaws.py",
         "sinks/sql_database.py",
         "sinks/sql_postgres.py",
         "sinks/sql_sqlite.py",

@@ -159,8 +159,8 @@ def test_postgresql_refuses_at_the_vote_what_it_would_refuse_at_the_commit(pg: S
     )
     for column, value, expected in (
         ("city", "Atlantis", 'not present in table "cities"'),
-        ("short", "abcd", "too long"),
-        ("short", "a\0b", "0x00"),
+        ("short", "abcd", "column 'short' is longer than character varying(3) takes: 'abcd'"),
+        ("short", "a\0b", "column 'short' has a NUL character, which PostgreSQL has no form for: 'a\\x00b'"),
     ):
         assert expected in pg.reason_against(pg.sink("v"), pa.table({column: [value]}))
 

@@ -13,7 +13,18 @@ from airflow_epochs.model import JsonDict
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_epochs.sinks.sql_table import SqlTable
+    from airflow_epochs.sinks.row_flaws import Check
+    from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
+
+
+class RowRefused(Refused):
+    """The database does not take a row of a load.
+
+    ``row``, its batch and number there, or ``line``, the line of the rows' CSV from 1, say which, if anything does.
+    """
+
+    row: tuple[pa.RecordBatch, int] | None = None
+    line: int = 0
 
 
 class Session(Protocol):
@@ -31,12 +42,28 @@ class Session(Protocol):
     """What locks the rows of a SELECT."""
     instant: ClassVar[str]
     """The type of a column for points in time."""
+    json: ClassVar[str]
+    """The type of a column for JSON."""
+    temporary: ClassVar[str]
+    """The schema of this session's own temporary tables."""
 
     def quoted(self, name: str) -> str:
         """A name of a column, table or schema as part of a statement."""
         ...
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Execute a statement; how many rows the database says that it inserted, updated or deleted."""
+        ...
+
+    def identity(self) -> JsonDict:
+        """What tells this database from others: what a copy or another server does not share."""
+        ...
+
+    def check(self, column: SqlColumn, kind: Any) -> Check:
+        """Finds values of Delta's ``kind`` for which the column has no form, or would keep only a part."""
+        ...
 
     def table(self, schema: str | None, name: str) -> SqlTable | None:
         """The table that an unquoted ``schema.name`` means, and its columns; None if there is none."""
@@ -54,10 +81,15 @@ class Session(Protocol):
         """Wait until nobody else is in a transaction that has serialised on ``what``."""
         ...
 
-    def load(
-        self, schema: str | None, table: str, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches
-    ) -> int:
-        """Insert all rows, batch by batch; how many. ``fields`` and ``columns`` stand in one order."""
+    def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
+        """Insert all rows, batch by batch. ``fields`` and ``columns`` stand in one order.
+
+        Returns:
+            How many rows the database says that it has inserted.
+
+        Raises:
+            RowRefused: It does not take one.
+        """
         ...
 
     def settle(self) -> None:
@@ -68,7 +100,8 @@ class Session(Protocol):
         """Commit.
 
         Raises:
-            OutcomeUnknown: The answer did not arrive, or says nothing about the outcome.
+            OutcomeUnknown: The answer did not arrive in time, or says nothing about the outcome; or the commit stands
+                on fewer servers than it must.
         """
         ...
 
@@ -84,8 +117,8 @@ class Database(Protocol):
         """A transaction in the database that an Airflow connection names; ``who`` is for its administrator to see."""
         ...
 
-    def takes(self, column: str, kind: Any) -> bool:
-        """Whether a column of the type ``column`` takes Delta's ``kind`` as it is."""
+    def takes(self, column: SqlColumn, kind: Any) -> bool:
+        """Whether the column takes Delta's ``kind`` as it is."""
         ...
 
     def type_for(self, kind: Any) -> str | None:

@@ -1,22 +1,33 @@
-"""One epoch's rows into a table: appended by one load, or upserted by way of a temporary table."""
+"""One epoch's rows into a table: appended by one load, or upserted by way of a temporary table.
+
+What went in is what the database says, never what was sent: a trigger, a rule or a clause of the table may drop a row
+without an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.row_flaws import Check, require_sound, row_named
+from airflow_epochs.sinks.sql_database import RowRefused, Session
 from airflow_epochs.sinks.sql_table import SqlTable
+from airflow_epochs.sinks.sql_values import row_at_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_epochs.sinks.sql_database import Batches
 
 BATCH_TABLE = "airflow_epochs_rows"
-"""The temporary table. In no schema: a temporary one is found first."""
+"""The temporary table. Always named with its schema: a table of a user may have this name, and be found first."""
 _NAMED_MAX = 5
+
+Read = Callable[[], "Batches"]
+"""Reads the staged rows, from the first one, each time that it is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,46 +40,110 @@ class Load:
     columns: Sequence[str]
     keys: Sequence[str]
 
-    def run(self, batches: Batches, rows: int) -> None:
+    def run(self, read: Read, rows: int) -> None:
         """Write all rows.
 
         Raises:
-            Refused: The database does not take them, keys are NULL or repeated, or there are not as many as promised.
+            Refused: The database does not take them, or drops some; keys are NULL or repeated; or there are not as many
+                as promised.
         """
-        if self.keys:
-            loaded = self._upsert(batches)
-        else:
-            loaded = self.session.load(self.table.schema, self.table.name, self.columns, self.fields, batches)
-        if loaded != rows:
+        sent = _Counted(self._sound(read()))
+        try:
+            taken = self._upsert(sent) if self.keys else self._into(self.table, sent)
+        except RowRefused as refused:
+            if found := refused.row or (row_at_line(read(), self.fields, refused.line) if refused.line else None):
+                refused.what += f" {row_named(*found, self._key_fields())}."
+            raise
+        self._require_all(sent.rows, rows)
+        self.require_taken(taken, rows)
+
+    def look(self, read: Read, rows: int) -> None:
+        """Look at all rows, as ``run`` does before it writes one. Raises Refused."""
+        seen = _Counted(self._sound(read()))
+        for _ in seen:
+            pass
+        self._require_all(seen.rows, rows)
+
+    def _require_all(self, read: int, rows: int) -> None:
+        if read != rows:
             raise Refused(
-                f"{loaded} rows were read for table {self.table.name}, staged are {rows}.",
+                f"{read} rows were read for table {self.table.name}, staged are {rows}.",
                 remedy="Clear the stage task: it stages into a fresh place.",
             )
 
+    def require_taken(self, taken: int, rows: int) -> None:
+        """Raise Refused if the database says that it took another number of rows than were sent."""
+        if taken != rows:
+            raise Refused(
+                f"Of {rows} rows, table {self.table.name} took {taken}: a trigger, a rule or a clause of the table "
+                "drops rows without an error.",
+                remedy="Leave such rows out in the transform, or change what drops them (a trigger that returns NULL "
+                "or RAISE(IGNORE)), and clear the failed tasks.",
+            )
+
+    # -- the rows ------------------------------------------------------------------------------------------------
+
+    def _sound(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        checks, keys = self._checks(), self._key_fields()
+        for batch in batches:
+            require_sound(batch, checks, keys)
+            yield batch
+
+    def _checks(self) -> dict[str, Check]:
+        columns = {column.name: column for column in self.table.columns}
+        return {
+            field["name"]: self.session.check(columns[name], field["type"])
+            for field, name in zip(self.fields, self.columns, strict=True)
+        }
+
+    def _key_fields(self) -> list[str]:
+        named = dict(zip(self.columns, (field["name"] for field in self.fields), strict=True))
+        return [named[key] for key in self.keys]
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _into(self, table: SqlTable, batches: Batches) -> int:
+        return self.session.load(table, self.columns, self.fields, batches)
+
     def _upsert(self, batches: Batches) -> int:
-        columns = self._list(self.columns)
-        target = f"{self.session.quoted(self.table.schema)}.{self.session.quoted(self.table.name)}"
+        columns, target, batch = self._list(self.columns), self._name(self.table), self._batch
         self.session.execute(f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {columns} FROM {target} WHERE 1 = 0")
-        loaded = self.session.load(None, BATCH_TABLE, self.columns, self.fields, batches)
-        self._require_keys()
+        self._into(batch, batches)
+        self._require_keys(self._name(batch))
         # In the order of the keys: two sinks on overlapping keys then wait for each other, and do not deadlock.
-        self.session.execute(
-            f"INSERT INTO {target} ({columns}) SELECT {columns} FROM {BATCH_TABLE} WHERE 1 = 1"
+        taken = self.session.change(
+            f"{self.table.insert} INTO {target} ({columns}) SELECT {columns} FROM {self._name(batch)} WHERE 1 = 1"
             f" ORDER BY {self._list(self.keys)} ON CONFLICT ({self._list(self.keys)}) DO {self._update()}"
         )
-        self.session.execute(f"DROP TABLE {BATCH_TABLE}")
-        return loaded
+        if not self._others:
+            taken = self._found(target, self._name(batch))
+        self.session.execute(f"DROP TABLE {self._name(batch)}")
+        return taken
+
+    @property
+    def _batch(self) -> SqlTable:
+        return replace(self.table, schema=self.session.temporary, name=BATCH_TABLE, insert="INSERT")
+
+    @property
+    def _others(self) -> list[str]:
+        return [name for name in self.columns if name not in self.keys]
 
     def _update(self) -> str:
-        names = [self.session.quoted(name) for name in self.columns if name not in self.keys]
+        names = [self.session.quoted(name) for name in self._others]
         return f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names)}" if names else "NOTHING"
 
-    def _require_keys(self) -> None:
-        keys = self._list(self.keys)
+    def _found(self, target: str, batch: str) -> int:
+        """How many rows of the batch have their keys in the table: of those that were there, no statement says so."""
+        same = " AND ".join(f"t.{key} = b.{key}" for key in map(self.session.quoted, self.keys))
+        counted = f"SELECT count(*) FROM {batch} b WHERE EXISTS (SELECT 1 FROM {target} t WHERE {same})"
+        return int(self.session.execute(counted)[0][0])
+
+    def _require_keys(self, batch: str) -> None:
+        keys, compared = self._list(self.keys), ", ".join(map(self._compared, self.keys))
         missing = " OR ".join(f"{self.session.quoted(key)} IS NULL" for key in self.keys)
-        no_key = self.session.execute(f"SELECT {keys} FROM {BATCH_TABLE} WHERE {missing} LIMIT {_NAMED_MAX}")
+        no_key = self.session.execute(f"SELECT {keys} FROM {batch} WHERE {missing} LIMIT {_NAMED_MAX}")
         repeated = self.session.execute(
-            f"SELECT {keys} FROM {BATCH_TABLE} GROUP BY {keys} HAVING count(*) > 1 ORDER BY {keys} LIMIT {_NAMED_MAX}"
+            f"SELECT {keys} FROM {batch} GROUP BY {compared} HAVING count(*) > 1 ORDER BY {compared} LIMIT {_NAMED_MAX}"
         )
         for found, what in ((no_key, "are NULL in some rows"), (repeated, "are not unique in the epoch's rows")):
             if found:
@@ -78,5 +153,26 @@ class Load:
                     remedy="Let the transform return one row per key, with all key columns, and clear the stage task.",
                 )
 
+    def _compared(self, key: str) -> str:
+        """As the table's index compares it."""
+        collation = self.table.collations.get(key)
+        return f"{self.session.quoted(key)} COLLATE {collation}" if collation else self.session.quoted(key)
+
+    def _name(self, table: SqlTable) -> str:
+        return f"{self.session.quoted(table.schema)}.{self.session.quoted(table.name)}"
+
     def _list(self, names: Sequence[str]) -> str:
         return ", ".join(map(self.session.quoted, names))
+
+
+class _Counted:
+    """Batches, and how many rows of them have been read."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.sql_database import Session
 
@@ -56,11 +56,17 @@ class MarkerTable:
     def write(self, txn: TransactionId, rows: int) -> Row:
         """Set the marker. The transaction must have locked it."""
         mark, row = self.session.mark, Row(txn, rows, _now())
-        self.session.execute(
+        changed = self.session.change(
             f"UPDATE {self._name} SET epoch = {mark}, txn_id = {mark}, row_count = {mark}, committed_at = {mark}"
             f" WHERE pipeline = {mark} AND sink = {mark}",
             (txn.epoch, str(txn), rows, row.committed_at, self.pipeline, self.sink),
         )
+        if changed != 1:
+            raise Refused(
+                f"The marker in {self.schema}.{self.name} could not be set: {changed} rows were changed, not one.",
+                remedy="Remove the triggers, rules and policies of that table, and clear the failed tasks.",
+                sink=self.sink,
+            )
         return row
 
     def _create(self) -> None:

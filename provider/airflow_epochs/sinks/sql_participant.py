@@ -68,10 +68,10 @@ class SqlParticipant:
             load = self._load(session, self._table(session, staging), staging)
             marker = self._marker(session, attempt.txn.pipeline)
             self._require_previous(attempt, marker.lock())
-            if self.sink.rehearse:
-                load.run(self._area().rows(attempt, staged), staged.rows)
-            else:
-                load.run((), 0)
+            if not self.sink.rehearse:
+                load.look(lambda: self._area().rows(attempt, staged), staged.rows)
+            read = (lambda: self._area().rows(attempt, staged)) if self.sink.rehearse else tuple
+            load.run(read, staged.rows if self.sink.rehearse else 0)
             marker.write(attempt.txn, staged.rows)
             session.settle()
 
@@ -117,6 +117,7 @@ class SqlParticipant:
             marker = self._marker(session, txn.pipeline)
             found = marker.lock()
             if found and found.txn == txn:
+                session.commit()  # of the marker's lock: it waits for the standby that the first one may not have got
                 return found
             self._require_previous(attempt, found)
             self.env.reached("sql.locked")
@@ -126,7 +127,7 @@ class SqlParticipant:
     def _write(self, session: Session, marker: MarkerTable, attempt: SinkAttempt, staged: Staged) -> Row:
         staging = self._area().promised(attempt, staged)
         load = self._load(session, self._table(session, staging), staging)
-        load.run(self._area().rows(attempt, staged), staged.rows)
+        load.run(lambda: self._area().rows(attempt, staged), staged.rows)
         self.env.reached("sql.copied")
         row = marker.write(attempt.txn, staged.rows)
         self.env.reached("sql.commit.before")

@@ -8,6 +8,9 @@ One that is stopped in the middle of its COPY no timeout of the server ends: who
 from __future__ import annotations
 
 import logging
+import re
+import selectors
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,14 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.delta_table import first_line
+from airflow_epochs.sinks.sql_database import RowRefused, Session
 from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
 from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type
-from airflow_epochs.sinks.sql_values import csv_of
+from airflow_epochs.sinks.sql_values import csv_of, postgres_check
 
 if TYPE_CHECKING:
     import psycopg
 
+    from airflow_epochs.sinks.row_flaws import Check
     from airflow_epochs.sinks.sql_database import Batches
 
 log = logging.getLogger(__name__)
@@ -46,7 +51,16 @@ SERVER = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "6",
 }
-"""Set for every transaction, unless the connection's extra ``options`` mention them."""
+"""Set for every transaction, unless the connection's ``options``, its role or its database have set them."""
+_SETTINGS = """
+    SELECT pg_catalog.set_config(ours.name, ours.value, true)
+    FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS ours(name, value)
+    JOIN pg_catalog.pg_settings AS s ON s.name = ours.name
+    WHERE s.source NOT IN ('client', 'user', 'database', 'database user')
+"""
+COMMIT_S = 120.0
+"""How long the answer to a COMMIT is waited for. No timeout of the server counts there, where it may wait for a standby
+that is gone. The connection's extra ``commit_timeout`` says otherwise."""
 
 _MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
 """Beginnings of SQLSTATE that say nothing about rows or rights: connections, conflicts, resources, locks, shutdown; the
@@ -54,6 +68,13 @@ last is said by a server that has become a standby."""
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+_LEAVES = """
+    WITH RECURSIVE part(oid) AS (
+        SELECT %s::oid UNION SELECT i.inhrelid FROM part JOIN pg_catalog.pg_inherits i ON i.inhparent = part.oid
+    )
+    SELECT c.relname, c.relkind, c.relpersistence FROM part JOIN pg_catalog.pg_class c USING (oid)
+    WHERE c.relispartition AND c.relkind <> 'p' ORDER BY c.relname
+"""
 _TABLE = """
     SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT')
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -64,7 +85,19 @@ _COLUMNS = """
            CASE t.typtype WHEN 'd' THEN pg_catalog.format_type(t.typbasetype, t.typtypmod)
                           ELSE pg_catalog.format_type(a.atttypid, a.atttypmod) END,
            a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
-           a.attgenerated <> '' OR a.attidentity = 'a'
+           a.attgenerated <> '' OR a.attidentity = 'a',
+           ARRAY(WITH RECURSIVE part(typ, mod) AS (
+               SELECT a.atttypid, a.atttypmod
+               UNION
+               SELECT inner_part.typ, inner_part.mod
+               FROM part JOIN pg_catalog.pg_type p ON p.oid = part.typ, LATERAL (
+                   SELECT p.typbasetype, p.typtypmod WHERE p.typtype = 'd'
+                   UNION ALL SELECT p.typelem, part.mod WHERE p.typcategory = 'A'
+                   UNION ALL SELECT f.atttypid, f.atttypmod FROM pg_catalog.pg_attribute f
+                             WHERE p.typtype = 'c' AND f.attrelid = p.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+                   UNION ALL SELECT r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE r.rngtypid = p.oid
+               ) AS inner_part(typ, mod)
+           ) SELECT pg_catalog.format_type(typ, mod) FROM part)
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -87,13 +120,24 @@ _AWAITING_CLIENT = """
     JOIN pg_catalog.pg_locks l ON l.pid = c.pid AND l.locktype = 'advisory' AND l.database = c.datid AND l.objsubid = 1
     WHERE (l.classid::bigint << 32) | l.objid::bigint = pg_catalog.hashtextextended(%s, 0)
 """
+_AWAITING_STANDBY = """
+    SELECT a.pid FROM pg_catalog.pg_stat_activity a
+    JOIN pg_catalog.pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.objsubid = 1
+    JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
+    WHERE a.wait_event = 'SyncRep'
+          AND (l.classid::bigint << 32) | l.objid::bigint = pg_catalog.hashtextextended(%s, 0)
+"""
+_IDENTITY = """
+    SELECT s.system_identifier::text, d.oid::bigint, d.datname
+    FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
+"""
 
 
 class Postgres:
     """As ``sql_database.Database`` says."""
 
-    def takes(self, column: str, kind: Any) -> bool:
-        return postgres_takes(column, kind)
+    def takes(self, column: SqlColumn, kind: Any) -> bool:
+        return postgres_takes(column.kind, kind, column.parts)
 
     def type_for(self, kind: Any) -> str | None:
         return postgres_type(kind)
@@ -109,14 +153,14 @@ class Postgres:
                 f"There is no connection to {name}: {_said(error)}",
                 remedy=f"See that the server is up and connection {connection.conn_id!r} is right, and clear the task.",
             ) from None  # what the driver knows includes the password
-        session = PostgresSession(name, opened, who)
+        session = PostgresSession(name, opened, who, float(connection.extra.get("commit_timeout") or COMMIT_S))
         try:
-            session.begin(str(connection.extra.get("options", "")))
+            session.begin()
             yield session
         except NotApplied as error:
             if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 with tolerated(f"looking for a stopped session of {who}"):
-                    session.end_stopped()
+                    error.what += session.end_stopped()
             raise
         finally:
             opened.close()  # what is not committed is rolled back
@@ -128,20 +172,24 @@ class PostgresSession:
     mark: ClassVar[str] = "%s"
     row_lock: ClassVar[str] = "FOR UPDATE"
     instant: ClassVar[str] = "timestamp with time zone"
+    json: ClassVar[str] = "jsonb"
+    temporary: ClassVar[str] = "pg_temp"
 
-    def __init__(self, name: str, connection: psycopg.Connection[tuple[Any, ...]], who: str) -> None:
+    def __init__(
+        self, name: str, connection: psycopg.Connection[tuple[Any, ...]], who: str, commit_s: float = COMMIT_S
+    ) -> None:
         self.name = name
         self._connection = connection
         self._who = who
+        self._commit_s = commit_s
         self._awaiting_before: dict[int, int] = {}
+        self._warnings: list[str] = []
 
-    def begin(self, options: str) -> None:
+    def begin(self) -> None:
         import psycopg
 
         self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        for setting, value in SERVER.items():
-            if setting not in options:
-                self.execute("SELECT pg_catalog.set_config(%s, %s, true)", (setting, value))
+        self.execute(_SETTINGS, (list(SERVER), list(SERVER.values())))
         # A commit that is acknowledged must survive a crash: the receipt says that the rows are there.
         self.execute(
             "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
@@ -156,15 +204,20 @@ class PostgresSession:
             return {}
         return dict(self.execute(_AWAITING_CLIENT, (self._who,)))
 
-    def end_stopped(self) -> None:
+    def end_stopped(self) -> str:
         """End the sessions of this sink from whose COPY not a byte has come since this one began.
 
-        It is rolled back, and whoever was stopped finds its connection closed when it wakes.
+        It is rolled back, and whoever was stopped finds its connection closed when it wakes. Returns what else is known
+        of those that hold the lock: a COMMIT that waits for a standby must not be ended.
         """
         self._connection.rollback()  # else the statistics would be those of before
         for pid, _ in self._awaiting_before.items() & self._awaiting_client().items():
             log.warning("%s: ending the session of process %s, which is stopped in its COPY", self.name, pid)
             self.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
+        waiting = ", ".join(str(pid) for (pid,) in self.execute(_AWAITING_STANDBY, (self._who,)))
+        return (
+            f" An earlier COMMIT of this sink (process {waiting}) waits for a synchronous standby." if waiting else ""
+        )
 
     def quoted(self, name: str) -> str:
         return _identifier(name).replace("%", "%%")
@@ -173,6 +226,17 @@ class PostgresSession:
         with self._answers():
             cursor = self._connection.execute(statement.encode(), tuple(values))
             return cursor.fetchall() if cursor.description else []
+
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        with self._answers():
+            return self._connection.execute(statement.encode(), tuple(values)).rowcount
+
+    def identity(self) -> JsonDict:
+        ((system, oid, name),) = self.execute(_IDENTITY)
+        return {"system": system, "oid": oid, "name": name}
+
+    def check(self, column: SqlColumn, kind: Any) -> Check:
+        return postgres_check(column.kind, kind)
 
     def table(self, schema: str | None, name: str) -> SqlTable | None:
         found = self.execute(_TABLE, (_regclass(schema, name),))
@@ -183,12 +247,19 @@ class PostgresSession:
             schema=its_schema,
             name=its_name,
             columns=tuple(
-                SqlColumn(name=column, kind=spelled, required=required, generated=generated)
-                for column, spelled, required, generated in self.execute(_COLUMNS, (oid,))
+                SqlColumn(name=column, kind=spelled, required=required, generated=generated, parts=tuple(parts))
+                for column, spelled, required, generated, parts in self.execute(_COLUMNS, (oid,))
             ),
             unique=tuple(frozenset(columns) for (columns,) in self.execute(_UNIQUE, (oid,))),
-            problem=_problem(kind, persistence, writable),
+            problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),
+            id=str(oid),
         )
+
+    def _problem_of_partitions(self, oid: int) -> str | None:
+        for name, kind, persistence in self.execute(_LEAVES, (oid,)):
+            if problem := _problem(kind, persistence, writable=True):
+                return f"of its partition {name!r}, {problem}"
+        return None
 
     def schema_of(self, schema: str | None, name: str) -> str:
         if schema is not None:
@@ -206,33 +277,76 @@ class PostgresSession:
     def serialise(self, what: str) -> None:
         self.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, 0))", (what,))
 
-    def load(
-        self, schema: str | None, table: str, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches
-    ) -> int:
-        into = ".".join(_identifier(part) for part in (schema, table) if part is not None)
-        statement = f"COPY {into} ({', '.join(map(_identifier, columns))}) FROM STDIN (FORMAT csv)"
-        rows = 0
-        with self._answers(), self._connection.cursor().copy(statement.encode()) as copy:
+    def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
+        name = f"{_identifier(into.schema)}.{_identifier(into.name)}"
+        statement = f"COPY {name} ({', '.join(map(_identifier, columns))}) FROM STDIN (FORMAT csv)"
+        cursor = self._connection.cursor()
+        with self._answers(), cursor.copy(statement.encode()) as copy:
             for batch in batches:
                 copy.write(csv_of(batch, fields))
-                rows += batch.num_rows
-        return rows
+        return cursor.rowcount
 
     def settle(self) -> None:
         self.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def commit(self) -> None:
+        """Commit, after all that a COMMIT could still refuse or warn of has been asked for.
+
+        What warns during the COMMIT itself is the wait for a standby, which somebody has cancelled.
+        """
         import psycopg
 
+        self.settle()
+        self._connection.add_notice_handler(self._noted)
         try:
-            self._connection.commit()
-        except psycopg.Error as error:
-            if error.diag.severity_nonlocalized == "ERROR":
+            self._committed()
+        except (psycopg.Error, TimeoutError) as error:
+            if isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
                 raise self._translated(error) from error
             raise OutcomeUnknown(
-                f"{self.name} did not say whether it has committed: {_said(error)}",
-                remedy="Clear the task when the server is back: it looks at the marker first.",
+                f"{self.name} did not say whether it has committed: {first_line(error)}",
+                remedy="Clear the task when the server, or its synchronous standby, is back: it looks at the marker.",
             ) from error
+        if self._warnings:
+            raise OutcomeUnknown(
+                f"{self.name} has committed and said: {' '.join(self._warnings)}",
+                remedy="Get a synchronous standby to run, or take it out of synchronous_standby_names, and clear the "
+                "task: it waits until the standby has the rows.",
+            )
+
+    def _noted(self, said: psycopg.errors.Diagnostic) -> None:
+        if said.severity_nonlocalized == "WARNING":
+            self._warnings.append(" ".join(part for part in (said.message_primary, said.message_detail) if part))
+
+    def _committed(self) -> None:
+        """Send the COMMIT and wait for its answer, for so long.
+
+        By hand: psycopg would wait for ever, and to cancel the statement would show the rows without a standby.
+        """
+        connection, until = self._connection.pgconn, time.monotonic() + self._commit_s
+        connection.send_query(b"COMMIT")
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.socket, selectors.EVENT_READ)
+            while not self._answered():
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    raise TimeoutError(f"no answer within {self._commit_s:g} s.")
+                connection.consume_input()
+
+    def _answered(self) -> bool:
+        """Whether all of the COMMIT's answer is there. Raises what it says, unless that is that all is well."""
+        import psycopg
+
+        connection = self._connection.pgconn
+        connection.flush()
+        while not connection.is_busy():
+            result = connection.get_result()
+            if result is None:
+                return True
+            if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(result)
+            if result.command_status != b"COMMIT":
+                raise psycopg.errors.InFailedSqlTransaction(f"the answer is {result.command_status!r}")
+        return False
 
     @contextmanager
     def _answers(self) -> Iterator[None]:
@@ -253,10 +367,12 @@ class PostgresSession:
                 "Where it takes longer than the timeout, set another in the connection's extra: "
                 '{"options": "-c statement_timeout=3h"}.',
             )
-        return Refused(
+        refused = RowRefused(
             f"{self.name} refuses it: {_said(error)}",
             remedy="Correct the rows, the table or the rights of the connection's user, and clear the failed task.",
         )
+        refused.line = _line(error)
+        return refused
 
 
 def _driver() -> Any:
@@ -307,6 +423,16 @@ def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str
     if not writable:
         return "the connection's user may not INSERT into it"
     return None
+
+
+_LINE = re.compile(r"COPY .*?, \D*(\d+)")
+
+
+def _line(error: psycopg.Error) -> int:
+    """The line of the COPY that the error is about; 0 if it is about none. In whatever language the server speaks."""
+    context = (error.diag.context or "").splitlines()
+    found = _LINE.match(context[-1]) if context else None
+    return int(found[1]) if found else 0
 
 
 def _said(error: psycopg.Error) -> str:

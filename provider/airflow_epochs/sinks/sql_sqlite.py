@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.row_flaws import Check, sound
+from airflow_epochs.sinks.sql_database import RowRefused, Session
 from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
 from airflow_epochs.sinks.sql_types import sqlite_type
 from airflow_epochs.sinks.sql_values import tuples_of
@@ -26,12 +28,14 @@ _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "r
 """What SQLite says where neither the rows nor the statement are to blame."""
 _NOT_DONE = ("locked", "busy", "constraint")
 """What it says when a COMMIT has certainly not happened."""
+_CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
+"""In the definition of a table: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides it."""
 
 
 class Sqlite:
     """As ``sql_database.Database`` says. Its types are loose: what a column is declared as does not matter."""
 
-    def takes(self, column: str, kind: Any) -> bool:
+    def takes(self, column: SqlColumn, kind: Any) -> bool:
         return sqlite_type(kind) is not None
 
     def type_for(self, kind: Any) -> str | None:
@@ -60,6 +64,8 @@ class SqliteSession:
     mark: ClassVar[str] = "?"
     row_lock: ClassVar[str] = ""
     instant: ClassVar[str] = "TEXT"
+    json: ClassVar[str] = "TEXT"
+    temporary: ClassVar[str] = "temp"
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,13 +83,23 @@ class SqliteSession:
         with self.answers():
             return self._connection.execute(statement, tuple(values)).fetchall()
 
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        with self.answers():
+            return self._connection.execute(statement, tuple(values)).rowcount
+
+    def identity(self) -> JsonDict:
+        return {"file": self.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")[0][0]}
+
+    def check(self, column: SqlColumn, kind: Any) -> Check:
+        return sound(kind)
+
     def table(self, schema: str | None, name: str) -> SqlTable | None:
         schema = self.schema_of(schema, name)
-        statement = f"SELECT name, type FROM {self.quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
+        statement = f"SELECT name, type, sql FROM {self.quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
         found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
         if not found:
             return None
-        ((its_name, kind),) = found
+        ((its_name, kind, definition),) = found
         columns = self.execute(
             'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (its_name,)
         )
@@ -101,6 +117,15 @@ class SqliteSession:
             ),
             unique=(*self._unique(its_name), frozenset(row[0] for row in columns if row[4])),
             problem="it is a view" if kind == "view" else None,
+            insert="INSERT OR ABORT" if _CONFLICT_CLAUSE.search(definition) else "INSERT",
+            collations=dict(self._collations(its_name)),
+        )
+
+    def _collations(self, table: str) -> Iterator[tuple[str, str]]:
+        yield from self.execute(
+            "SELECT c.name, c.coll FROM pragma_index_list(?) AS i, pragma_index_xinfo(i.name) AS c"
+            " WHERE i.\"unique\" AND c.key AND c.name IS NOT NULL AND upper(c.coll) <> 'BINARY'",
+            (table,),
         )
 
     def _unique(self, table: str) -> Iterator[frozenset[str]]:
@@ -123,17 +148,19 @@ class SqliteSession:
     def serialise(self, what: str) -> None:
         """Nothing to do: BEGIN IMMEDIATE lets one writer in at a time."""
 
-    def load(
-        self, schema: str | None, table: str, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches
-    ) -> int:
-        into = ".".join(self.quoted(part) for part in (schema, table) if part is not None)
+    def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
+        name = f"{self.quoted(into.schema)}.{self.quoted(into.name)}"
         names, marks = ", ".join(map(self.quoted, columns)), ", ".join("?" * len(columns))
-        rows = 0
+        statement, taken = f"{into.insert} INTO {name} ({names}) VALUES ({marks})", 0
         for batch in batches:
-            with self.answers():
-                self._connection.executemany(f"INSERT INTO {into} ({names}) VALUES ({marks})", tuples_of(batch, fields))
-            rows += batch.num_rows
-        return rows
+            rows = _Drawn(tuples_of(batch, fields))
+            try:
+                with self.answers():
+                    taken += self._connection.executemany(statement, rows).rowcount
+            except RowRefused as refused:
+                refused.row = batch, rows.count - 1
+                raise
+        return taken
 
     def settle(self) -> None:
         """Nothing to do: SQLite defers only foreign keys, and does not enforce those unless asked to."""
@@ -162,7 +189,23 @@ class SqliteSession:
                 f"{self.name} did not carry it out: {error}",
                 remedy="See that the file is there, its disk has room and nobody writes for long, and clear the task.",
             )
-        return Refused(
+        return RowRefused(
             f"{self.name} refuses it: {error}",
             remedy="Correct the rows or the table, and clear the failed task.",
         )
+
+
+class _Drawn:
+    """Rows, and how many of them the driver has asked for."""
+
+    def __init__(self, rows: Iterator[tuple[Any, ...]]) -> None:
+        self._rows = rows
+        self.count = 0
+
+    def __iter__(self) -> _Drawn:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        row = next(self._rows)
+        self.count += 1
+        return row

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs.errors import Refused
@@ -17,6 +17,7 @@ class SqlColumn:
 
     Attributes:
         kind: Its type, as the database spells it.
+        parts: The types that this one is made of: elements of an array, what a domain is of, fields of a row type.
         required: Rows must have it: NOT NULL without a default.
         generated: Rows must not have it: the database computes it.
     """
@@ -25,6 +26,7 @@ class SqlColumn:
     kind: str
     required: bool
     generated: bool
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,9 @@ class SqlTable:
     Attributes:
         unique: The columns of each unique index that an upsert can go by.
         problem: Why it cannot be a sink's table whatever the rows are; None if it can.
+        id: What another table of that name would not have; None where the database has no such thing.
+        insert: The beginning of an INSERT that drops no row in silence.
+        collations: How a unique index compares the texts of a column, where that is not byte by byte.
     """
 
     schema: str
@@ -41,6 +46,9 @@ class SqlTable:
     columns: tuple[SqlColumn, ...]
     unique: tuple[frozenset[str], ...]
     problem: str | None
+    id: str | None = None
+    insert: str = "INSERT"
+    collations: Mapping[str, str] = field(default_factory=dict)
 
     def column_of(self, name: str) -> SqlColumn | None:
         """The column of that name: spelled so, or else the only one that is so without case."""
@@ -49,8 +57,8 @@ class SqlTable:
         return found[0] if len(found) == 1 else None
 
 
-Takes = Callable[[str, Any], bool]
-"""Whether a column of a type, as the database spells it, takes a Delta type."""
+Takes = Callable[[SqlColumn, Any], bool]
+"""Whether a column takes a Delta type."""
 
 
 def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> list[str]:
@@ -59,30 +67,30 @@ def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> li
     Raises:
         Refused: The rows do not fit; with every reason.
     """
-    columns = {field["name"]: table.column_of(field["name"]) for field in fields}
-    found = [problem for field in fields if (problem := _misfit(columns[field["name"]], field, takes))]
-    given = [column.name for column in columns.values() if column]
-    found += [f"two columns of the rows are {name!r}" for name in sorted({n for n in given if given.count(n) > 1})]
+    columns = {given["name"]: table.column_of(given["name"]) for given in fields}
+    found = [problem for given in fields if (problem := _misfit(columns[given["name"]], given, takes))]
+    names = [column.name for column in columns.values() if column]
+    found += [f"two columns of the rows are {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
     found += [
         f"column {column.name!r} is NOT NULL without a default in the table and missing in the rows"
         for column in table.columns
-        if column.required and column.name not in given
+        if column.required and column.name not in names
     ]
     if found:
         raise Refused(
             f"The rows do not fit table {table.name!r}: {'; '.join(found)}.",
             remedy="Correct the transform or the table, and clear the stage task.",
         )
-    return given
+    return names
 
 
-def _misfit(column: SqlColumn | None, field: JsonDict, takes: Takes) -> str | None:
-    name, kind = field["name"], type_name(field["type"])
+def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | None:
+    name, kind = given["name"], type_name(given["type"])
     if column is None:
         return f"column {name!r} ({kind}) is not in the table"
     if column.generated:
         return f"column {name!r} is computed by the database: leave it out of the rows"
-    if not takes(column.kind, field["type"]):
+    if not takes(column, given["type"]):
         return f"column {name!r} is {kind} in the rows and {column.kind} in the table"
     return None
 
@@ -112,7 +120,7 @@ def suggestion(
     table: str, fields: Sequence[JsonDict], keys: Sequence[str], spelled: Callable[[Any], str | None]
 ) -> str:
     """The statement that creates a table for rows of these fields."""
-    lines = [f'"{field["name"]}" {spelled(field["type"]) or "?"}' for field in fields]
+    lines = [f'"{given["name"]}" {spelled(given["type"]) or "?"}' for given in fields]
     if keys:
         lines.append(f"PRIMARY KEY ({', '.join(keys)})")
     return f"CREATE TABLE {table} ({', '.join(lines)})"

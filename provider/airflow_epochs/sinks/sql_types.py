@@ -6,6 +6,7 @@ Strict on purpose, as for Delta tables: nothing is cast that could lose somethin
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _WHOLE = ("smallint", "integer", "bigint", "numeric")
@@ -40,8 +41,13 @@ _SQLITE = {
 }
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _NUMERIC = re.compile(r"numeric(?:\((\d+)(?:,(-?\d+))?\))?")
-_ROUNDED_TIME = re.compile(r"timestamp\([0-5]\)")
+_ROUNDED_TIME = re.compile(r"(timestamp|time)\([0-5]\)")
 """Spark's instants go to the microsecond."""
+_CUT = re.compile(r"\"char\"|name|money|interval( \w.*)?\([0-5]\)|interval \w.*")
+"""Types that quietly keep only a part of a text: bytes, cents, hours."""
+_CUT_WITHIN = re.compile(r"numeric\(.*|(character|character varying)\(.*")
+"""The same within an array or a row type: there a value is cut to size. In a column itself each one is looked at."""
+_SIZED = re.compile(r"character(?: varying)?\((\d+)\)")
 
 
 def family(kind: Any) -> str:
@@ -50,17 +56,35 @@ def family(kind: Any) -> str:
     return "decimal" if _DECIMAL.fullmatch(name) else name
 
 
-def postgres_takes(column: str, kind: Any) -> bool:
+def postgres_takes(column: str, kind: Any, parts: Sequence[str] = ()) -> bool:
     """Whether a column of the type that PostgreSQL spells ``column`` takes Delta's ``kind`` unchanged.
 
     Text goes where PostgreSQL reads a type from text that Delta does not have: enum, uuid, inet, json.
+
+    Args:
+        column: The type.
+        kind: Delta's.
+        parts: The types that it is made of: elements of an array, what a domain is of, fields of a row type.
     """
     base = " ".join(re.sub(r"\([^)]*\)", "", column).split())
     if family(kind) == "string":
-        return base not in _NOT_TEXT
-    if family(kind) == "decimal":
-        return _numeric_takes(column, str(kind))
+        within = [part for part in parts if part != column]
+        cut = any(_CUT.fullmatch(part) or _ROUNDED_TIME.match(part) for part in (column, *within))
+        return base not in _NOT_TEXT and not cut and not any(map(_CUT_WITHIN.fullmatch, within))
+    if base == "numeric" and family(kind) in _POSTGRES and "numeric" in _POSTGRES[family(kind)]:
+        return _scale(column) >= 0 and (family(kind) != "decimal" or _numeric_takes(column, str(kind)))
     return base in _POSTGRES.get(family(kind), ()) and not _ROUNDED_TIME.match(column)
+
+
+def _scale(column: str) -> int:
+    numeric = _NUMERIC.fullmatch(column)
+    return int(numeric[2] or 0) if numeric else 0
+
+
+def longest_text(column: str) -> int | None:
+    """How many characters a column of this type takes; it drops blanks beyond them without a word."""
+    sized = _SIZED.fullmatch(column)
+    return int(sized[1]) if sized else None
 
 
 def _numeric_takes(column: str, kind: str) -> bool:

@@ -1,18 +1,18 @@
 """Arrow batches as databases take them: CSV for PostgreSQL's COPY, Python values for SQLite. Deterministic.
 
 Which type a column has is said by the staging table's schema, not by its Parquet files: Spark's old way to write
-timestamps there has lost that they are instants.
+timestamps there has lost that they are instants. Values without a form here (``row_flaws``) must have been refused.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql_types import family
+from airflow_epochs.sinks.row_flaws import Check, refusal, row_named, sound
+from airflow_epochs.sinks.sql_types import family, longest_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,16 +20,63 @@ if TYPE_CHECKING:
 _NESTED = ("struct", "array", "map")
 
 
+_FINE_TIMES = ("time", "interval")
+_TOO_FINE = r"\.[0-9]{6}[0-9]*[1-9]"
+
+
+def postgres_check(column: str, kind: Any) -> Check:
+    """Finds values of Delta's ``kind`` that PostgreSQL would refuse without naming them, or cut in silence."""
+    check, size = sound(kind, nul=column == "json" and family(kind) != "string"), longest_text(column)
+    if family(kind) != "string":
+        return check
+
+    def check_text(texts: pa.Array) -> str | None:
+        import pyarrow.compute as pc
+
+        if found := check(texts):
+            return found
+        if size is not None and pc.any(pc.greater(pc.utf8_length(texts), size)).as_py():
+            return f"is longer than {column} takes"
+        if column.startswith(_FINE_TIMES) and pc.any(pc.match_substring_regex(texts, _TOO_FINE)).as_py():
+            return f"is finer than the microseconds of {column}"
+        return None
+
+    return check_text
+
+
 def csv_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> bytes:
     """The batch as CSV: every value in quotes, NULL as nothing, so that an empty string is not NULL."""
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
-    columns = [_text(batch.column(field["name"]), field["type"]) for field in fields]
+    columns = _converted(batch, fields, _text)
     text = pa.RecordBatch.from_arrays(columns, names=[str(n) for n in range(len(columns))])
     out = io.BytesIO()
     pacsv.write_csv(text, out, pacsv.WriteOptions(include_header=False, quoting_style="all_valid"))
     return out.getvalue()
+
+
+def row_at_line(
+    batches: Iterable[pa.RecordBatch], fields: Sequence[JsonDict], line: int
+) -> tuple[pa.RecordBatch, int] | None:
+    """The row that ends at this line of all the batches' CSV, from 1: its batch, and its number there."""
+    before = 0
+    for batch in batches:
+        lines = csv_of(batch, fields).count(b"\n")
+        if before + lines >= line:
+            for row in range(batch.num_rows):
+                before += csv_of(batch.slice(row, 1), fields).count(b"\n")
+                if before >= line:
+                    return batch, row
+        before += lines
+    return None
+
+
+def _converted(batch: pa.RecordBatch, fields: Sequence[JsonDict], convert: Callable[[pa.Array, Any], Any]) -> list[Any]:
+    try:
+        return [convert(batch.column(field["name"]), field["type"]) for field in fields]
+    except _NoJson as error:
+        raise refusal(f"{row_named(batch, error.row)}: {error.why}") from error
 
 
 def _text(column: pa.Array, kind: Any) -> pa.Array:
@@ -64,8 +111,7 @@ def _instants(column: pa.Array) -> pa.Array:
 
 def tuples_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> Iterator[tuple[Any, ...]]:
     """The batch as rows of ``None``, ``int``, ``float``, ``str`` and ``bytes``."""
-    columns = [_values(batch.column(field["name"]), field["type"]) for field in fields]
-    return zip(*columns, strict=True)
+    return zip(*_converted(batch, fields, _values), strict=True)
 
 
 def _values(column: pa.Array, kind: Any) -> list[Any]:
@@ -81,17 +127,33 @@ def _values(column: pa.Array, kind: Any) -> list[Any]:
             return values
 
 
+class _NoJson(Exception):
+    """A value of a column, by its row, that has no form in JSON."""
+
+    def __init__(self, row: int, why: str) -> None:
+        self.row, self.why = row, why
+        super().__init__(why)
+
+
 def _json(column: pa.Array) -> list[str | None]:
     """Nested values as JSON: decimals as numbers, times as RFC 3339, binary as base64, NaN and infinity as null."""
     import msgspec
 
     encode = msgspec.json.Encoder(decimal_format="number").encode
+
+    def said(part: pa.Array) -> list[str | None]:
+        return [None if v is None else encode(v).decode() for v in part.to_pylist(maps_as_pydicts="strict")]
+
     try:
-        values = column.to_pylist(maps_as_pydicts="strict")
-        return [None if value is None else encode(value).decode() for value in values]
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
-        raise Refused(
-            f"Values of type {column.type} cannot be written as JSON: {error}",
-            remedy="Let the transform return them in another form (keys of maps must be text, numbers or times), and "
-            "clear the stage task.",
-        ) from error
+        return said(column)
+    except (TypeError, ValueError, KeyError, OverflowError):
+        for row in range(len(column)):
+            try:
+                said(column.take([row]))
+            except (TypeError, ValueError, KeyError, OverflowError) as error:
+                raise _NoJson(
+                    row,
+                    f"a value of type {column.type} cannot be written as JSON, where keys of maps must be text, "
+                    f"numbers or times, and different: {error}",
+                ) from error
+        raise

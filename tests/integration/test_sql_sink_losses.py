@@ -1,0 +1,358 @@
+"""No row and no value is lost on its way into a database without a word: what went in is what the database says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.errors import Corrupt, OutcomeUnknown
+from airflow_epochs.sinks.sql_postgres import Postgres as Database
+from delta_world import attempt_of, rows, transaction
+from sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
+from stack.postgres import Postgres
+from waiting import wait_until
+
+pytestmark = pytest.mark.proof
+
+UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
+MODES = pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+DROPS = (
+    "CREATE FUNCTION drop_two() RETURNS trigger AS 'BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END'"
+    " LANGUAGE plpgsql"
+)
+
+
+@pytest.fixture
+def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
+    return SqlWorld(new_postgres(postgres), tmp_path)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> SqlWorld:
+    return SqlWorld(new_sqlite(tmp_path), tmp_path)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Postgres]:
+    """A server whose settings the test may change."""
+    with Postgres(tmp_path / "own") as server:
+        yield server
+
+
+# -- tables that do not last ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", ["a partition", "a partition of a partition"])
+def test_a_partition_that_would_be_empty_after_a_crash_is_a_vote_against(pg: SqlWorld, depth: str) -> None:
+    parent = "v"
+    pg.db.run("CREATE TABLE v (id bigint) PARTITION BY RANGE (id)")
+    if depth != "a partition":
+        parent = "v1"
+        pg.db.run("CREATE TABLE v1 PARTITION OF v FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id)")
+    pg.db.run(f"CREATE UNLOGGED TABLE leaf PARTITION OF {parent} FOR VALUES FROM (0) TO (10)")
+    reason = pg.reason_against(pg.sink("v"), rows(1))
+    assert "partition 'leaf'" in reason
+    assert "UNLOGGED" in reason
+
+
+def test_a_partition_that_lies_in_another_database_is_a_vote_against(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    server = f"elsewhere_{pg.db.schema}"
+    pg.db.run(
+        f"CREATE FOREIGN DATA WRAPPER {server}",
+        f"CREATE SERVER {server} FOREIGN DATA WRAPPER {server}",
+        "CREATE TABLE v (id bigint) PARTITION BY RANGE (id)",
+        f"CREATE FOREIGN TABLE leaf PARTITION OF v FOR VALUES FROM (0) TO (10) SERVER {server}",
+    )
+    assert "partition 'leaf', it is a foreign table" in pg.reason_against(pg.sink("v"), rows(11))
+
+
+def test_a_partition_that_was_replaced_after_the_vote_stops_the_commit(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE v (id bigint) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF v FOR VALUES FROM (0) TO (10)",
+    )
+    sink, attempt = pg.sink("v"), attempt_of(transaction(1))
+    staged = pg.staged(sink, attempt, rows(1))
+    pg.db.run("ALTER TABLE leaf SET UNLOGGED")
+    with pytest.raises(Corrupt, match="partition 'leaf'"):
+        sink.commit(attempt, staged, pg.env)
+    pg.db.run("ALTER TABLE leaf SET LOGGED")
+    sink.commit(attempt, staged, pg.env)
+    assert pg.ids("v") == [1]
+
+
+# -- rows that a database drops -------------------------------------------------------------------------------------
+
+
+@MODES
+def test_rows_that_a_trigger_drops_are_a_vote_against(pg: SqlWorld, options: dict[str, Any]) -> None:
+    pg.db.run(
+        "CREATE TABLE v (id bigint PRIMARY KEY, n bigint)",
+        DROPS,
+        "CREATE TRIGGER t BEFORE INSERT ON v FOR EACH ROW EXECUTE FUNCTION drop_two()",
+    )
+    assert "Of 3 rows, table v took 2" in pg.reason_against(pg.sink("v", **options), rows(1, 2, 3, n=[0, 0, 0]))
+    pg.epoch(pg.sink("v", **options), transaction(1), None, rows(1, 3, n=[0, 0]))
+    assert pg.ids("v") == [1, 3]
+
+
+def test_a_trigger_made_after_the_vote_stops_the_commit_and_nothing_is_written(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (id bigint PRIMARY KEY)", DROPS)
+    sink, attempt = pg.sink("v"), attempt_of(transaction(1))
+    staged = pg.staged(sink, attempt, rows(1, 2))
+    pg.db.run("CREATE TRIGGER t BEFORE INSERT ON v FOR EACH ROW EXECUTE FUNCTION drop_two()")
+    with pytest.raises(Corrupt, match="Of 2 rows, table v took 1"):
+        sink.commit(attempt, staged, pg.env)
+    assert pg.ids("v") == []
+    pg.db.run("DROP TRIGGER t ON v")
+    assert sink.commit(attempt, staged, pg.env).rows == 2
+
+
+@pytest.mark.parametrize("keys", [["id"], ["id", "n"]], ids=["with others", "keys alone"])
+def test_a_key_that_the_database_drops_from_an_upsert_is_a_vote_against(pg: SqlWorld, keys: list[str]) -> None:
+    pg.db.run(
+        "CREATE TABLE v (id bigint, n bigint, UNIQUE (id), UNIQUE (id, n))",
+        DROPS,
+        "CREATE TRIGGER t BEFORE INSERT ON v FOR EACH ROW EXECUTE FUNCTION drop_two()",
+    )
+    sink = pg.sink("v", mode="upsert", keys=keys)
+    assert "took 1" in pg.reason_against(sink, rows(1, 2, n=[0, 0]))
+    first, second = transaction(1), transaction(2)
+    pg.epoch(sink, first, None, rows(1, n=[0]))
+    pg.epoch(sink, second, first, rows(1, 3, n=[0, 0]))
+    assert pg.ids("v") == [1, 3]
+
+
+def test_rules_that_do_nothing_instead_lose_no_row(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (id bigint PRIMARY KEY, n bigint)")
+    pg.db.run("CREATE RULE nothing AS ON INSERT TO v DO INSTEAD NOTHING")
+    assert "Of 1 rows, table v took 0" in pg.reason_against(pg.sink("v", **UPSERT), rows(1, n=[0]))
+    pg.epoch(pg.sink("v"), transaction(1), None, rows(1, n=[0]))
+    assert pg.ids("v") == [1], "COPY goes past rules"
+
+
+@pytest.mark.parametrize("lost", ["DO INSTEAD NOTHING", "trigger"])
+def test_a_marker_that_is_not_set_in_silence_is_a_vote_against(pg: SqlWorld, lost: str) -> None:
+    pg.db.run("CREATE TABLE v (id bigint)")
+    sink, first = pg.sink("v"), transaction(1)
+    pg.epoch(sink, first, None, rows(1))
+    if lost == "trigger":
+        pg.db.run(
+            "CREATE FUNCTION lose() RETURNS trigger AS 'BEGIN RETURN NULL; END' LANGUAGE plpgsql",
+            "CREATE TRIGGER t BEFORE UPDATE ON epoch_markers FOR EACH ROW EXECUTE FUNCTION lose()",
+        )
+    else:
+        pg.db.run("CREATE RULE r AS ON UPDATE TO epoch_markers WHERE NEW.epoch > 1 DO INSTEAD NOTHING")
+    vote = pg.voted(sink, attempt_of(transaction(2), first), rows(2))
+    assert {"trigger": "could not be set", "DO INSTEAD NOTHING": "UPDATE rules"}[lost] in (vote.reason or "")
+
+
+@MODES
+@pytest.mark.parametrize("clause", ["IGNORE", "REPLACE"])
+def test_rows_that_sqlite_ignores_or_replaces_in_silence_are_a_vote_against(
+    sqlite: SqlWorld, clause: str, options: dict[str, Any]
+) -> None:
+    sqlite.db.run(f"CREATE TABLE v (id bigint PRIMARY KEY, n bigint UNIQUE ON CONFLICT {clause})")
+    sink, first = sqlite.sink("v", **options), transaction(1)
+    sqlite.epoch(sink, first, None, rows(1, 2, n=[10, 20]))
+    vote = sqlite.voted(sink, attempt_of(transaction(2), first), rows(3, 4, n=[10, 30]))
+    assert "UNIQUE constraint failed: v.n" in (vote.reason or "")
+    sqlite.epoch(sink, transaction(2), first, rows(4, n=[30]))
+    assert sqlite.db.run("SELECT id, n FROM v ORDER BY id") == [(1, 10), (2, 20), (4, 30)]
+
+
+@MODES
+def test_rows_that_a_trigger_of_sqlite_ignores_are_a_vote_against(sqlite: SqlWorld, options: dict[str, Any]) -> None:
+    sqlite.db.run(
+        "CREATE TABLE v (id bigint PRIMARY KEY, n bigint)",
+        "CREATE TRIGGER t BEFORE INSERT ON v WHEN NEW.id = 2 BEGIN SELECT RAISE(IGNORE); END",
+    )
+    assert "Of 2 rows, table v took 1" in sqlite.reason_against(sqlite.sink("v", **options), rows(1, 2, n=[0, 0]))
+
+
+@pytest.mark.parametrize("where", ["column", "index"])
+def test_keys_that_the_table_takes_for_equal_are_a_vote_against(sqlite: SqlWorld, where: str) -> None:
+    if where == "column":
+        sqlite.db.run("CREATE TABLE v (k text COLLATE NOCASE PRIMARY KEY, n bigint)")
+    else:
+        sqlite.db.run("CREATE TABLE v (k text, n bigint)", "CREATE UNIQUE INDEX i ON v (k COLLATE NOCASE)")
+    sink, first = sqlite.sink("v", mode="upsert", keys=["k"]), transaction(1)
+    reason = sqlite.reason_against(sink, pa.table({"k": ["a", "A", "b"], "n": [1, 2, 3]}))
+    assert "are not unique in the epoch's rows, among them: a" in reason.lower()
+    sqlite.epoch(sink, first, None, pa.table({"k": ["a", "b"], "n": [1, 3]}))
+    sqlite.epoch(sink, transaction(2), first, pa.table({"k": ["A"], "n": [7]}))
+    assert sqlite.db.run("SELECT k, n FROM v ORDER BY n") == [("b", 3), ("a", 7)]
+
+
+def test_an_upsert_writes_into_no_table_of_a_user(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    pg.db.run(
+        "CREATE TABLE v (id bigint PRIMARY KEY, n bigint)", "CREATE TABLE airflow_epochs_rows (id bigint, n bigint)"
+    )
+    options = {"options": f"-c search_path={pg.db.schema},pg_temp"}
+    pg.env.connections["db"] = pg.db.connection(extra=options)
+    pg.epoch(pg.sink("v", **UPSERT), transaction(1), None, rows(1, n=[0]))
+    assert (pg.ids("v"), pg.ids("airflow_epochs_rows")) == ([1], [])
+
+
+def test_an_upsert_into_sqlite_leaves_a_table_of_its_name_alone(sqlite: SqlWorld) -> None:
+    sqlite.db.run("CREATE TABLE v (id bigint PRIMARY KEY)", "CREATE TABLE airflow_epochs_rows (id bigint)")
+    sqlite.epoch(sqlite.sink("v", **UPSERT), transaction(1), None, rows(1))
+    assert (sqlite.ids("v"), sqlite.ids("airflow_epochs_rows")) == ([1], [])
+
+
+# -- values that a column cuts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "kept"),
+    [
+        ('"char"', "xyz", "x"),
+        ("name", "x" * 70, "x" * 63),
+        ("money", "1.239", "$1.24"),
+        ("interval hour", "1:30", "01:00:00"),
+        ("interval(0)", "1.7 seconds", "00:00:02"),
+        ("time(0)", "12:00:00.7", "12:00:01"),
+        ("timetz(3)", "12:00:00.1239+00", "12:00:00.124+00"),
+        ("timestamp(0)[]", "{2026-01-01 12:00:00.7}", '{"2026-01-01 12:00:01"}'),
+        ("numeric(8,2)[]", "{1.239}", "{1.24}"),
+        ("varchar(3)[]", '{"a    "}', '{"a  "}'),
+        ("cents", "{1.239}", "{1.24}"),
+        ("wrapped", "(1.239)", "(1.24)"),
+        ("twice", "a    ", "a  "),
+    ],
+)
+def test_a_type_that_keeps_only_a_part_of_a_text_is_a_vote_against(
+    pg: SqlWorld, kind: str, text: str, kept: str
+) -> None:
+    pg.db.run(
+        "CREATE DOMAIN cents AS numeric(8,2)[]",
+        "CREATE TYPE wrapped AS (n numeric(8,2))",
+        "CREATE DOMAIN once AS varchar(3)",
+        "CREATE DOMAIN twice AS once",
+        f"CREATE TABLE v (c {kind})",
+        f"INSERT INTO v VALUES ('{text}')",
+    )
+    assert pg.db.run("SELECT c::text FROM v") == [(kept,)], "what PostgreSQL would do"
+    assert "column 'c' is string in the rows and " in pg.reason_against(pg.sink("v"), pa.table({"c": [text]}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("varchar(3)", "abc  ", "is longer than character varying(3) takes: 'abc  '"),
+        ("char(3)", "abc  ", "is longer than character(3) takes"),
+        ("once", "abc  ", "is longer than character varying(3) takes"),
+        ("time", "12:00:00.1234567", "is finer than the microseconds of time"),
+        ("interval", "0.1234567 s", "is finer than the microseconds of interval"),
+    ],
+)
+def test_a_value_of_which_a_part_would_be_lost_is_named(pg: SqlWorld, kind: str, text: str, expected: str) -> None:
+    pg.db.run("CREATE DOMAIN once AS varchar(3)", f"CREATE TABLE v (id bigint, c {kind})")
+    good = {"time": "12:00:00.123456", "interval": "1.123456 s"}.get(kind, "ab ")
+    given = {"topic": ["t"] * 2, "partition": [3] * 2, "offset": [16, 17], "c": [good, text]}
+    pg.db.run("ALTER TABLE v ADD topic text, ADD partition int8, ADD offset_ text", 'ALTER TABLE v ADD "offset" int8')
+    for rehearse in (True, False):
+        reason = pg.reason_against(pg.sink("v", rehearse=rehearse), pa.table(given))
+        assert f"The record at topic 't', partition 3, offset 17: column 'c' {expected}" in reason
+    pg.epoch(pg.sink("v"), transaction(1), None, pa.table({"c": [good, None]}))
+
+
+def test_whole_numbers_go_into_no_column_that_rounds_them(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (n numeric(5,-2), m numeric(20,0))")
+    given = pa.table({"n": pa.array([149], pa.int32()), "m": [149]})
+    assert "column 'n' is integer in the rows and numeric(5,-2) in the table" in pg.reason_against(pg.sink("v"), given)
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", ["-c deadlock_timeout=2s", "-c temp_buffers=8MB --clock_timeout=1"])
+def test_a_setting_that_only_sounds_alike_switches_no_limit_off(pg: SqlWorld, options: str) -> None:
+    connection = pg.db.connection(extra={"options": options.split(" --")[0]})
+    with Database().connect(connection, "test") as session:
+        assert session.execute("SHOW lock_timeout") == [("30s",)]
+
+
+@pytest.mark.parametrize("options", ["-c lock_timeout=7s", "--lock-timeout=7s", "-cLOCK_TIMEOUT=7s"])
+def test_a_limit_of_ones_own_stands_however_it_is_spelled(pg: SqlWorld, options: str) -> None:
+    with Database().connect(pg.db.connection(extra={"options": options}), "test") as session:
+        assert session.execute("SHOW lock_timeout") == [("7s",)]
+
+
+def test_a_limit_of_the_role_stands(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    user = f"u{pg.db.schema}"
+    pg.db.run(f"CREATE USER {user} PASSWORD 'x'", f"ALTER ROLE {user} SET statement_timeout = '3h'")
+    with Database().connect(pg.db.connection(login=user, password="x"), "test") as session:
+        assert session.execute("SHOW statement_timeout") == [("3h",)]
+        assert session.execute("SHOW lock_timeout") == [("30s",)]
+
+
+# -- a standby that must have the rows ------------------------------------------------------------------------------
+
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+
+@pytest.fixture
+def behind(own_server: Postgres, tmp_path: Path) -> SqlWorld:
+    """A database whose server waits for a standby that does not exist, once ``standby`` has said so."""
+    world = SqlWorld(new_postgres(own_server), tmp_path)
+    world.db.run("CREATE TABLE orders (id bigint)")
+    return world
+
+
+def standby(world: SqlWorld, name: str) -> None:
+    """Which standby every COMMIT waits for; none if it has no name."""
+    world.db.run("SET synchronous_commit = local", f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+    world.db.run("SELECT pg_reload_conf()")
+    seen = "SELECT setting FROM pg_settings WHERE name = 'synchronous_standby_names'"
+    wait_until(lambda: world.db.run(seen) == [(name,)], what="the setting is seen")
+
+
+def connect_within(world: SqlWorld, commit_timeout: float) -> None:
+    extra = {"commit_timeout": commit_timeout, "options": "-c lock_timeout=300ms"}
+    world.env.connections["db"] = world.db.connection(extra=extra)
+
+
+def test_a_commit_that_waits_for_a_standby_gives_up_and_is_found_once_the_standby_is_there(behind: SqlWorld) -> None:
+    sink = behind.sink()
+    attempt = behind.second_epoch(sink)
+    staged = behind.staged(sink, attempt, rows(2))
+    standby(behind, "gone")
+    connect_within(behind, 0.3)
+    with pytest.raises(OutcomeUnknown, match=r"did not say whether it has committed: no answer within 0\.3 s"):
+        sink.commit(attempt, staged, behind.env)
+    with pytest.raises(OutcomeUnknown, match="waits for a synchronous standby"):
+        sink.commit(attempt, staged, behind.env)
+    assert behind.ids() == [1], "no standby has it, so nobody sees it"
+    standby(behind, "")
+    connect_within(behind, 60)
+    wait_until(lambda: not behind.db.run(WAITING), what="the first COMMIT is through")
+    assert sink.commit(attempt, staged, behind.env).rows == 1
+    assert behind.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("stop", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_no_receipt_is_written_for_rows_that_no_standby_has(behind: SqlWorld, stop: str) -> None:
+    sink = behind.sink()
+    attempt = behind.second_epoch(sink)
+    staged = behind.staged(sink, attempt, rows(2))
+    standby(behind, "gone")
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            commit = pool.submit(sink.commit, attempt, staged, behind.env)
+            wait_until(lambda: behind.db.run(WAITING), what="the COMMIT waits")
+            behind.db.run(f"SELECT {stop}(pid) FROM ({WAITING}) AS waiting")
+            with pytest.raises(OutcomeUnknown, match="committed"):
+                commit.result(30)
+            assert behind.ids() == [1, 2], "the server shows it all the same"
+    standby(behind, "")
+    assert sink.commit(attempt, staged, behind.env).rows == 1
+    assert behind.ids() == [1, 2]
