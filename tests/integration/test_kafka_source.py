@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -81,7 +83,7 @@ def test_epochs_follow_each_other_without_gap_or_overlap(topic: Topic, env: Kafk
     topic.produce(1, 1, 0)
     second = planned(source(topic), env, first)
     assert second.ranges == ranges_of(topic, (5, 6), (0, 1), (2, 2))
-    assert {**second.state, "tails": None} == {**first.state, "tails": None}
+    assert all(second.state[what] == first.state[what] for what in ("cluster_id", "topic_ids"))
 
 
 def test_max_records_of_the_run_goes_over_that_of_the_source(topic: Topic, env: KafkaEnv) -> None:
@@ -123,9 +125,36 @@ def test_an_epoch_ends_before_the_first_open_transaction(topic: Topic, env: Kafk
     first = planned(source(topic), env)
     assert first.ranges == ranges_of(topic, (0, 2))
     assert plan(source(topic), env, first) is None
+    told = source(topic).why_nothing(env)
+    assert told and told.startswith(f"4 records wait for the transaction of producer '{topic.name}', id ")
+    assert told.endswith(f"({topic.name}[0] from offset 2 on)")
     open_one.commit_transaction(20)
     wait_until(lambda: plan(source(topic), env, first) is not None)
     assert planned(source(topic), env, first).ranges == ranges_of(topic, (2, 7))  # 3 + 1 records and the marker
+    assert source(topic).why_nothing(env) is None
+
+
+def test_a_partition_that_stands_still_for_an_open_transaction_is_told_while_the_others_move(
+    topic: Topic, env: KafkaEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.create(partitions=2).produce(0, 2)
+    open_one = topic.begin_transaction(1000)
+    assert planned(source(topic), env).ranges == ranges_of(topic, (0, 0), (0, 2))
+    assert f"not read in this epoch: 1,000 records wait for the transaction of producer '{topic.name}'" in caplog.text
+    (shown,) = source(topic).waiting(env)
+    assert "Brokers end it after its own timeout." in shown
+    open_one.abort_transaction(20)
+
+
+def test_the_command_that_is_named_for_a_transaction_without_a_producer_ends_it(topic: Topic, env: KafkaEnv) -> None:
+    gone = topic.create().begin_transaction(5)
+    topic.produce(3)
+    (shown,) = source(topic).waiting(env)
+    command = shown[shown.index("python -m kafka.admin") :].split()[1:]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=60)
+    wait_until(lambda: source(topic).why_nothing(env) is None)
+    assert planned(source(topic), env).ranges == ranges_of(topic, (0, 9))
+    del gone
 
 
 def test_an_aborted_transaction_is_progress_once(topic: Topic, env: KafkaEnv) -> None:
@@ -289,6 +318,22 @@ def test_a_topic_that_was_created_again_is_begun_anew_by_the_letter_of_the_error
         plan(source(topic), env, first)
     starting = stopped.value.remedy[stopped.value.remedy.index("{") : stopped.value.remedy.rindex("}") + 1]
     assert planned(source(topic, starting=starting), env).ranges == ranges_of(topic, (0, 1500), (0, 0))
+
+
+def test_a_first_epoch_at_the_edge_of_retention_begins_with_what_is_left(topic: Topic, env: KafkaEnv) -> None:
+    topic.create(partitions=3).produce(10, 10, 10)
+    first = planned(source(topic), env, max_records=15)
+    topic.delete_before(0, 3)
+    topic.delete_before(1, 7)
+    with pytest.raises(Corrupt, match=rf"was to begin.*: {topic.name}\[0\] offsets \[0, 3\), ") as stopped:
+        source(topic).check(first.ranges, first.state, env)
+    assert "Clear the failed tasks" in stopped.value.remedy
+    again = source(topic).again(first.ranges, first.state, env)
+    assert again.ranges == ranges_of(topic, (3, 5), (7, 7), (0, 5))
+    source(topic).check(again.ranges, again.state, env)
+    assert planned(source(topic), env, again).ranges == ranges_of(topic, (5, 10), (7, 10), (5, 10))
+    with pytest.raises(Corrupt, match="deleted by retention"):
+        source(topic).again(ranges_of(topic, (0, 5), (5, 5), (0, 5)), {**first.state, "oldest": {}}, env)
 
 
 class Restorable:

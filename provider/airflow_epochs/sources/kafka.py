@@ -81,6 +81,9 @@ class KafkaSource:
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
         return self._reader(env, limits).plan(position)
 
+    def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
+        return self._reader(env).again(ranges, state)
+
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         self._reader(env).check(ranges, state)
 
@@ -89,6 +92,13 @@ class KafkaSource:
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         return self._reader(env).spark_read(ranges)
+
+    def why_nothing(self, env: Environment) -> str | None:
+        return self._reader(env).why_nothing()
+
+    def waiting(self, env: Environment) -> list[str]:
+        """For people: what open transactions keep from being read, and how to end them."""
+        return self._reader(env).waiting()
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
         self._reader(env).acknowledge(pipeline, ranges)
