@@ -31,6 +31,9 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
     before = actor.ledger.complete_record(epoch - 1)
     sinks = sink_plans(actor, before)
     position = Position(ranges=before.ranges, state=before.source_state) if before else None
+    if prepare := getattr(actor.pipeline.source, "prepare", None):
+        writes = {destination for sink in actor.pipeline.sinks if (destination := sink.destination())}
+        prepare(actor.pipeline.name, writes, position, actor.env)
     planned = actor.pipeline.source.plan(position, limits, actor.env)
     if planned is None:
         raise _no_new_data(actor)

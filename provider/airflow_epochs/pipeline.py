@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
-from airflow_epochs.definition import require_backfill, require_distinct, require_one_run_at_a_time
+from airflow_epochs.definition import require_backfill, require_distinct, require_no_loop, require_one_run_at_a_time
 from airflow_epochs.names import validated_name
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
@@ -58,8 +58,8 @@ class EpochPipeline(TaskGroup):
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        ValueError: A name cannot be used, two sinks have one name or one table, ``backfill`` names no sink, or
-            ``max_active_runs`` is not 1.
+        ValueError: A name cannot be used, two sinks have one name or one table, a sink writes to a topic that the
+            source reads, ``backfill`` names no sink, or ``max_active_runs`` is not 1.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class EpochPipeline(TaskGroup):
         **task_group_args: Any,
     ) -> None:
         require_distinct(sinks)
+        require_no_loop(source, sinks)
         require_backfill(backfill or {}, sinks)
         super().__init__(group_id=validated_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)

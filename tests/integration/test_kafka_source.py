@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
@@ -525,6 +526,44 @@ def test_the_consumer_group_can_be_named(topic: Topic, env: KafkaEnv, admin: Kaf
     topic.create().produce(5)
     source(topic, group_id=f"g-{topic.name}").acknowledge("p", ranges_of(topic, (0, 5)), env)
     assert committed(admin, f"g-{topic.name}") == {(topic.name, 0): 5}
+
+
+def prepare(it: KafkaSource, env: KafkaEnv, after: PlannedEpoch | None = None) -> None:
+    it.prepare("p", set(), Position(ranges=after.ranges, state=after.state) if after else None, env)
+
+
+def test_a_group_with_offsets_of_others_is_refused_by_open_and_one_of_a_pipeline_goes_on(
+    topic: Topic, env: KafkaEnv, admin: KafkaAdminClient
+) -> None:
+    topic.create(partitions=2).produce(5, 3)
+    group = f"g-{topic.name}"
+    it = source(topic, group_id=group)
+    prepare(it, env)
+    first = planned(it, env)
+    it.acknowledge("p", first.ranges, env)
+    prepare(it, env, first)
+    prepare(source(topic, group_id=group), env)  # of a pipeline that took its place under another name
+    admin.alter_group_offsets(group, {TopicPartition(topic.name, 1): OffsetAndMetadata(2, "", -1)})
+    with pytest.raises(
+        Refused, match=rf"group {group} has offsets that no pipeline has committed: {topic.name}\[1\]\."
+    ):
+        prepare(it, env, first)
+    assert planned(source(topic), env)
+    admin.delete_groups([group])
+    prepare(it, env, first)
+
+
+def test_a_group_of_version_0_1_which_has_no_metadata_goes_on(
+    topic: Topic, env: KafkaEnv, admin: KafkaAdminClient
+) -> None:
+    topic.create(partitions=2).produce(5, 3)
+    it = source(topic, group_id=f"g-{topic.name}")
+    first = planned(it, env)
+    ends = {TopicPartition(topic.name, p): OffsetAndMetadata(at, "", -1) for p, at in ((0, 5), (1, 3))}
+    admin.alter_group_offsets(f"g-{topic.name}", ends)
+    prepare(it, env, first)
+    with pytest.raises(Refused, match="no pipeline has committed"):
+        prepare(it, env)
 
 
 def test_a_group_with_real_consumers_is_left_alone_with_an_error(topic: Topic, env: KafkaEnv, broker: Broker) -> None:

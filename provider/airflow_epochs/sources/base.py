@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,4 +102,15 @@ class Explaining(Protocol):
 
     def why_nothing(self, env: Environment) -> str | None:
         """A sentence without its full stop; None if there is simply nothing new."""
+        ...
+
+
+class Preparing(Protocol):
+    """A source with checks that need to know the pipeline."""
+
+    def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
+        """Raise Refused if the pipeline may not read this source. Before a new epoch is planned; changes nothing.
+
+        ``writes``: the ``destination`` of every sink.
+        """
         ...

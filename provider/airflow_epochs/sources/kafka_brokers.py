@@ -103,13 +103,24 @@ class Brokers:
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
-    def commit(self, group: str, offsets: Offsets) -> None:
+    def group(self, group: str) -> dict[Partition, tuple[int, str]]:
+        """The offsets of a consumer group, with their metadata; none if there is no such group."""
+        found = self._client.ask(f"list offsets of group {group}", lambda admin: admin.list_group_offsets(group))
+        return {
+            (tp.topic, tp.partition): (at.offset, at.metadata or "")
+            for tp, at in found.get(group, {}).items()
+            if at.offset >= 0
+        }
+
+    def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
         """Commit the offsets for a consumer group. Raises NotApplied naming what was not taken."""
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 
         flat = [(topic, partition, at) for topic in offsets for partition, at in offsets[topic].items()]
-        wanted = {TopicPartition(topic, partition): OffsetAndMetadata(at, "", -1) for topic, partition, at in flat}
+        wanted = {
+            TopicPartition(topic, partition): OffsetAndMetadata(at, metadata, -1) for topic, partition, at in flat
+        }
         results = self._client.ask(f"commit offsets of group {group}", lambda admin: _committed(admin, group, wanted))
         failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
         if failed:

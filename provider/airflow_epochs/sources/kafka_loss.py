@@ -224,7 +224,21 @@ def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
     text += (
         f", with starting={json.dumps(resume)}: none of the records that are there now is left out." if resume else "."
     )
-    return text + _repeats(gaps, resume)
+    cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED))
+    if cut:
+        some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
+        more = ", …" if len(cut) > SHOWN_MAX else ""
+        text += (
+            f" What is left of the truncated logs ({some}{more}) is then read a second time, and its rows come twice."
+        )
+    known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
+    if known:
+        exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
+        text += (
+            " By the leader epochs, the logs are unchanged up to where the offsets above begin: unless the brokers' "
+        )
+        text += f"own metadata was put back too, starting={json.dumps(exact)} repeats nothing and leaves nothing out."
+    return text
 
 
 def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
@@ -238,21 +252,3 @@ def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> d
         }
         for topic in sorted(position.keys() & cluster.topics.keys())
     }
-
-
-def _repeats(gaps: Sequence[Gap], resume: dict[str, dict[str, int]]) -> str:
-    """What a new beginning reads a second time, and how that can be avoided where the brokers know enough."""
-    cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED) and gap.resume is not None)
-    if not cut:
-        return ""
-    some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
-    some += ", …" if len(cut) > SHOWN_MAX else ""
-    text = f" What is left of the truncated logs ({some}) is then read a second time, and its rows come twice."
-    known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
-    if not known:
-        return text
-    exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
-    return (
-        f"{text} By the leader epochs, the logs are unchanged up to where the offsets above begin: unless the brokers' "
-        f"own metadata was put back too, starting={json.dumps(exact)} repeats nothing and leaves nothing out."
-    )

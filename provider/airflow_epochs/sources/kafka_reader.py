@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Ranges, records_upper_bound
 from airflow_epochs.sources.base import PlannedEpoch, Position, SparkRead
 from airflow_epochs.sources.kafka_brokers import Brokers
 from airflow_epochs.sources.kafka_config import KafkaConfig
 from airflow_epochs.sources.kafka_connection import KafkaAccess, read_connection
+from airflow_epochs.sources.kafka_group import OURS, require_own_group
 from airflow_epochs.sources.kafka_logs import ClusterLog
 from airflow_epochs.sources.kafka_loss import epochs_of, require_readable, require_same_records, require_was_readable
 from airflow_epochs.sources.kafka_plan import (
@@ -53,6 +55,28 @@ class KafkaReader:
     @cached_property
     def access(self) -> KafkaAccess:
         return read_connection(self.env.connection(self.config.conn_id))
+
+    def prepare(self, writes: Collection[str], position: Position | None) -> None:
+        """Refuse a loop through another connection, and a consumer group of others."""
+        for destination in sorted(writes):
+            self._require_no_loop(destination)
+        if self.config.group_id is not None:
+            with Brokers(self.access) as brokers:
+                require_own_group(self.config.group_id, brokers.group(self.config.group_id), position)
+
+    def _require_no_loop(self, destination: str) -> None:
+        scheme, _, place = destination.partition("://")
+        conn_id, _, topic = place.partition("/")
+        if self.config.allow_loop or scheme != "kafka" or topic not in self.config.topics:
+            return
+        there = read_connection(self.env.connection(conn_id)).servers
+        if set(there) & set(self.access.servers):
+            raise Refused(
+                f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the pipeline reads it "
+                f"through {self.config.conn_id!r}: its rows would come back as input, for ever.",
+                remedy="Let the sink write to another topic. If the transform sorts those rows out, say "
+                "KafkaSource(allow_loop=True).",
+            )
 
     def plan(self, position: Position | None) -> PlannedEpoch | None:
         """Ranges for a new epoch, or None after ``max_wait`` seconds without data.
@@ -140,7 +164,7 @@ class KafkaReader:
         if not any(ends.values()):
             return
         with Brokers(self.access) as brokers:
-            brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends)
+            brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends, f"{OURS}{pipeline}")
 
 
 def _say_what_waits(waiting: Sequence[Waiting], ranges: Ranges) -> None:
