@@ -35,7 +35,14 @@ CHAPTERS = {
     ],
     "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
     "The ledger": ["ledger.py", "markers.py"],
-    "Kafka": ["sources/kafka_client.py", "sources/kafka_plan.py", "sources/kafka_loss.py", "sources/kafka_brokers.py"],
+    "Kafka": [
+        "sources/kafka_client.py",
+        "sources/kafka_plan.py",
+        "sources/kafka_loss.py",
+        "sources/kafka_brokers.py",
+        "sources/kafka_group.py",
+        "sources/kafka_reader.py",
+    ],
     "Running the steps: open, decide, complete, abort": [
         "actor.py",
         "coordinator.py",

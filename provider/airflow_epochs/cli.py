@@ -1,4 +1,4 @@
-"""``airflow epochs …``: look at a pipeline's ledger, hand a pipeline to another DAG, give up on a sink."""
+"""``airflow epochs …``: look at a pipeline and what it waits for, hand it to another DAG, give up on a sink."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from airflow.cli.simple_table import AirflowConsole
 
 from airflow_epochs.actor import new_writer
 from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
+from airflow_epochs.sources.kafka import KIND as KAFKA
+from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.spark.runners import SparkConnect
 
 _PIPELINE = Arg(("pipeline",), help="The pipeline's name")
 _EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
@@ -43,6 +46,12 @@ def get_cli_commands() -> list[CLICommand]:
                     help="All that the ledger says about one epoch, as JSON",
                     func=show_epoch,
                     args=(_PIPELINE, _EPOCH, _CONN),
+                ),
+                ActionCommand(
+                    name="in-doubt",
+                    help="What a pipeline waits for: sinks of an epoch in doubt, open transactions in its topics",
+                    func=show_in_doubt,
+                    args=(_PIPELINE, _CONN),
                 ),
                 ActionCommand(
                     name="takeover",
@@ -79,6 +88,28 @@ def show_epoch(args: Namespace) -> None:
             f"Pipeline {args.pipeline} has no epoch {args.epoch}: see `airflow epochs list {args.pipeline}`."
         )
     print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view)}, indent=2))
+
+
+def show_in_doubt(args: Namespace) -> None:
+    """The unfinished epoch, and what transactions of others keep from being read."""
+    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    newest = ledger.newest_complete()
+    view = ledger.view(newest + 1)
+    print(_unfinished(view) or f"No epoch is unfinished; the newest complete one is {newest}.")
+    complete = ledger.complete_record(newest) if newest else None
+    opened = view.open or (complete and ledger.open_record(newest, complete.txn.attempt))
+    if not opened:
+        print("What the pipeline reads is not known: it has no open record.")
+    elif opened.source.get("kind") == KAFKA:
+        waiting = KafkaSource.from_spec(opened.source).waiting(AirflowEnvironment(SparkConnect()))
+        print("\n".join(waiting) or "No open transaction keeps records of its topics from being read.")
+
+
+def _unfinished(view: EpochView) -> str | None:
+    if view.open is None or view.complete:
+        return None
+    waits = f": waits for {', '.join(sorted(view.epoch.unacknowledged))}" if view.state is State.IN_DOUBT else ""
+    return f"Epoch {view.number} is {view.state.value}{waits} ({view.open.txn_id}, opened by {view.open.run})."
 
 
 def take_over(args: Namespace) -> None:

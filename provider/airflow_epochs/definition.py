@@ -5,7 +5,7 @@ Where they differ, the ledger wins for every epoch that is open; the next epoch 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         validated_name("pipeline", self.name)
         require_distinct(self.sinks)
+        require_no_loop(self.source, self.sinks)
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
 
@@ -80,6 +81,17 @@ def require_distinct(sinks: Sequence[Sink]) -> None:
                 f"the sinks {taken[destination]!r} and {sink.name!r} are both on {destination}: one sink each"
             )
         taken[destination] = sink.name
+
+
+def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
+    """Raise ValueError if a sink writes what the source reads, and the source does not allow it."""
+    reads: Collection[str] = getattr(source, "reads", lambda: ())()
+    for sink in sinks:
+        if sink.destination() in reads:
+            raise ValueError(
+                f"the sink {sink.name!r} writes to {sink.destination()}, which the pipeline reads: its rows would come "
+                "back as input, for ever. If the transform sorts them out, say KafkaSource(allow_loop=True)"
+            )
 
 
 def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None:

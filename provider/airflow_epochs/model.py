@@ -368,6 +368,8 @@ class Checkpoint:
     """The checkpoint record that every operator returns (XCom). Carried for people and for the next task's input.
 
     Where it disagrees with the ledger, the ledger wins.
+
+    ``totals``: per topic the number of partitions and offsets, in place of ``ranges`` that are too many for XCom.
     """
 
     pipeline: str
@@ -383,6 +385,7 @@ class Checkpoint:
     receipts: dict[str, Receipt] = field(default_factory=dict)
     metrics: JsonDict = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, dict[str, int]] = field(default_factory=dict)
     format: int = FORMAT
 
 

@@ -21,7 +21,7 @@ from airflow_epochs.model import (
     seed_of,
 )
 from airflow_epochs.sinks.base import Sink
-from airflow_epochs.sources.base import Limits, Position
+from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +31,12 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
     before = actor.ledger.complete_record(epoch - 1)
     sinks = sink_plans(actor, before)
     position = Position(ranges=before.ranges, state=before.source_state) if before else None
+    if prepare := getattr(actor.pipeline.source, "prepare", None):
+        writes = {destination for sink in actor.pipeline.sinks if (destination := sink.destination())}
+        prepare(actor.pipeline.name, writes, position, actor.env)
     planned = actor.pipeline.source.plan(position, limits, actor.env)
     if planned is None:
-        raise NoNewData(
-            "There is no new data.", remedy="nothing; the next run looks again.", pipeline=actor.pipeline.name
-        )
+        raise _no_new_data(actor)
     sinks = with_backfill(actor, sinks, epoch, planned.ranges, planned.state)
     now = actor.now()
     return _put_open(
@@ -61,12 +62,28 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
     )
 
 
+def _no_new_data(actor: Actor) -> NoNewData:
+    why_nothing = getattr(actor.pipeline.source, "why_nothing", lambda env: None)
+    name = actor.pipeline.name
+    if why := why_nothing(actor.env):
+        return NoNewData(
+            f"There is no new data that may be read: {why}.",
+            remedy="nothing, if the producer is at work: the next run looks again. "
+            f"`airflow epochs in-doubt {name}` shows the open transactions, and how to end one whose producer is gone.",
+            pipeline=name,
+        )
+    return NoNewData("There is no new data.", remedy="nothing; the next run looks again.", pipeline=name)
+
+
 def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
-    """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks."""
+    """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks.
+
+    The source may move the beginning of a partition that has never been read (``Source.again``).
+    """
     last = view.opened
     sinks = sink_plans(actor, actor.ledger.complete_record(view.number - 1))
-    actor.pipeline.source.check(last.ranges, last.source_state, actor.env)
-    sinks = with_backfill(actor, sinks, view.number, last.ranges, last.source_state)
+    planned = _planned_again(actor, last)
+    sinks = with_backfill(actor, sinks, view.number, planned.ranges, planned.state)
     actor.ledger.put_run(last.run, view.number)
     again = TransactionId(actor.pipeline.name, view.number, last.txn.attempt + 1, actor.draw_nonce())
     return _put_open(
@@ -74,6 +91,8 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
         replace(
             last,
             txn_id=str(again),
+            ranges=planned.ranges,
+            source_state=planned.state,
             source=actor.pipeline.source.spec(),
             transform=str(actor.pipeline.transform),
             code=actor.pipeline.transform.digest,
@@ -86,6 +105,14 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
         ),
         run,
     )
+
+
+def _planned_again(actor: Actor, last: OpenRecord) -> PlannedEpoch:
+    if again := getattr(actor.pipeline.source, "again", None):
+        planned: PlannedEpoch = again(last.ranges, last.source_state, actor.env)
+        return planned
+    actor.pipeline.source.check(last.ranges, last.source_state, actor.env)
+    return PlannedEpoch(ranges=last.ranges, state=last.source_state)
 
 
 def _put_open(actor: Actor, record: OpenRecord, run: Run) -> OpenRecord:

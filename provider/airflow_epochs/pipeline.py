@@ -12,6 +12,7 @@ from airflow_epochs.definition import (
     WAIT_FOR_OTHERS_S,
     require_backfill,
     require_distinct,
+    require_no_loop,
     require_one_run_at_a_time,
     require_wait,
 )
@@ -65,8 +66,8 @@ class EpochPipeline(TaskGroup):
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        ValueError: A name cannot be used, two sinks have one name or one table, ``backfill`` names no sink,
-            ``wait_for_others`` is no time, or ``max_active_runs`` is not 1.
+        ValueError: A name cannot be used, two sinks have one name or one table, a sink writes to a topic that the
+            source reads, ``backfill`` names no sink, ``wait_for_others`` is no time, or ``max_active_runs`` is not 1.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class EpochPipeline(TaskGroup):
         **task_group_args: Any,
     ) -> None:
         require_distinct(sinks)
+        require_no_loop(source, sinks)
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
         super().__init__(group_id=validated_name("pipeline", name), **task_group_args)

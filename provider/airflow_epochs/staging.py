@@ -60,7 +60,8 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
     actor.env.reached("stage.start")
     report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
-    actor.pipeline.source.confirm(ranges, opened.source_state, actor.env)
+    if confirm := getattr(actor.pipeline.source, "confirm", None):
+        confirm(ranges, opened.source_state, actor.env)
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -13,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
 
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
@@ -81,7 +84,7 @@ def test_epochs_follow_each_other_without_gap_or_overlap(topic: Topic, env: Kafk
     topic.produce(1, 1, 0)
     second = planned(source(topic), env, first)
     assert second.ranges == ranges_of(topic, (5, 6), (0, 1), (2, 2))
-    assert {**second.state, "tails": None} == {**first.state, "tails": None}
+    assert all(second.state[what] == first.state[what] for what in ("cluster_id", "topic_ids"))
 
 
 def test_max_records_of_the_run_goes_over_that_of_the_source(topic: Topic, env: KafkaEnv) -> None:
@@ -123,9 +126,36 @@ def test_an_epoch_ends_before_the_first_open_transaction(topic: Topic, env: Kafk
     first = planned(source(topic), env)
     assert first.ranges == ranges_of(topic, (0, 2))
     assert plan(source(topic), env, first) is None
+    told = source(topic).why_nothing(env)
+    assert told and told.startswith(f"4 records wait for the transaction of producer '{topic.name}', id ")
+    assert told.endswith(f"({topic.name}[0] from offset 2 on)")
     open_one.commit_transaction(20)
     wait_until(lambda: plan(source(topic), env, first) is not None)
     assert planned(source(topic), env, first).ranges == ranges_of(topic, (2, 7))  # 3 + 1 records and the marker
+    assert source(topic).why_nothing(env) is None
+
+
+def test_a_partition_that_stands_still_for_an_open_transaction_is_told_while_the_others_move(
+    topic: Topic, env: KafkaEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.create(partitions=2).produce(0, 2)
+    open_one = topic.begin_transaction(1000)
+    assert planned(source(topic), env).ranges == ranges_of(topic, (0, 0), (0, 2))
+    assert f"not read in this epoch: 1,000 records wait for the transaction of producer '{topic.name}'" in caplog.text
+    (shown,) = source(topic).waiting(env)
+    assert "Brokers end it after its own timeout." in shown
+    open_one.abort_transaction(20)
+
+
+def test_the_command_that_is_named_for_a_transaction_without_a_producer_ends_it(topic: Topic, env: KafkaEnv) -> None:
+    gone = topic.create().begin_transaction(5)
+    topic.produce(3)
+    (shown,) = source(topic).waiting(env)
+    command = shown[shown.index("python -m kafka.admin") :].split()[1:]
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, timeout=60)
+    wait_until(lambda: source(topic).why_nothing(env) is None)
+    assert planned(source(topic), env).ranges == ranges_of(topic, (0, 9))
+    del gone
 
 
 def test_an_aborted_transaction_is_progress_once(topic: Topic, env: KafkaEnv) -> None:
@@ -289,6 +319,22 @@ def test_a_topic_that_was_created_again_is_begun_anew_by_the_letter_of_the_error
         plan(source(topic), env, first)
     starting = stopped.value.remedy[stopped.value.remedy.index("{") : stopped.value.remedy.rindex("}") + 1]
     assert planned(source(topic, starting=starting), env).ranges == ranges_of(topic, (0, 1500), (0, 0))
+
+
+def test_a_first_epoch_at_the_edge_of_retention_begins_with_what_is_left(topic: Topic, env: KafkaEnv) -> None:
+    topic.create(partitions=3).produce(10, 10, 10)
+    first = planned(source(topic), env, max_records=15)
+    topic.delete_before(0, 3)
+    topic.delete_before(1, 7)
+    with pytest.raises(Corrupt, match=rf"was to begin.*: {topic.name}\[0\] offsets \[0, 3\), ") as stopped:
+        source(topic).check(first.ranges, first.state, env)
+    assert "Clear the failed tasks" in stopped.value.remedy
+    again = source(topic).again(first.ranges, first.state, env)
+    assert again.ranges == ranges_of(topic, (3, 5), (7, 7), (0, 5))
+    source(topic).check(again.ranges, again.state, env)
+    assert planned(source(topic), env, again).ranges == ranges_of(topic, (5, 10), (7, 10), (5, 10))
+    with pytest.raises(Corrupt, match="deleted by retention"):
+        source(topic).again(ranges_of(topic, (0, 5), (5, 5), (0, 5)), {**first.state, "oldest": {}}, env)
 
 
 class Restorable:
@@ -480,6 +526,44 @@ def test_the_consumer_group_can_be_named(topic: Topic, env: KafkaEnv, admin: Kaf
     topic.create().produce(5)
     source(topic, group_id=f"g-{topic.name}").acknowledge("p", ranges_of(topic, (0, 5)), env)
     assert committed(admin, f"g-{topic.name}") == {(topic.name, 0): 5}
+
+
+def prepare(it: KafkaSource, env: KafkaEnv, after: PlannedEpoch | None = None) -> None:
+    it.prepare("p", set(), Position(ranges=after.ranges, state=after.state) if after else None, env)
+
+
+def test_a_group_with_offsets_of_others_is_refused_by_open_and_one_of_a_pipeline_goes_on(
+    topic: Topic, env: KafkaEnv, admin: KafkaAdminClient
+) -> None:
+    topic.create(partitions=2).produce(5, 3)
+    group = f"g-{topic.name}"
+    it = source(topic, group_id=group)
+    prepare(it, env)
+    first = planned(it, env)
+    it.acknowledge("p", first.ranges, env)
+    prepare(it, env, first)
+    prepare(source(topic, group_id=group), env)  # of a pipeline that took its place under another name
+    admin.alter_group_offsets(group, {TopicPartition(topic.name, 1): OffsetAndMetadata(2, "", -1)})
+    with pytest.raises(
+        Refused, match=rf"group {group} has offsets that no pipeline has committed: {topic.name}\[1\]\."
+    ):
+        prepare(it, env, first)
+    assert planned(source(topic), env)
+    admin.delete_groups([group])
+    prepare(it, env, first)
+
+
+def test_a_group_of_version_0_1_which_has_no_metadata_goes_on(
+    topic: Topic, env: KafkaEnv, admin: KafkaAdminClient
+) -> None:
+    topic.create(partitions=2).produce(5, 3)
+    it = source(topic, group_id=f"g-{topic.name}")
+    first = planned(it, env)
+    ends = {TopicPartition(topic.name, p): OffsetAndMetadata(at, "", -1) for p, at in ((0, 5), (1, 3))}
+    admin.alter_group_offsets(f"g-{topic.name}", ends)
+    prepare(it, env, first)
+    with pytest.raises(Refused, match="no pipeline has committed"):
+        prepare(it, env)
 
 
 def test_a_group_with_real_consumers_is_left_alone_with_an_error(topic: Topic, env: KafkaEnv, broker: Broker) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.coordinator import Coordinator, Pipeline
@@ -230,6 +231,24 @@ def test_a_topic_that_is_created_again_after_the_check_and_before_spark_reads_it
     assert late.abort(Run("dag", "r1"), "failed before a decision")
     assert not (lab.folder / "orders" / "_delta_log").exists()
     assert lab.staging_left() == []
+
+
+def test_a_first_epoch_whose_oldest_records_retention_takes_after_open_goes_on_with_the_others(lab: Lab) -> None:
+    lab.produce(40)
+    late = lab.task()
+    late.open(Run("dag", "r1"))
+    with KafkaAdminClient(bootstrap_servers=lab.bootstrap) as admin:
+        admin.delete_records({TopicPartition(lab.topic, 1): 15})
+    with pytest.raises(Corrupt, match="was to begin, were deleted by retention"):
+        late.stage(Run("dag", "r1"))
+    late.abort(Run("dag", "r1"), "failed before a decision")
+    report = late.stage(Run("dag", "r1")).stage  # cleared, as the error says
+    late.vote(Run("dag", "r1"), report)
+    for sink in ("orders", "rejected"):
+        late.commit(Run("dag", "r1"), sink)
+    late.complete(Run("dag", "r1"))
+    found = sorted((partition, offset) for _, partition, offset in lab.rows())
+    assert found == [(0, offset) for offset in range(20)] + [(1, offset) for offset in range(15, 20)]
 
 
 def in_doubt(lab: Lab, run: str, app: str = "orders.py") -> None:

@@ -57,9 +57,6 @@ class FileSource:
             if r.end > len(self._records(r.partition)):
                 raise Corrupt(f"{TOPIC}-{r.partition}: [{r.start}, {r.end}) is gone.", remedy="restore the input.")
 
-    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
-        self.check(ranges, state, env)
-
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         return SparkRead(options={"folder": self.folder, "ranges": json.dumps(ranges)})
 

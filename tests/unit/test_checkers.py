@@ -22,6 +22,8 @@ from airflow_epochs.testing import (
     Verdict,
     check,
 )
+from airflow_epochs.testing._row_checks import _changed_input
+from airflow_epochs.testing.ledger_facts import LedgerFacts
 from good_history import (
     EPOCHS,
     EVERY,
@@ -157,3 +159,38 @@ def test_a_report_shows_sentence_and_witness_of_a_few_violations() -> None:
     assert "Sink orders shows 4 records more than once. [('orders', 0, 5)" in text
     assert text.endswith("verdict: FAIL")
     assert SinkState().origins == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "planned", "opened", "verdict"),
+    [
+        (1, (0, 0, 5), (0, 3, 5), Verdict.PASS),
+        (1, (0, 0, 5), (0, 7, 7), Verdict.PASS),
+        (1, (0, 3, 5), (0, 0, 5), Verdict.FAIL),
+        (1, (0, 0, 5), (0, 3, 6), Verdict.FAIL),
+        (2, (0, 5, 7), (0, 6, 7), Verdict.FAIL),
+    ],
+)
+def test_only_a_partition_that_was_never_read_may_begin_later_in_a_later_attempt(
+    epoch: int, planned: tuple[int, int, int], opened: tuple[int, int, int], verdict: Verdict
+) -> None:
+    history = good()
+    opens = history.facts.opens
+    newest = max(attempt for number, attempt in opens if number == epoch)
+    changed = {
+        key: replace(record, ranges={"orders": (OffsetRange(*(planned if key[1] < newest + 1 else opened)),)})
+        for key, record in opens.items()
+        if key[0] == epoch
+    }
+    record = replace(opens[epoch, newest], ranges={"orders": (OffsetRange(*opened),)})
+    changed[epoch, newest + 1] = record
+    complete = {number: done for number, done in history.facts.complete.items() if number < epoch}
+    facts = replace(history.facts, opens={**opens, **changed}, complete=complete)
+    assert bool(list(_changed_input(_Facts(facts)))) is (verdict is Verdict.FAIL)  # type: ignore[arg-type]
+
+
+class _Facts:
+    """As much of a history as that checker looks at."""
+
+    def __init__(self, facts: LedgerFacts) -> None:
+        self.facts = facts

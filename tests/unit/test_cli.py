@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from airflow_epochs import cli
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import Run
+from airflow_epochs.sources.kafka import KafkaSource
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 
@@ -105,4 +107,35 @@ def test_only_an_epoch_in_doubt_can_be_waived(world: MemoryWorld) -> None:
 
 def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
-    assert [command.name for command in group.subcommands] == ["list", "show", "takeover", "waive"]  # type: ignore[union-attr]
+    assert [command.name for command in group.subcommands] == ["list", "show", "in-doubt", "takeover", "waive"]  # type: ignore[union-attr]
+
+
+def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.show_in_doubt(_args())
+    assert capsys.readouterr().out.startswith("Epoch 3 is open (orders/3/1/")
+    coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    coordinator.vote(Run("dag", "r3"), coordinator.stage(Run("dag", "r3")).stage)
+    cli.show_in_doubt(_args())
+    assert capsys.readouterr().out.startswith("Epoch 3 is in doubt: waits for orders (orders/3/1/")
+    coordinator.commit(Run("dag", "r3"), "orders")
+    coordinator.complete(Run("dag", "r3"))
+    cli.show_in_doubt(_args())
+    assert capsys.readouterr().out == "No epoch is unfinished; the newest complete one is 3.\n"
+
+
+def test_in_doubt_prints_the_transactions_that_keep_the_source_from_being_read(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[str] = []
+    monkeypatch.setattr(KafkaSource, "waiting", lambda source, env: [*waiting, *()])
+    opened = Ledger(LocalStore(tmp_path), "orders").open_record(3, 1)
+    assert opened
+    kafka = replace(opened, source=KafkaSource(["orders"]).spec())
+    monkeypatch.setattr(Ledger, "open_record", lambda *_: kafka)
+    cli.show_in_doubt(_args())
+    assert capsys.readouterr().out.endswith("No open transaction keeps records of its topics from being read.\n")
+    waiting += ["5 records wait.", "1 record waits."]
+    cli.show_in_doubt(_args())
+    assert capsys.readouterr().out.endswith("5 records wait.\n1 record waits.\n")

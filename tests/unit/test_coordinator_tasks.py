@@ -16,7 +16,7 @@ from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
 from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.sources.base import Limits
-from airflow_epochs.testing import MemorySpark, Row
+from airflow_epochs.testing import MemorySource, MemorySpark, Row
 from scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 # -- the way it should go ---------------------------------------------------------------------------------------
@@ -51,6 +51,14 @@ def test_without_new_data_nothing_is_opened() -> None:
     with pytest.raises(NoNewData, match="no new data"):
         scenario.coordinator().open(run(2))
     assert scenario.world.store.values == before
+
+
+def test_what_keeps_data_from_being_read_is_told_instead_of_no_new_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario()
+    scenario.airflow_run(run(1))
+    monkeypatch.setattr(MemorySource, "why_nothing", lambda source, env: "1,000 records wait", raising=False)
+    with pytest.raises(NoNewData, match=r"may be read: 1,000 records wait\. .*airflow epochs in-doubt orders"):
+        scenario.coordinator().open(run(2))
 
 
 def test_the_checkpoint_record_shows_ranges_votes_decision_and_receipts_as_they_come() -> None:

@@ -19,7 +19,16 @@ from airflow_epochs.sources.kafka_loss import (
     require_was_readable,
     tails_of,
 )
-from airflow_epochs.sources.kafka_plan import available, fair_shares, limited, new_ends, pinned, state_of
+from airflow_epochs.sources.kafka_plan import (
+    available,
+    begun_again,
+    begun_at_oldest,
+    fair_shares,
+    limited,
+    new_ends,
+    pinned,
+    state_of,
+)
 from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Earliest, Latest
 
 CLUSTER_ID = "cluster-1"
@@ -334,6 +343,49 @@ def test_what_retention_deletes_after_it_was_read_is_no_loss_but_another_topic_i
     require_was_readable(PLANNED, STATE, log)
     with pytest.raises(Corrupt, match="created again"):
         require_was_readable(PLANNED, {"topic_ids": {"orders": "another"}}, log)
+
+
+# --- a first epoch whose oldest records are deleted before they are read ----------------------------------------
+
+OLDEST = {**STATE, "oldest": {"orders": [0, 1]}, "tails": {"orders": {"0": [3, 77], "1": [3, 78]}}}
+
+
+def test_only_partitions_that_begin_at_their_oldest_record_are_noted() -> None:
+    ranges: Ranges = {"orders": (OffsetRange(0, 0, 5), OffsetRange(1, 0, 5)), "known": (OffsetRange(0, 7, 9),)}
+    before = position(known={0: 7})
+    assert begun_at_oldest(before, ["orders", "known"], ranges, Earliest()) == {"orders": [0, 1]}
+    assert begun_at_oldest(before, ["orders", "known"], ranges, AtOffsets({"orders": {0: 0}})) == {"orders": [1]}
+    assert begun_at_oldest(before, ["orders", "known"], ranges, Latest()) == {}
+    assert begun_at_oldest(before, ["orders", "known"], ranges, AtTime(5)) == {}
+
+
+def test_an_epoch_that_began_at_the_oldest_record_begins_at_the_oldest_that_is_left_and_ends_as_planned() -> None:
+    ranges: Ranges = {"orders": (OffsetRange(0, 0, 20), OffsetRange(1, 0, 5))}
+    log = cluster(orders={0: (12, 90, 4), 1: (8, 9, 4)})
+    with pytest.raises(
+        Corrupt, match=r"with which this epoch was to begin.*orders\[0\] offsets \[0, 12\), orders\[1\] offs"
+    ) as stopped:
+        require_readable(ranges, OLDEST, log)
+    assert stopped.value.remedy.startswith("Clear the failed tasks")
+    again = begun_again(ranges, OLDEST, log)
+    assert again.ranges == {"orders": (OffsetRange(0, 12, 20), OffsetRange(1, 8, 8))}
+    assert tails_of(again.state) == {("orders", 0): Tail(3, 77), ("orders", 1): Tail(4, None)}
+    require_readable(again.ranges, again.state, log)
+
+
+def test_what_was_named_or_known_is_never_begun_later() -> None:
+    ranges: Ranges = {"orders": (OffsetRange(0, 0, 20), OffsetRange(1, 0, 5))}
+    log = cluster(orders={0: (12, 90), 1: (0, 9)})
+    state = {**STATE, "oldest": {"orders": [1]}}
+    assert begun_again(ranges, state, log).ranges == ranges
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[0, 12\) \(deleted"):
+        require_readable(ranges, state, log)
+
+
+def test_a_recreated_topic_is_not_begun_again() -> None:
+    ranges: Ranges = {"orders": (OffsetRange(0, 0, 20), OffsetRange(1, 0, 5))}
+    state = {**OLDEST, "topic_ids": {"orders": "another"}}
+    assert begun_again(ranges, state, cluster(orders={0: (12, 90), 1: (0, 9)})).ranges == ranges
 
 
 # --- max_records ----------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import KafkaSink
+from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.base import Limits
@@ -184,3 +186,34 @@ def test_an_empty_epoch_is_a_read_of_empty_ranges() -> None:
     options = KafkaSource(["b"]).spark_read({"b": RANGES["b"]}, PLAIN).options
     assert (options["assign"], options["startingOffsets"]) == ('{"b":[0]}', '{"b":{"0":3}}')
     assert options["startingOffsets"] == options["endingOffsets"]
+
+
+# --- a pipeline that would read what it writes ------------------------------------------------------------------
+
+
+def looped(topics: list[str], allow_loop: bool = False, conn_id: str = "kafka_default") -> Pipeline:
+    return Pipeline(
+        name="p",
+        dag_id="d",
+        source=KafkaSource(topics, allow_loop=allow_loop),
+        sinks=(KafkaSink("again", "orders", staging="/tmp/staging", conn_id=conn_id),),
+        transform=Transform(path="t.py", function="f"),
+    )
+
+
+def test_a_pipeline_that_writes_to_a_topic_that_it_reads_is_refused_unless_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"'again' writes to kafka://kafka_default/orders, which the pipeline reads"):
+        looped(["clicks", "orders"])
+    looped(["clicks", "orders"], allow_loop=True)
+    looped(["clicks"])
+    looped(["{{ params.topic }}"])
+
+
+def test_a_loop_through_another_connection_to_the_same_brokers_is_refused_by_open() -> None:
+    pipeline = looped(["orders"], conn_id="other")
+    env = KafkaEnv(**{"bootstrap.servers": "kafka-1:9092"})
+    writes = {"kafka://other/orders", "file:///tables/orders"}
+    with pytest.raises(Refused, match="through the connection 'other', and the pipeline reads it through 'kafka_def"):
+        pipeline.source.prepare("p", writes, None, env)  # type: ignore[attr-defined]
+    KafkaSource(["orders"], allow_loop=True).prepare("p", writes, None, env)
+    KafkaSource(["clicks"]).prepare("p", writes, None, env)

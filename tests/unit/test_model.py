@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from airflow_epochs.model import (
     seed_of,
 )
 from airflow_epochs.names import validated_name
+from airflow_epochs.operators.epoch import to_xcom
 
 NONCE = "0123456789abcdef" * 2
 
@@ -158,3 +160,36 @@ def test_the_checkpoint_record_of_a_thousand_partitions_with_large_offsets_fits_
 ) -> None:
     plain = msgspec.to_builtins(checkpoint(1000, sinks=4))
     assert len(json.dumps(plain, separators=separators)) <= 48 * 1024
+
+
+def with_offsets(record: Checkpoint, partitions: int) -> Checkpoint:
+    """Receipts as those of Kafka sinks, each with a topic of so many partitions."""
+    offsets = {str(n): [1234567890123, 1234567899999] for n in range(partitions)}
+    detail = {"topic": "t" * 40, "offsets": offsets}
+    return replace(record, receipts={name: replace(of, detail=detail) for name, of in record.receipts.items()})
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions", "sinks", "whole"),
+    [(1, 1000, 1, True), (1, 1000, 3, True), (3, 334, 1, True), (3, 1000, 3, False)],
+)
+def test_an_xcom_of_a_thousand_partitions_in_and_out_fits_into_48_kb(
+    topics: int, partitions: int, sinks: int, whole: bool
+) -> None:
+    record = with_offsets(checkpoint(partitions, sinks), 1000)
+    record = replace(record, ranges={f"topic-{n}": record.ranges["topic"] for n in range(topics)})
+    xcom = to_xcom(record)
+    assert len(json.dumps(xcom)) <= 48 * 1024
+    again = msgspec.convert(xcom, Checkpoint, strict=False)
+    assert (again.stage, again.votes, again.txn_id) == (record.stage, record.votes, record.txn_id)
+    assert {of.detail["topic"] for of in again.receipts.values()} == {"t" * 40}
+    assert {tuple(of.detail["left_out"]) for of in again.receipts.values()} == {("offsets",)}
+    if whole:
+        assert again.ranges == record.ranges and not again.totals
+    else:
+        assert again.totals == {f"topic-{n}": {"partitions": 1000, "offsets": 9876000} for n in range(3)}
+
+
+def test_an_xcom_that_is_small_enough_leaves_nothing_out() -> None:
+    record = with_offsets(checkpoint(partitions=20, sinks=2), 20)
+    assert msgspec.convert(to_xcom(record), Checkpoint, strict=False) == record

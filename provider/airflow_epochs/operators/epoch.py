@@ -307,8 +307,10 @@ class AbortEpochOperator(EpochOperator):
 
 
 def to_xcom(checkpoint: Checkpoint) -> JsonDict:
-    """Plain JSON types only: Airflow's own serialisation would wrap every tuple."""
-    value: JsonDict = json.loads(msgspec.json.encode(checkpoint))
+    """Plain JSON types only: Airflow's own serialisation would wrap every tuple. At most 48 KB."""
+    from airflow_epochs.checkpoint import fitted
+
+    value: JsonDict = json.loads(msgspec.json.encode(fitted(checkpoint)))
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,12 +67,50 @@ class Source(Protocol):
         """Raise Corrupt unless every record of already planned ranges can still be read (a rerun)."""
         ...
 
-    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
-        """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned."""
-        ...
-
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead: ...
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
         """Tell lag monitors how far the pipeline is. Never read back; failures are logged by the caller."""
+        ...
+
+
+class Confirming(Protocol):
+    """A source whose records can be replaced by others between the check and the end of Spark's read."""
+
+    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned."""
+        ...
+
+
+class Renewing(Protocol):
+    """A source whose first epoch may begin at whatever is the oldest record."""
+
+    def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
+        """What the next attempt of an aborted epoch reads: the planned ranges, as planned.
+
+        One exception: where a partition was never read before and begins at its oldest record, and that has been
+        deleted since, it begins at the oldest one that is left. Nobody has seen a row of it.
+
+        Raises:
+            Corrupt: Records that were planned cannot be read any more; names the exact range.
+        """
+        ...
+
+
+class Explaining(Protocol):
+    """A source that can tell why there is nothing to read."""
+
+    def why_nothing(self, env: Environment) -> str | None:
+        """A sentence without its full stop; None if there is simply nothing new."""
+        ...
+
+
+class Preparing(Protocol):
+    """A source with checks that need to know the pipeline."""
+
+    def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
+        """Raise Refused if the pipeline may not read this source. Before a new epoch is planned; changes nothing.
+
+        ``writes``: the ``destination`` of every sink.
+        """
         ...

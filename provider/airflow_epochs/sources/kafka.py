@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,9 +37,11 @@ class KafkaSource:
         min_records: Wait for so many …
         max_wait: … for at most so many seconds; then take what is there, if anything.
         group_id: Consumer group whose offsets follow the pipeline, for lag monitors only; by default
-            ``airflow-epochs.<pipeline>``. Never read.
+            ``airflow-epochs.<pipeline>``. The position is never taken from it. A group with offsets of others is
+            refused.
         options: More options of Spark's Kafka source (``minPartitions``, ``includeHeaders``, …). Ranges,
             isolation level, ``failOnDataLoss`` and what belongs to the connection cannot be set.
+        allow_loop: Whether a sink of the pipeline may write to one of the topics, so that its rows are read again.
 
     Raises:
         ValueError: An option is not valid.
@@ -53,6 +55,7 @@ class KafkaSource:
     max_wait: float | str = DEFAULTS["max_wait"]
     group_id: str | None = DEFAULTS["group_id"]
     options: Mapping[str, Any] = field(default_factory=dict)
+    allow_loop: bool | str = DEFAULTS["allow_loop"]
 
     template_fields: ClassVar[Sequence[str]] = (
         "topics",
@@ -63,10 +66,11 @@ class KafkaSource:
         "max_wait",
         "group_id",
         "options",
+        "allow_loop",
     )
 
     def __post_init__(self) -> None:
-        read_config({name: value for name, value in self._raw().items() if not is_template(value)})
+        read_config(self._raw_given())
 
     def spec(self) -> JsonDict:
         topics = self.topics if isinstance(self.topics, str) else list(self.topics)
@@ -78,8 +82,21 @@ class KafkaSource:
         """The inverse of ``spec``. Fields that this version does not know are ignored."""
         return cls(**{field.name: spec[field.name] for field in fields(cls) if field.name in spec})
 
+    def reads(self) -> set[str]:
+        """What no sink of the pipeline may write to, in the form of ``Sink.destination``; none while templated."""
+        config = read_config(self._raw_given())
+        if config.allow_loop or any(map(is_template, (self.topics, self.conn_id, self.allow_loop))):
+            return set()
+        return {f"kafka://{config.conn_id}/{topic}" for topic in config.topics}
+
+    def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
+        self._reader(env).prepare(writes, position)
+
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
         return self._reader(env, limits).plan(position)
+
+    def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
+        return self._reader(env).again(ranges, state)
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         self._reader(env).check(ranges, state)
@@ -89,6 +106,13 @@ class KafkaSource:
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         return self._reader(env).spark_read(ranges)
+
+    def why_nothing(self, env: Environment) -> str | None:
+        return self._reader(env).why_nothing()
+
+    def waiting(self, env: Environment) -> list[str]:
+        """For people: what open transactions keep from being read, and how to end them."""
+        return self._reader(env).waiting()
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
         self._reader(env).acknowledge(pipeline, ranges)
@@ -101,6 +125,9 @@ class KafkaSource:
 
     def _raw(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _raw_given(self) -> dict[str, Any]:
+        return {name: value for name, value in self._raw().items() if not is_template(value)}
 
     def _config(self, limits: Limits | None = None) -> KafkaConfig:
         """Today's options; rendered by now, and a run's own limits over them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sources.kafka_client import RETRY_S, KafkaClient
 from airflow_epochs.sources.kafka_connection import KafkaAccess
-from airflow_epochs.sources.kafka_history import batches, epoch_ends
+from airflow_epochs.sources.kafka_history import batches, epoch_ends, open_producers, transactions_of
 from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
+from airflow_epochs.sources.kafka_waiting import OpenTransaction, Waiting, blocking
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 _LATEST, _EARLIEST = -1, -2
 """What ListOffsets takes in place of a time."""
 
+log = logging.getLogger(__name__)
+
+DESCRIBED_MAX = 100
+"""Of how many partitions the open transactions are looked up."""
 SETTLE_S = 1.0
 """How long a topic that was just created may take to become known to the broker that is asked."""
 
@@ -65,18 +71,56 @@ class Brokers:
         there = {at: end - 1 for at, end in ends.items() if at in logs and logs[at].start < end <= logs[at].end}
         return self._client.ask("read the last batches", lambda admin: batches(admin, there))
 
+    def waiting(self, cluster: ClusterLog) -> list[Waiting]:
+        """What lies behind the last stable offsets, and for whose transactions it waits."""
+        stable = {(topic, p): log.end for topic, of in cluster.topics.items() for p, log in of.partitions.items()}
+        ends = self._list_offsets(dict.fromkeys(stable, _LATEST), stable=False)
+        behind = {at: ends[at].offset - end for at, end in stable.items() if ends[at].offset > end}
+        blocked_by = self._blocking(sorted(behind)[:DESCRIBED_MAX])
+        return [
+            Waiting(topic=at[0], partition=at[1], start=stable[at], records=count, transaction=blocked_by.get(at))
+            for at, count in sorted(behind.items())
+        ]
+
+    def _blocking(self, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
+        """As far as the brokers say so: they may be too old (before 2.8), or keep it from this user."""
+        try:
+            producers = self._client.ask("describe producers", lambda admin: open_producers(admin, partitions))
+            ids = sorted({each.producer_id for of in producers.values() for each in of})
+            known = self._client.ask("describe transactions", lambda admin: transactions_of(admin, ids))
+        except NotApplied as error:
+            log.info("whose transactions are open is not known: %s", error)
+            return {}
+        return blocking(producers, known)
+
+    def hanging(self) -> set[str]:
+        """Transactional ids whose transactions are open for longer than brokers let any be."""
+        found = self._client.ask("find hanging transactions", lambda admin: admin.find_hanging_transactions())
+        return {each["transactional_id"] for each in found}
+
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """Per partition the first readable offset with a timestamp of ``ms`` or later; None: none yet."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
-    def commit(self, group: str, offsets: Offsets) -> None:
+    def group(self, group: str) -> dict[Partition, tuple[int, str]]:
+        """The offsets of a consumer group, with their metadata; none if there is no such group."""
+        found = self._client.ask(f"list offsets of group {group}", lambda admin: admin.list_group_offsets(group))
+        return {
+            (tp.topic, tp.partition): (at.offset, at.metadata or "")
+            for tp, at in found.get(group, {}).items()
+            if at.offset >= 0
+        }
+
+    def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
         """Commit the offsets for a consumer group. Raises NotApplied naming what was not taken."""
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 
         flat = [(topic, partition, at) for topic in offsets for partition, at in offsets[topic].items()]
-        wanted = {TopicPartition(topic, partition): OffsetAndMetadata(at, "", -1) for topic, partition, at in flat}
+        wanted = {
+            TopicPartition(topic, partition): OffsetAndMetadata(at, metadata, -1) for topic, partition, at in flat
+        }
         results = self._client.ask(f"commit offsets of group {group}", lambda admin: _committed(admin, group, wanted))
         failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
         if failed:

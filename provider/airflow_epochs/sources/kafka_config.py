@@ -19,6 +19,7 @@ DEFAULTS: Mapping[str, Any] = {
     "max_wait": 60.0,
     "group_id": None,
     "options": {},
+    "allow_loop": False,
 }
 
 # Spark's option names do not mind case. What the ranges and the guarantee rest on is not for the user to set.
@@ -40,6 +41,7 @@ class KafkaConfig:
     max_wait_s: float
     group_id: str | None
     options: dict[str, str]
+    allow_loop: bool
 
 
 def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
@@ -60,6 +62,7 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
         max_wait_s=_seconds("max_wait", given["max_wait"]),
         group_id=None if _none(given["group_id"]) else _text("group_id", given["group_id"]),
         options=_options(given["options"]),
+        allow_loop=_truth("allow_loop", given["allow_loop"]),
     )
     if config.max_records is not None and config.min_records > config.max_records:
         raise ValueError(f"min_records ({config.min_records}) is more than max_records ({config.max_records})")
@@ -99,6 +102,13 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is a text that is not empty; not {value!r}")
     return value.strip()
+
+
+def _truth(name: str, value: object) -> bool:
+    truth = {"true": True, "false": False}.get(str(value).strip().lower())
+    if truth is None:
+        raise ValueError(f"{name} is True or False; not {value!r}")
+    return truth
 
 
 def _count(name: str, value: object) -> int:

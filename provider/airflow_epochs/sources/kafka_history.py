@@ -1,15 +1,16 @@
-"""Whether a log still is the one that was read: its leader epochs, and the checksum of a batch. Asks the brokers.
+"""What brokers know of a log's past: its leader epochs, the checksum of a batch, the transactions still open.
 
-kafka-python's admin client has no questions for either, so the requests are built here: one per broker.
+kafka-python's admin client has no questions for the first two, so the requests are built here: one per broker.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.sources.kafka_logs import Batch, Partition
+from airflow_epochs.sources.kafka_waiting import Producing
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -61,6 +62,30 @@ def batches(admin: KafkaAdminClient, offsets: Mapping[Partition, int]) -> dict[P
                 left_out[partition] = offsets[partition]
         missing = left_out
     return found
+
+
+def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> dict[Partition, list[Producing]]:
+    """Per partition the producers with an open transaction there."""
+    from kafka import TopicPartition
+
+    described = admin.describe_producers([TopicPartition(*partition) for partition in partitions])
+    return {
+        (tp.topic, tp.partition): [
+            Producing(each.current_transaction_start_offset, each.producer_id, each.producer_epoch)
+            for each in state.active_producers
+            if each.current_transaction_start_offset >= 0
+        ]
+        for tp, state in described.items()
+    }
+
+
+def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """By producer, its transactional id and since when its transaction is open, as far as coordinators tell."""
+    if not producer_ids:
+        return {}
+    listed = admin.list_transactions(producer_id_filters=list(producer_ids))
+    described = admin.describe_transactions({each.transactional_id for of in listed.values() for each in of})
+    return {each.producer_id: (name, each.transaction_start_time_ms) for name, each in described.items()}
 
 
 def _fetched(

@@ -79,6 +79,18 @@ def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) 
     _require_none(gaps, position, cluster)
 
 
+def moved_beginnings(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> list[Partition]:
+    """Partitions that an epoch was to begin at their oldest record, which has been deleted since."""
+    oldest: Mapping[str, Sequence[int]] = state.get("oldest", {})
+    found = []
+    for topic in ranges.keys() & oldest.keys() & cluster.topics.keys():
+        log = cluster.topics[topic]
+        if not _is_another(topic, log, state):
+            there = {r.partition: r for r in ranges[topic] if r.partition in set(oldest[topic]) & log.partitions.keys()}
+            found += [(topic, p) for p, r in there.items() if log.partitions[p].start > r.start]
+    return sorted(found)
+
+
 def require_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
     """Raise Corrupt unless every offset of already planned ranges can be read (again), and stands for what it did."""
     _require_ranges(ranges, state, cluster, deleted=True)
@@ -94,9 +106,11 @@ def require_was_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -
 
 def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, deleted: bool) -> None:
     _require_same_cluster(state, cluster)
+    moved = moved_beginnings({t: tuple(r for r in ranges[t] if r.end > r.start) for t in ranges}, state, cluster)
+    moved = moved if deleted else []
     wanted = {topic: {r.partition: r.start for r in ranges[topic] if r.end > r.start} for topic in ranges}
     gaps = _identity_gaps(wanted, state, cluster)
-    spoilt = {(gap.topic, gap.partition) for gap in gaps}
+    spoilt = {(gap.topic, gap.partition) for gap in gaps} | set(moved)
     for topic, (partition, start, end) in ((t, r) for t in ranges for r in ranges[t]):
         if start == end or (topic, partition) in spoilt:
             continue
@@ -106,6 +120,20 @@ def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, del
         if cut := _cut(topic, partition, log, start, end, cluster):
             gaps.append(cut)
     _require_none(gaps, _starts(ranges), cluster)
+    if moved:
+        _raise_moved(sorted(moved), ranges, cluster)
+
+
+def _raise_moved(moved: Sequence[Partition], ranges: Ranges, cluster: ClusterLog) -> None:
+    planned = {(topic, r.partition): r for topic in ranges for r in ranges[topic]}
+    oldest = {at: cluster.topics[at[0]].partitions[at[1]].start for at in moved}
+    gaps = [Gap(*at, planned[at].start, min(oldest[at], planned[at].end), _DELETED) for at in moved[:SHOWN_MAX]]
+    raise Corrupt(
+        f"The oldest records, with which this epoch was to begin, were deleted by retention before they were read: "
+        f"{', '.join(map(str, gaps))}{', …' if len(moved) > SHOWN_MAX else ''}.",
+        remedy="Clear the failed tasks, or let the next run do it: the epoch is opened again and begins with the "
+        "oldest records that are left.",
+    )
 
 
 def require_same_records(
@@ -196,7 +224,21 @@ def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
     text += (
         f", with starting={json.dumps(resume)}: none of the records that are there now is left out." if resume else "."
     )
-    return text + _repeats(gaps, resume)
+    cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED))
+    if cut:
+        some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
+        more = ", …" if len(cut) > SHOWN_MAX else ""
+        text += (
+            f" What is left of the truncated logs ({some}{more}) is then read a second time, and its rows come twice."
+        )
+    known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
+    if known:
+        exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
+        text += (
+            " By the leader epochs, the logs are unchanged up to where the offsets above begin: unless the brokers' "
+        )
+        text += f"own metadata was put back too, starting={json.dumps(exact)} repeats nothing and leaves nothing out."
+    return text
 
 
 def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
@@ -210,21 +252,3 @@ def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> d
         }
         for topic in sorted(position.keys() & cluster.topics.keys())
     }
-
-
-def _repeats(gaps: Sequence[Gap], resume: dict[str, dict[str, int]]) -> str:
-    """What a new beginning reads a second time, and how that can be avoided where the brokers know enough."""
-    cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED) and gap.resume is not None)
-    if not cut:
-        return ""
-    some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
-    some += ", …" if len(cut) > SHOWN_MAX else ""
-    text = f" What is left of the truncated logs ({some}) is then read a second time, and its rows come twice."
-    known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
-    if not known:
-        return text
-    exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
-    return (
-        f"{text} By the leader epochs, the logs are unchanged up to where the offsets above begin: unless the brokers' "
-        f"own metadata was put back too, starting={json.dumps(exact)} repeats nothing and leaves nothing out."
-    )

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.sources.base import Position
+from airflow_epochs.sources.base import PlannedEpoch, Position
 from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
-from airflow_epochs.sources.kafka_loss import require_continuous, tails_json, tails_of
-from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Latest, Starting
+from airflow_epochs.sources.kafka_loss import moved_beginnings, require_continuous, tails_json, tails_of
+from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Earliest, Latest, Starting
 
 TimeIndex = Mapping[tuple[str, int], int | None]
 """Per topic and partition the first readable offset at or after a time; None: there is no such record yet."""
@@ -63,6 +63,39 @@ def state_of(
         "topic_ids": dict(sorted({**before, **now}.items())),
         "tails": tails_json({at: tail for at, tail in tails.items() if tail != Tail(None, None)}),
     }
+
+
+def begun_at_oldest(
+    position: Position | None, topics: Sequence[str], ranges: Ranges, starting: Starting
+) -> dict[str, list[int]]:
+    """The partitions that this epoch begins at whatever record was the oldest when it was planned."""
+    new = [topic for topic in topics if not position or topic not in position.ranges]
+    if isinstance(starting, AtOffsets):
+        return {t: [r.partition for r in ranges[t] if r.partition not in starting.offsets.get(t, {})] for t in new}
+    return {t: [r.partition for r in ranges[t]] for t in new} if isinstance(starting, Earliest) else {}
+
+
+def begun_again(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> PlannedEpoch:
+    """The same, where partitions that begin at the oldest record begin at the oldest one that is left.
+
+    They end as planned, or where they begin now if that lies behind: the next epoch goes on from there.
+    """
+    moved = {at: cluster.topics[at[0]].partitions[at[1]] for at in moved_beginnings(ranges, state, cluster)}
+    again = {
+        topic: tuple(
+            _begun_later(r, moved[topic, r.partition].start) if (topic, r.partition) in moved else r for r in of
+        )
+        for topic, of in ranges.items()
+    }
+    tails = tails_of(state)
+    for topic, r in ((topic, r) for topic, of in again.items() for r in of):
+        if (topic, r.partition) in moved and r.start == r.end:
+            tails[topic, r.partition] = Tail(moved[topic, r.partition].epoch, None)
+    return PlannedEpoch(ranges=again, state={**state, "tails": tails_json(tails)})
+
+
+def _begun_later(r: OffsetRange, start: int) -> OffsetRange:
+    return r._replace(start=start, end=max(start, r.end))
 
 
 def new_ends(position: Position | None, ranges: Ranges) -> dict[Partition, int]:

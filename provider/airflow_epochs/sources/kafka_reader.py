@@ -5,20 +5,32 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Ranges, records_upper_bound
 from airflow_epochs.sources.base import PlannedEpoch, Position, SparkRead
 from airflow_epochs.sources.kafka_brokers import Brokers
 from airflow_epochs.sources.kafka_config import KafkaConfig
 from airflow_epochs.sources.kafka_connection import KafkaAccess, read_connection
+from airflow_epochs.sources.kafka_group import OURS, require_own_group
 from airflow_epochs.sources.kafka_logs import ClusterLog
 from airflow_epochs.sources.kafka_loss import epochs_of, require_readable, require_same_records, require_was_readable
-from airflow_epochs.sources.kafka_plan import TimeIndex, available, limited, new_ends, pinned, state_of
+from airflow_epochs.sources.kafka_plan import (
+    TimeIndex,
+    available,
+    begun_again,
+    begun_at_oldest,
+    limited,
+    new_ends,
+    pinned,
+    state_of,
+)
 from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting
+from airflow_epochs.sources.kafka_waiting import Waiting, told
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +56,28 @@ class KafkaReader:
     def access(self) -> KafkaAccess:
         return read_connection(self.env.connection(self.config.conn_id))
 
+    def prepare(self, writes: Collection[str], position: Position | None) -> None:
+        """Refuse a loop through another connection, and a consumer group of others."""
+        for destination in sorted(writes):
+            self._require_no_loop(destination)
+        if self.config.group_id is not None:
+            with Brokers(self.access) as brokers:
+                require_own_group(self.config.group_id, brokers.group(self.config.group_id), position)
+
+    def _require_no_loop(self, destination: str) -> None:
+        scheme, _, place = destination.partition("://")
+        conn_id, _, topic = place.partition("/")
+        if self.config.allow_loop or scheme != "kafka" or topic not in self.config.topics:
+            return
+        there = read_connection(self.env.connection(conn_id)).servers
+        if set(there) & set(self.access.servers):
+            raise Refused(
+                f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the pipeline reads it "
+                f"through {self.config.conn_id!r}: its rows would come back as input, for ever.",
+                remedy="Let the sink write to another topic. If the transform sorts those rows out, say "
+                "KafkaSource(allow_loop=True).",
+            )
+
     def plan(self, position: Position | None) -> PlannedEpoch | None:
         """Ranges for a new epoch, or None after ``max_wait`` seconds without data.
 
@@ -60,16 +94,38 @@ class KafkaReader:
             pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
             if not records_upper_bound(ranges) and not pins:
                 return None
+            _say_what_waits(brokers.waiting(cluster), ranges)
             ranges = limited(ranges, config.max_records)
             batches = brokers.batches(new_ends(position, ranges), cluster)
-        return PlannedEpoch(ranges=ranges, state=state_of(position, cluster, ranges, batches))
+        state = state_of(position, cluster, ranges, batches)
+        if oldest := begun_at_oldest(position, config.topics, ranges, config.starting):
+            state["oldest"] = oldest
+        return PlannedEpoch(ranges=ranges, state=state)
+
+    def why_nothing(self) -> str | None:
+        with Brokers(self.access) as brokers:
+            waiting = brokers.waiting(brokers.look(list(self.config.topics)))
+        return told(waiting) or None
+
+    def waiting(self) -> list[str]:
+        """For people: what cannot be read yet, the transactions that it waits for, and how to end them."""
+        with Brokers(self.access) as brokers:
+            waiting = brokers.waiting(brokers.look(list(self.config.topics)))
+            hanging = brokers.hanging() if waiting else set()
+        return [f"{each}. {_how_to_end(each, hanging, self.access.servers[0])}" for each in waiting]
+
+    def again(self, ranges: Ranges, state: JsonDict) -> PlannedEpoch:
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(self._named(ranges), epochs_of(state))
+            planned = begun_again(ranges, state, cluster)
+            self._require_readable(brokers, planned.ranges, planned.state, cluster)
+        if planned.ranges != ranges:
+            log.warning("retention has deleted the oldest records: the epoch begins with those that are left")
+        return planned
 
     def check(self, ranges: Ranges, state: JsonDict) -> None:
         with Brokers(self.access) as brokers:
-            named = {**_of_topics(ranges, self.config.topics), **_to_read(ranges)}
-            cluster = brokers.look(list(named), epochs_of(state))
-            require_readable(named, state, cluster)
-            _require_same_records(brokers, _to_read(ranges), state, cluster)
+            self._require_readable(brokers, ranges, state, brokers.look(self._named(ranges), epochs_of(state)))
 
     def confirm(self, ranges: Ranges, state: JsonDict) -> None:
         with Brokers(self.access) as brokers:
@@ -77,6 +133,14 @@ class KafkaReader:
             cluster = brokers.look(list(named), epochs_of(state))
             require_was_readable(named, state, cluster)
             _require_same_records(brokers, named, state, cluster)
+
+    def _named(self, ranges: Ranges) -> list[str]:
+        """The topics to read, and those that an error would say where to go on."""
+        return sorted(_of_topics(ranges, self.config.topics).keys() | _to_read(ranges).keys())
+
+    def _require_readable(self, brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
+        require_readable(_of_topics(ranges, self._named(ranges)), state, cluster)
+        _require_same_records(brokers, _to_read(ranges), state, cluster)
 
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
@@ -100,7 +164,29 @@ class KafkaReader:
         if not any(ends.values()):
             return
         with Brokers(self.access) as brokers:
-            brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends)
+            brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends, f"{OURS}{pipeline}")
+
+
+def _say_what_waits(waiting: Sequence[Waiting], ranges: Ranges) -> None:
+    """Of partitions that stand still in this epoch. In those that move, transactions come and go."""
+    moving = {(topic, r.partition) for topic in ranges for r in ranges[topic] if r.end > r.start}
+    if still := [each for each in waiting if each.of not in moving]:
+        log.warning("not read in this epoch: %s", told(still))
+
+
+def _how_to_end(waiting: Waiting, hanging: Collection[str], server: str) -> str:
+    transaction = waiting.transaction
+    if transaction is None:
+        return "Whose it is, the brokers do not say (before Kafka 2.8, or without Describe on transactional ids)."
+    hangs = transaction.transactional_id is None or transaction.transactional_id in hanging
+    state = (
+        "It is unknown to its coordinator, or open for too long" if hangs else "Brokers end it after its own timeout"
+    )
+    return (
+        f"{state}. If its producer is gone for good: python -m kafka.admin -b {server} transactions abort "
+        f"-t {waiting.topic} -p {waiting.partition} --producer-id {transaction.producer_id} "
+        f"--producer-epoch {transaction.producer_epoch}"
+    )
 
 
 def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from airflow_epochs.model import CompleteRecord
+from airflow_epochs.model import CompleteRecord, Ranges
 from airflow_epochs.testing._violations import Violation, some
 from airflow_epochs.testing.history import History, Observation, Origin, SinkState, VisibleRow
 
@@ -193,19 +193,45 @@ def foreign_content(history: History) -> Iterator[Violation]:
 
 def _changed_input(history: History) -> Iterator[Violation]:
     first = {epoch: record for (epoch, attempt), record in sorted(history.facts.opens.items(), reverse=True)}
+    newest = {epoch: record for (epoch, attempt), record in sorted(history.facts.opens.items())}
     for (epoch, attempt), record in history.facts.opens.items():
-        for what in ("ranges", "now", "seed"):
+        if not _same_or_begun_later(first[epoch].ranges, record.ranges, _known_before(history, epoch)):
+            yield Violation(
+                f"Attempt {attempt} of epoch {epoch} has other ranges than the first.",
+                (first[epoch].ranges, record.ranges),
+            )
+        for what in ("now", "seed"):
             if getattr(record, what) != getattr(first[epoch], what):
                 yield Violation(
                     f"Attempt {attempt} of epoch {epoch} has other {what} than the first.",
                     (getattr(first[epoch], what), getattr(record, what)),
                 )
     for epoch, complete in history.facts.complete.items():
-        if epoch in first and first[epoch].ranges != complete.ranges:
+        if epoch in newest and newest[epoch].ranges != complete.ranges:
             yield Violation(
                 f"Epoch {epoch} was completed with other ranges than it was opened with.",
-                (first[epoch].ranges, complete.ranges),
+                (newest[epoch].ranges, complete.ranges),
             )
+
+
+def _known_before(history: History, epoch: int) -> set[tuple[str, int]]:
+    """Partitions that an earlier epoch has ranges of."""
+    earlier = (record.ranges for number, record in history.facts.complete.items() if number < epoch)
+    return {(topic, r.partition) for ranges in earlier for topic in ranges for r in ranges[topic]}
+
+
+def _same_or_begun_later(first: Ranges, later: Ranges, known: set[tuple[str, int]]) -> bool:
+    """Only a partition that was never read may begin later: its oldest records may be gone before they are read."""
+    if first == later:
+        return True
+    pairs = [(topic, *pair) for topic in first for pair in zip(first[topic], later.get(topic, ()), strict=False)]
+    return {topic: len(of) for topic, of in first.items()} == {topic: len(of) for topic, of in later.items()} and all(
+        a == b
+        or (
+            (topic, a.partition) not in known and a.start < b.start and b == (a.partition, b.start, max(a.end, b.start))
+        )
+        for topic, a, b in pairs
+    )
 
 
 # -- I12 --------------------------------------------------------------------------------------------------------

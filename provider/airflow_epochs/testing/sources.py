@@ -43,9 +43,6 @@ class MemorySource:
             for each in per_topic:
                 world.read(topic, each)
 
-    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
-        """A world's topics only grow."""
-
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         return SparkRead(options={"world": self.world, "ranges": json.dumps(ranges)})
 
