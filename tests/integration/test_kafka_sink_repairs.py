@@ -20,6 +20,8 @@ from airflow_epochs.environment import Connection, Environment
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.sinks import kafka_publish
+from airflow_epochs.sinks.kafka_cluster import Cluster
 from airflow_epochs.sinks.kafka_marker import Markers
 from airflow_epochs.sinks.kafka_repair import MarkerRepair
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
@@ -69,6 +71,7 @@ class World:
     sink: str = "events"
     starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     backfill: Mapping[str, int] = field(default_factory=dict)
+    timeout: int = 600
 
     @cached_property
     def admin(self) -> AdminClient:
@@ -94,13 +97,19 @@ class World:
         self.source.produce(count)
 
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
-        staging = str(self.folder / "staging")
+        sink = KafkaSink(
+            self.sink,
+            self.topic,
+            staging=str(self.folder / "staging"),
+            marker_topic=self.markers,
+            transaction_timeout=self.timeout,
+        )
         return Coordinator(
             pipeline=Pipeline(
                 name=self.pipeline,
                 dag_id="dag",
                 source=self.source,
-                sinks=(KafkaSink(self.sink, self.topic, staging=staging, marker_topic=self.markers),),
+                sinks=(sink,),
                 transform=Transform(path="disk.py", function="keep_all"),
                 backfill=self.backfill,
             ),
@@ -182,10 +191,12 @@ def test_a_marker_topic_that_is_lost_between_epochs_is_put_back(world: World, ag
     world.require_once()
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
-@pytest.mark.parametrize(("phase", "sent"), [("kafka.commit.after", True), ("kafka.rows.sent", False)])
+@pytest.mark.parametrize(
+    ("phase", "sent", "first"),
+    [("kafka.commit.after", True, True), ("kafka.commit.after", True, False), ("kafka.rows.sent", False, True)],
+)
 def test_a_marker_that_is_lost_while_its_epoch_is_in_doubt_is_put_back_as_the_topic_shows_it(
-    world: World, first: bool, phase: str, sent: bool
+    world: World, phase: str, sent: bool, first: bool
 ) -> None:
     previous = None
     if not first:
@@ -351,3 +362,25 @@ def test_a_marker_of_another_ledger_is_told_and_the_other_pipeline_goes_on_under
     today = replace(world, pipeline="orders-2", starting={TOPIC: {"0": 2, "1": 2}})
     assert today.run("2") is None
     today.require_once()
+
+
+# --- a timeout that is too short ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("then", "today", "taken"), [(60, 700, 700), (700, 60, 700)])
+def test_an_epoch_in_doubt_is_rolled_forward_with_the_longer_timeout_of_the_ledger_and_of_todays_dag(
+    world: World, monkeypatch: pytest.MonkeyPatch, then: int, today: int, taken: int
+) -> None:
+    world.produce(4)
+    replace(world, timeout=then).crash("1", "kafka.begin")
+    given: list[int] = []
+    real = kafka_publish.transactional
+
+    def noting(cluster: Cluster, options: Mapping[str, int], topic: str) -> Producer:
+        given.append(options["transaction.timeout.ms"])
+        return real(cluster, options, topic)
+
+    monkeypatch.setattr(kafka_publish, "transactional", noting)
+    assert replace(world, timeout=today).run("2") is None
+    assert given == [1000 * taken]
+    world.require_once()
