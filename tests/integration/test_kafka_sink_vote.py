@@ -137,7 +137,7 @@ def test_a_marker_topic_with_fewer_replicas_is_refused_until_it_was_reassigned(c
     assert visible(cluster.pair.bootstrap, large.sink.topic) == ["b"]
 
 
-def test_a_marker_topic_that_waits_for_fewer_acknowledgements_is_refused_until_it_is_altered(
+def test_a_marker_topic_that_waits_for_fewer_replicas_is_refused_until_it_is_altered(
     cluster: Playground,
 ) -> None:
     config = {"cleanup_policy": "compact", "unclean_leader_election_enable": "true"}
@@ -188,7 +188,7 @@ def test_a_marker_that_the_marker_topic_does_not_take_is_found_by_the_vote(clust
 # --- the topic ------------------------------------------------------------------------------------------------
 
 
-def test_more_acknowledgements_than_replicas_are_no_reason_to_abort_since_brokers_accept_it(
+def test_more_insync_replicas_than_there_are_is_no_reason_to_abort_where_brokers_accept_it(
     cluster: Playground,
 ) -> None:
     feed = cluster.feed(cluster.topic("out", min_insync_replicas="3"))
@@ -278,7 +278,7 @@ def test_a_users_producer_that_has_the_names_of_pipeline_and_sink_is_not_fenced_
     assert visible(cluster.pair.bootstrap, theirs) == ["in a transaction"]
 
 
-def test_a_sink_that_version_0_1_has_claimed_a_partition_for_fences_a_process_of_that_version(
+def test_a_sink_that_version_0_1_ran_first_fences_a_process_of_that_version(
     cluster: Playground,
 ) -> None:
     markers = cluster.topic("m", 2, cleanup_policy="compact")
