@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.sinks.kafka_claims import Claims
 from airflow_epochs.sinks.kafka_cluster import Cluster
 from airflow_epochs.sources.kafka_connection import read_connection
-from kafka_sink_world import Feed, a_feed, create, rows, visible, world_at
+from kafka_sink_world import Feed, a_feed, create, rows, set_config, visible, world_at
 from stack.broker import Broker
 from waiting import wait_until
 
@@ -64,17 +64,6 @@ def records_deleted(feed: Feed, admin: AdminClient, broker: Broker) -> None:
     set_config(admin, feed.sink.marker_topic, "cleanup.policy", "delete")
     wait_until(lambda: all(done.exception() is None for done in admin.delete_records([place]).values()))
     set_config(admin, feed.sink.marker_topic, "cleanup.policy", "compact")
-
-
-def set_config(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result()
-
-    def now() -> str:
-        return str(admin.describe_configs([resource])[resource].result()[name].value)
-
-    wait_until(lambda: now() == value)
 
 
 def tombstone(feed: Feed, admin: AdminClient, broker: Broker) -> None:

@@ -140,6 +140,20 @@ def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) ->
     return name
 
 
+def set_config(admin: AdminClient, topic: str, name: str, value: str) -> None:
+    """Change a setting of a topic, and wait until it is in force."""
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+
+    def now() -> str:
+        return str(admin.describe_configs([resource])[resource].result()[name].value)
+
+    wait_until(lambda: now() == value)
+
+
 def visible(bootstrap: str, topic: str) -> list[str | None]:
     """The values in partition 0 for readers of committed records, by two clients that share no code."""
     seen = seen_by_confluent(bootstrap, topic)

@@ -201,6 +201,12 @@ def test_columns_that_have_no_form_in_json_are_refused(kind: Any) -> None:
     assert "column 'odd'" in refusal(id="long", odd=kind)
 
 
+def test_a_null_among_the_headers_is_refused_and_its_column_named(tmp_path: Path) -> None:
+    headers = pa.array([[{"key": "k", "value": b"1"}, None]], HEADERS)
+    with pytest.raises(Refused, match="a NULL among its headers: column `headers`"):
+        records(tmp_path, pa.table({"value": ["v"], "headers": headers}))
+
+
 def test_a_header_without_a_key_is_refused(tmp_path: Path) -> None:
     headers = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
     with pytest.raises(Refused, match="a header without a key"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec, kafka_publish
-from airflow_epochs.sinks.kafka_claims import Claims
+from airflow_epochs.sinks.kafka_claims import Claim, Claims, own_id
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_log import PartitionLog
 from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_producer import producer_options, within
+from airflow_epochs.sinks.kafka_voted import Voted
 from airflow_epochs.sources.kafka_connection import read_connection
 from delta_world import World, attempt_of, transaction
 from kafka_certificates import Authority
@@ -98,6 +100,14 @@ def test_what_spark_could_not_stage_is_a_vote_to_abort() -> None:
     assert (vote.vote, vote.reason) == (VoteKind.VOTE_ABORT, "bad rows")
 
 
+def test_an_epoch_in_doubt_takes_a_longer_timeout_and_the_tuning_of_today_and_nothing_else() -> None:
+    then = sink(transaction_timeout=60, options={"linger.ms": 5})
+    today = sink(topic="elsewhere", marker_topic="m", transaction_timeout=900, options={"compression.type": "lz4"})
+    taken = {"transaction_timeout": 900, "options": {"compression.type": "lz4"}}
+    assert then.with_todays(today).spec() == {**then.spec(), **taken}
+    assert today.with_todays(then).spec()["transaction_timeout"] == 900
+
+
 # --- markers --------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +120,49 @@ def test_a_marker_is_json_that_names_its_epoch_and_reads_back() -> None:
     value = marker().encoded()
     assert json.loads(value)["epoch"] == 3
     assert MarkerRecord.decoded(value) == marker()
+
+
+def test_a_marker_of_version_0_1_is_read() -> None:
+    given = {"epoch": 3, "txn_id": TXN, "topic": "out", "rows": 1, "files": 1, "size": 9, "place": "/p", "at": "now"}
+    assert MarkerRecord.decoded(json.dumps({**given, "offsets": {"0": [5, 6]}, "format": 1}).encode()) == marker()
+
+
+def test_a_claim_of_version_0_1_keeps_its_transactional_id_and_a_new_one_has_our_prefix() -> None:
+    key = "orders/events"
+    assert Claim.decoded(key, b'{"partition": 3, "format": 1}') == Claim(partition=3, transactional_id="orders.events")
+    mine = Claim(partition=3, transactional_id=own_id(key))
+    assert mine.transactional_id == "airflow-epochs.orders.events"
+    assert Claim.decoded(key, mine.encoded()) == mine
+
+
+@pytest.mark.parametrize(
+    ("topic", "beginning", "vouched", "lost"),
+    [
+        ("m", 0, None, False),
+        ("m", 7, None, False),
+        ("m", 8, None, True),
+        ("other", 0, None, True),
+        (None, 0, None, True),
+        ("m", 9, ("m", 9), False),
+        ("m", 9, ("m", 8), True),
+        ("other", 0, ("other", 0), False),
+        ("other", 0, ("m", 0), True),
+    ],
+)
+def test_a_marker_may_be_lost_unless_all_that_came_after_the_vote_is_there_or_an_operator_vouched_for_it(
+    topic: str | None, beginning: int, vouched: tuple[str, int] | None, lost: bool
+) -> None:
+    voted = Voted(topic_id="t", partitions=1, marker_topic_id="m", marker_end=7)
+    now = TopicFacts(name="m", id=topic, partitions=2, replicas=1, allowed=None, settings={}) if topic else None
+    found = marker(marker_topic_id=vouched[0], vouched_end=vouched[1]) if vouched else marker()
+    assert voted.has_lost_markers(found, now, beginning) is lost
+
+
+def test_what_the_vote_saw_is_read_back_from_the_decision_and_is_none_in_one_of_version_0_1() -> None:
+    voted = Voted(topic_id="t", partitions=1, marker_topic_id="m", marker_end=7)
+    staged = Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d", detail=voted.detail())
+    assert Voted.of(staged) == voted
+    assert Voted.of(replace(staged, detail={})) is None
 
 
 def test_a_marker_with_more_fields_of_the_same_format_is_read() -> None:

@@ -141,8 +141,8 @@ class Cluster:
                 TopicCollection([name]), include_authorized_operations=True, request_timeout=self.access.timeout_s
             )
             try:
-                found = question[name].result()
-            except KafkaException as error:
+                found, settings = question[name].result(), self._settings(name)
+            except KafkaException as error:  # also where a broker does not know yet of one that was just created
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     return None
                 raise
@@ -153,7 +153,7 @@ class Cluster:
             partitions=len(found.partitions),
             replicas=min((len(partition.replicas) for partition in found.partitions), default=0),
             allowed=frozenset(operation.name for operation in allowed) if allowed else None,
-            settings=self._settings(name),
+            settings=settings,
         )
 
     def waits_for_its_replicas_only(self) -> bool:
@@ -168,9 +168,8 @@ class Cluster:
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        with self.asking(f"read the settings of topic {topic}"):
-            question = self._admin.describe_configs([resource], request_timeout=self.access.timeout_s)
-            return {name: str(entry.value) for name, entry in question[resource].result().items()}
+        question = self._admin.describe_configs([resource], request_timeout=self.access.timeout_s)
+        return {name: str(entry.value) for name, entry in question[resource].result().items()}
 
     def create(self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> TopicFacts:
         """Create a topic, unless it is there by now, and wait until it is."""

@@ -193,6 +193,11 @@ def _headers(row: list[dict[str, Any]] | None) -> Headers:
     """One row's headers but those of our own name, which a row copied from another pipeline's topic may bring."""
     headers = []
     for header in row or ():
+        if header is None:
+            raise Refused(
+                "A row has a NULL among its headers: column `headers` is an array of structs, and one is NULL.",
+                remedy="Let the transform drop it: filter(headers, h -> h IS NOT NULL).",
+            )
         name, value = header.values()
         if name is None:
             raise Refused(
