@@ -41,15 +41,13 @@ def require_sound(
             continue
         for row in range(len(column)):
             if what := check(value := column.take([row])):
-                raise refusal(
-                    f"{row_named(batch, row, keys, flat=flat)}: column {name!r} {what}: {_shown(value)}.",
-                )
+                raise refusal(f"{row_named(batch, row, keys, flat=flat)}: column {name!r} {what}: {_shown(value)}")
 
 
-def refusal(what: str) -> Refused:
+def refusal(why: str) -> Refused:
     """The error for a row that cannot be written."""
     return Refused(
-        what,
+        f"A row cannot be written: {why}.",
         remedy="Let the transform send such records to a sink for rejected ones, as spark_apps/orders.py does (see "
         "docs/sql.md, 'Records that no table takes'), and clear the failed tasks: the same offsets are staged again.",
     )
@@ -66,10 +64,10 @@ def row_named(batch: pa.RecordBatch, row: int, keys: Sequence[str] = (), *, flat
     """
     if (origin := _origin(batch, row, flat)) is not None:
         topic, partition, offset = origin
-        return f"The record at topic {topic!r}, partition {partition}, offset {offset}"
+        return f"the record at topic {topic!r}, partition {partition}, offset {offset}"
     known = ", ".join(f"{key} = {_shown(batch.column(key).take([row]))}" for key in keys)
     carry = "columns topic, partition and offset" if flat else "a struct of topic, partition and offset"
-    return f"A row{' with ' + known if known else ''} ({carry} in the rows would tell the record)"
+    return f"a row{' with ' + known if known else ''} ({carry} in the rows would tell the record)"
 
 
 def _origin(batch: pa.RecordBatch, row: int, flat: bool) -> tuple[Any, ...] | None:
