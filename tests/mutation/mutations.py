@@ -277,7 +277,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql_participant.py", "if shown == attempt.previous:", "if True:")],
+        [("sinks/sql_participant.py", "if txn_of(found) != attempt.previous:", "if False:")],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
@@ -291,8 +291,8 @@ MUTATIONS = [
             ("sinks/sql_participant.py", "isinstance(found, Row) and found.txn == attempt.txn:", "False:"),
             (
                 "sinks/sql_participant.py",
-                "if shown == attempt.previous:",
-                "if shown in (attempt.previous, attempt.txn):",
+                "if txn_of(found) != attempt.previous:",
+                "if txn_of(found) not in (attempt.previous, attempt.txn):",
             ),
         ],
         [SINKS, "-k", "TestSqliteSinkThatUpserts and repeated_commit"],

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.sinks import delta_checks
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.sql_database import Session
-from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row
+from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, txn_of
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql import SqlSink
@@ -170,36 +171,51 @@ def unclaimed(
             f"Another pipeline of this name has claimed {sink.table} meanwhile: {found.text}, not "
             f"{Claim.of(attempt).text}.",
             remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
-            "ledgers write "
-            "under one name'. Nothing was written.",
+            "ledgers write under one name'. Nothing was written.",
             sink=sink.name,
         )
+    return _to_put_back(
+        f"Neither the claim of this sink nor its marker is in {marker.schema}.{marker.name}: somebody has deleted the "
+        f"row or the table since the vote, so nobody can say whether {attempt.txn} went in.",
+        marker.putting_claim_back(attempt),
+        sink=sink,
+        attempt=attempt,
+        marker=marker,
+        rows=rows,
+    )
+
+
+def not_previous(
+    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int
+) -> Corrupt:
+    """The marker is neither the previous epoch's nor this one's."""
+    if found is None and attempt.previous:
+        return _to_put_back(
+            f"The marker of this sink is not in {marker.schema}.{marker.name} any more: somebody has deleted the row "
+            "or "
+            f"the table since epoch {attempt.previous.epoch}, so nobody can say whether {attempt.txn} went in.",
+            marker.putting_back(attempt.previous, 0),
+            sink=sink,
+            attempt=attempt,
+            marker=marker,
+            rows=rows,
+        )
     return Corrupt(
-        f"Neither the claim of this sink nor its marker is in {marker.schema}.{marker.name}: somebody has deleted "
-        "the row or the "
-        f"table since the vote, so nobody can say whether {attempt.txn} went in.",
-        remedy=_after_a_look(sink, attempt, marker, rows, marker.putting_claim_back(attempt)),
+        f"The last epoch in table {sink.table} is {delta_checks.describe_txn(txn_of(found))}; the ledger expects "
+        f"{delta_checks.describe_txn(attempt.previous)} before {attempt.txn}.",
+        remedy="Do not clear anything yet. Find out whether the database or the ledger was restored, or another "
+        "pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
         sink=sink.name,
     )
 
 
-def remedy_at_commit(
-    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int
-) -> str:
-    """For a marker that is neither the previous epoch's nor this one's."""
-    if found is None and attempt.previous:
-        return _after_a_look(sink, attempt, marker, rows, marker.putting_back(attempt.previous, 0))
-    return (
-        "Do not clear anything yet. Find out whether the database or the ledger was restored, or another pipeline "
-        "has the same "
-        "name. See docs/sql.md, 'The marker'. Nothing was written."
-    )
-
-
-def _after_a_look(sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, rows: int, without: str) -> str:
-    return (
-        f"Look whether the {rows} rows of epoch {attempt.txn.epoch} are in {sink.table}. If they are: "
+def _to_put_back(
+    what: str, without: str, *, sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, rows: int
+) -> Corrupt:
+    return Corrupt(
+        what,
+        remedy=f"Look whether the {rows} rows of epoch {attempt.txn.epoch} are in {sink.table}. If they are: "
         f"{marker.putting_back(attempt.txn, rows)} If they are not: {without} Then clear the commit task. See "
-        "docs/sql.md, 'The "
-        "marker or its table is gone'. Nothing was written."
+        "docs/sql.md, 'The marker or its table is gone'. Nothing was written.",
+        sink=sink.name,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs.environment import Connection, Environment
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
-from airflow_epochs.sinks import delta_checks, sql_diagnosis
+from airflow_epochs.sinks import sql_diagnosis
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging
 from airflow_epochs.sinks.sql_database import Database, Session, database_of
@@ -161,15 +161,8 @@ class SqlParticipant:
         self, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int = 0
     ) -> None:
         """The table shows the sink's previous epoch, no other."""
-        shown = txn_of(found)
-        if shown == attempt.previous:
-            return
-        raise Corrupt(
-            f"The last epoch in table {self.sink.table} is {delta_checks.describe_txn(shown)}; the ledger expects "
-            f"{delta_checks.describe_txn(attempt.previous)} before {attempt.txn}.",
-            remedy=sql_diagnosis.remedy_at_commit(self.sink, attempt, marker, found, rows),
-            sink=self.sink.name,
-        )
+        if txn_of(found) != attempt.previous:
+            raise sql_diagnosis.not_previous(self.sink, attempt, marker, found, rows)
 
     def detail(self, session: Session) -> JsonDict:
         """Which table in which database it is, for whoever finds another one there later."""
