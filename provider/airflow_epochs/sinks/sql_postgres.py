@@ -467,13 +467,12 @@ def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str
     return None
 
 
-_LINE = re.compile(r"COPY .*?, \D*(\d+)")
+_LINE = re.compile(r"^COPY .*?, \D*(\d+)", re.MULTILINE)
 
 
 def _line(error: psycopg.Error) -> int:
     """The line of the COPY that the error is about; 0 if it is about none. In whatever language the server speaks."""
-    context = (error.diag.context or "").splitlines()
-    found = _LINE.match(context[-1]) if context else None
+    found = _LINE.search(error.diag.context or "")
     return int(found[1]) if found else 0
 
 
