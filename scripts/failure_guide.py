@@ -100,6 +100,8 @@ CHAPTERS = {
         "sinks/sql_table.py",
         "sinks/sql_values.py",
         "sinks/sql_load.py",
+        "sinks/sql_joint.py",
+        "sinks/sql_diagnosis.py",
         "sinks/sql_marker.py",
         "sinks/sql_participant.py",
     ],

@@ -1,5 +1,7 @@
 """One topic into a Delta table, a Kafka topic and a PostgreSQL table: all show an epoch, or none does.
 
+What one of them would not take goes to a second Delta table, with the reason.
+
 Environment variables: ``LAKE``, the folder or URL of the tables and of what is staged. The topic ``orders-valid`` and
 the table ``orders`` of the connection ``orders_db`` must exist::
 
@@ -25,6 +27,7 @@ with DAG("orders_fanout", schedule="@continuous", max_active_runs=1, catchup=Fal
             DeltaSink("lake", f"{LAKE}/silver/orders_valid", partition_by=["day"]),
             KafkaSink("events", "orders-valid", conn_id="kafka_default", staging=f"{LAKE}/staging"),
             SqlSink("database", "orders_db", "orders", staging=f"{LAKE}/staging"),
+            DeltaSink("rejected", f"{LAKE}/silver/orders_fanout_rejected"),
         ],
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",

@@ -59,7 +59,8 @@ class Lab:
     def produce(self, topic: str, messages: Iterable[Any]) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number, message in enumerate(messages):
-            producer.produce(topic, value=json.dumps(message), partition=number % PARTITIONS)
+            value = message if isinstance(message, bytes) else json.dumps(message).encode()
+            producer.produce(topic, value=value, partition=number % PARTITIONS)
         assert producer.flush(30) == 0
 
     def events(self, topic: str) -> list[Any]:
@@ -95,6 +96,16 @@ def orders(numbers: Iterable[int]) -> list[Any]:
     ]
 
 
+POISON: dict[bytes, str] = {
+    b'{"order_id": "bad\xff", "customer": "c", "ts": "2026-01-02T03:04:05Z"}': "not UTF-8",
+    b'{"order_id": "\xed\xa0\x80", "customer": "c", "ts": "2026-01-02T03:04:05Z"}': "not UTF-8",
+    b'{"order_id": "bad\\u0000", "customer": "c", "ts": "2026-01-02T03:04:05Z"}': "a NUL character",
+    b'{"order_id": "bad", "customer": "c", "ts": "+294000-01-02T03:04:05Z"}': "a year that no calendar has",
+    b'{"order_id": "bad", "customer": "c", "ts": "-0044-03-15T03:04:05Z"}': "a year that no calendar has",
+}
+"""Records that one sink or another does not take, and what the examples say of them."""
+
+
 def ids(numbers: Iterable[int]) -> list[str]:
     return sorted(f"o{n}" for n in numbers if n % 10)
 
@@ -108,13 +119,16 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     lab.create("orders", "orders-valid")
     (fanout,) = dags_of("orders_fanout").values()
     for number, records in enumerate((range(1, 31), range(31, 50)), 1):
-        lab.produce("orders", orders(records))
+        lab.produce("orders", [*orders(records), *POISON])
         for outcome in (fanout.run(f"run_{number}"), fanout.clear(f"run_{number}")):
             assert outcome.state == "success", outcome.tasks
     expected = ids(range(1, 50))
     assert sorted(row["order_id"] for row in lab.table("silver/orders_valid")) == expected
     assert sorted(event["order_id"] for event in lab.events("orders-valid")) == expected
     assert [row[0] for row in db.run("SELECT order_id FROM orders ORDER BY order_id")] == expected
+    rejected = lab.table("silver/orders_fanout_rejected")
+    assert {row["value"]: row["reason"] for row in rejected} == {**POISON, b'"no order"': "not an order in JSON"}
+    assert len({(row["topic"], row["partition"], row["offset"]) for row in rejected}) == 4 + 2 * len(POISON)
 
 
 def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:

@@ -350,7 +350,7 @@ def test_a_commit_is_durable_also_where_the_role_says_otherwise(pg: SqlWorld) ->
     from airflow_epochs.sinks.sql_postgres import Postgres as Database
 
     extra = {"options": "-c synchronous_commit=off -c lock_timeout=7s", "cursor": "dict", "sslmode": "prefer"}
-    with Database().connect(pg.db.connection(extra=extra), "test") as session:
+    with Database().connect(pg.db.connection(extra=extra), ["test"]) as session:
         assert session.execute("SHOW synchronous_commit") == [("on",)]
         assert session.execute("SHOW lock_timeout") == [("7s",)]
         assert session.execute("SHOW idle_in_transaction_session_timeout") == [("5min",)]
@@ -361,7 +361,7 @@ def test_no_session_waits_for_ever_or_is_waited_for(pg: SqlWorld) -> None:
     from airflow_epochs.sinks.sql_postgres import Postgres as Database
 
     assert {"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} < set(SERVER)
-    with Database().connect(pg.db.connection(), "test") as session:
+    with Database().connect(pg.db.connection(), ["test"]) as session:
         for setting, value in SERVER.items():
             ((found,),) = session.execute("SELECT current_setting(%s)", (setting,))
             assert found.removesuffix("s") == value.removesuffix("s")
@@ -370,7 +370,7 @@ def test_no_session_waits_for_ever_or_is_waited_for(pg: SqlWorld) -> None:
 def test_sqlite_survives_a_power_cut(tmp_path: Path) -> None:
     from airflow_epochs.sinks.sql_sqlite import Sqlite
 
-    with Sqlite().connect(new_sqlite(tmp_path).connection(), "test") as session:
+    with Sqlite().connect(new_sqlite(tmp_path).connection(), ["test"]) as session:
         assert session.execute("PRAGMA synchronous") == [(3,)], "EXTRA: the journal's folder is synced, too"
 
 

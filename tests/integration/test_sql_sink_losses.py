@@ -260,7 +260,7 @@ def test_a_value_of_which_a_part_would_be_lost_is_named(pg: SqlWorld, kind: str,
     pg.db.run("ALTER TABLE v ADD topic text, ADD partition int8, ADD offset_ text", 'ALTER TABLE v ADD "offset" int8')
     for rehearse in (True, False):
         reason = pg.reason_against(pg.sink("v", rehearse=rehearse), pa.table(given))
-        assert f"The record at topic 't', partition 3, offset 17: column 'c' {expected}" in reason
+        assert f"the record at topic 't', partition 3, offset 17: column 'c' {expected}" in reason
     pg.epoch(pg.sink("v"), transaction(1), None, pa.table({"c": [good, None]}))
 
 
@@ -276,13 +276,13 @@ def test_whole_numbers_go_into_no_column_that_rounds_them(pg: SqlWorld) -> None:
 @pytest.mark.parametrize("options", ["-c deadlock_timeout=2s", "-c temp_buffers=8MB --clock_timeout=1"])
 def test_a_setting_that_only_sounds_alike_switches_no_limit_off(pg: SqlWorld, options: str) -> None:
     connection = pg.db.connection(extra={"options": options.split(" --")[0]})
-    with Database().connect(connection, "test") as session:
+    with Database().connect(connection, ["test"]) as session:
         assert session.execute("SHOW lock_timeout") == [("30s",)]
 
 
 @pytest.mark.parametrize("options", ["-c lock_timeout=7s", "--lock-timeout=7s", "-cLOCK_TIMEOUT=7s"])
 def test_a_limit_of_ones_own_stands_however_it_is_spelled(pg: SqlWorld, options: str) -> None:
-    with Database().connect(pg.db.connection(extra={"options": options}), "test") as session:
+    with Database().connect(pg.db.connection(extra={"options": options}), ["test"]) as session:
         assert session.execute("SHOW lock_timeout") == [("7s",)]
 
 
@@ -290,7 +290,7 @@ def test_a_limit_of_the_role_stands(pg: SqlWorld) -> None:
     assert isinstance(pg.db, PostgresDb)
     user = f"u{pg.db.schema}"
     pg.db.run(f"CREATE USER {user} PASSWORD 'x'", f"ALTER ROLE {user} SET statement_timeout = '3h'")
-    with Database().connect(pg.db.connection(login=user, password="x"), "test") as session:
+    with Database().connect(pg.db.connection(login=user, password="x"), ["test"]) as session:
         assert session.execute("SHOW statement_timeout") == [("3h",)]
         assert session.execute("SHOW lock_timeout") == [("30s",)]
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_epochs.model import StagedClaim, VoteKind
 from airflow_epochs.spark.delta_jobs import stage_sink
 from delta_world import attempt_of, transaction
-from sql_world import SqlWorld, new_postgres
+from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
 
 pytestmark = pytest.mark.jvm
@@ -85,3 +85,70 @@ def test_a_column_without_a_type_is_a_vote_against(world: SqlWorld, session: Any
     vote = sink.vote(attempt, claim, world.env)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "'s' is void in the rows" in (vote.reason or "")
+
+
+POISON = {
+    b"\xff\xfe": ("not UTF-8 (raw is base64)", "//4="),
+    b'{"order_id": "a\\u0000", "customer": "c", "amount": 1, "currency": "EUR", "ts": "2026-01-02T03:04:05Z"}': (
+        "a NUL character",
+        None,
+    ),
+    b'{"order_id": "a", "customer": "c", "amount": 1, "currency": "EUR", "ts": "+294000-01-01T00:00:00Z"}': (
+        "a year that no calendar has",
+        None,
+    ),
+}
+
+
+def test_the_example_sends_what_no_table_takes_to_rejected_and_the_rest_to_orders(session: Any) -> None:
+    from airflow_epochs.spark import transform
+
+    good = b'{"order_id": "a", "customer": "c", "amount": 1, "currency": "EUR", "ts": "2026-01-02T03:04:05Z"}'
+    records = [(value, "t", 0, offset) for offset, value in enumerate([*POISON, good])]
+    batch = session.createDataFrame(records, "value binary, topic string, partition int, offset long")
+    path = Path(__file__).parents[2] / "spark_apps" / "orders.py"
+    with transform.loaded({"path": str(path), "function": "orders"}) as users:
+        found = users.module.orders(batch, None)
+        assert [row.offset for row in found["orders"].collect()] == [len(POISON)]
+        rejected = {row.offset: (row.reason, row.raw) for row in found["rejected"].collect()}
+    assert rejected == {
+        offset: (reason, raw or value.decode()) for offset, (value, (reason, raw)) in enumerate(POISON.items())
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "column", "expected"),
+    [
+        ("cast(unhex('61FF62') AS string)", "text", "column 's' is not UTF-8: b'a\\xffb'"),
+        ("concat('a', char(0))", "text", "column 's' has a NUL character"),
+        (
+            "timestamp'+294000-01-01 00:00:00 UTC'",
+            "timestamptz",
+            "'s' is outside of the years 1 to 9999: a time of the year 294000",
+        ),
+        ("timestamp'-0044-03-15 00:00:00 UTC'", "timestamptz", "column 's' is outside of the years 1 to 9999"),
+        ("date'+10000-01-01'", "date", "column 's' is outside of the years 1 to 9999: a time of the year 10000"),
+        ("array(named_struct('t', date'+10000-01-01'))", "json", "column 's' is outside of the years 1 to 9999"),
+        ("array(cast(unhex('FF') AS string))", "json", "column 's' is not UTF-8"),
+        ("map('k', concat('a', char(0)))", "jsonb", "column 's' has a NUL character"),
+    ],
+)
+def test_a_value_that_spark_has_and_no_table_takes_is_named_with_its_record(
+    world: SqlWorld, session: Any, tmp_path: Path, expression: str, column: str, expected: str
+) -> None:
+    columns = f'topic text, partition int, "offset" bigint, s {column}'
+    in_file = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    in_file.db.run('CREATE TABLE v (topic text, partition int, "offset" bigint, s)')
+    world.db.run(f"CREATE TABLE v ({columns})")
+    frame = session.range(3).selectExpr(
+        "'clicks' AS topic", "4 AS partition", "100 + id AS offset", f"IF(id = 1, {expression}, NULL) AS s"
+    )
+    for place in (world, in_file):
+        if place is in_file and "NUL" in expected:
+            continue  # SQLite keeps it
+        sink, attempt = place.sink("v"), attempt_of(transaction(1))
+        claim = staged(place, session, sink.plan_stage(attempt, uuid.uuid4().hex, place.env), frame)
+        reason = sink.vote(attempt, claim, place.env).reason or ""
+        assert "the record at topic 'clicks', partition 4, offset 101" in reason
+        assert expected in reason
+        assert "Records that no table takes" in reason

@@ -288,34 +288,46 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql_participant.py", "if shown == attempt.previous:", "if True:")],
+        [("sinks/sql_participant.py", "if txn_of(found) != attempt.previous:", "if False:")],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
         "a database's marker is taken for this transaction's by its epoch alone",
-        [("sinks/sql_participant.py", "found.txn == txn:", "found.txn.epoch == txn.epoch:")],
+        [("sinks/sql_participant.py", "found.txn == attempt.txn:", "found.txn.epoch == attempt.txn.epoch:")],
         [SINKS, "-k", "TestSqliteSink and another_transaction"],
     ),
     Mutation(
         "a database takes an epoch once more, and upserts it into what is there",
         [
-            ("sinks/sql_participant.py", "if found and found.txn == txn:", "if False:"),
+            ("sinks/sql_participant.py", "isinstance(found, Row) and found.txn == attempt.txn:", "False:"),
             (
                 "sinks/sql_participant.py",
-                "if shown == attempt.previous:",
-                "if shown in (attempt.previous, attempt.txn):",
+                "if txn_of(found) != attempt.previous:",
+                "if txn_of(found) not in (attempt.previous, attempt.txn):",
             ),
         ],
         [SINKS, "-k", "TestSqliteSinkThatUpserts and repeated_commit"],
     ),
     Mutation(
         "a database's marker stays behind where an epoch has no rows",
-        [("sinks/sql_participant.py", "        session.commit()\n", "        staged.rows and session.commit()\n")],
+        [
+            (
+                "sinks/sql_joint.py",
+                "        session.commit()\n    env",
+                "        committers[0].staged.rows and session.commit()\n    env",
+            )
+        ],
         [SINKS, "-k", "TestSqliteSink and without_rows"],
     ),
     Mutation(
         "of a database's rows only the first batch arrives",
-        [("sinks/sql_sqlite.py", "self._connection.executemany(", "rows or self._connection.executemany(")],
+        [
+            (
+                "sinks/sql_sqlite.py",
+                "taken += self._connection.executemany(statement, rows).rowcount",
+                "taken += batch.num_rows if taken else self._connection.executemany(statement, rows).rowcount",
+            )
+        ],
         [SINKS, "-k", "TestSqliteSink and many_rows and not Upserts"],
     ),
     Mutation(
@@ -354,8 +366,8 @@ MUTATIONS = [
         [
             (
                 "sinks/sql_participant.py",
-                "            self._require_previous(attempt, marker.lock())\n",
-                "            marker.lock()\n",
+                "        self._require_previous(attempt, marker, marker.make())\n",
+                "        marker.make()\n",
             )
         ],
         [SINKS, "-k", "TestSqliteSink and does_not_promise"],

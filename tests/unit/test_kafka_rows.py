@@ -39,6 +39,12 @@ def mapping(key: Any, value: Any) -> dict[str, Any]:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
+def not_utf8(value: bytes) -> pa.Array:
+    """A text of these bytes, as Spark makes one by a cast."""
+    offsets = b"\0\0\0\0" + len(value).to_bytes(4, "little")
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
+
+
 def records(tmp_path: Path, data: pa.Table, partitions: int = 1) -> list[Record]:
     """Staged by Delta's writer, read back, and made records: as the sink does it."""
     area = StagedTable(root=str(tmp_path), sink="events", target="topic t", options={})
@@ -162,10 +168,36 @@ def test_names_and_times_of_every_kind_are_said_in_json(tmp_path: Path) -> None:
         assert list(sent[0]) == [name, "local", "a"]
 
 
-def test_a_time_that_no_reader_of_json_knows_is_refused(tmp_path: Path) -> None:
-    data = pa.table({"at": pa.array([2**58], pa.timestamp("us", "UTC"))})
-    with pytest.raises(Refused, match="cannot be made a record"):
-        records(tmp_path, data)
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (
+            pa.array([2**58], pa.timestamp("us", "UTC")),
+            "column 'bad' is outside of the years 1 to 9999: a time of the year 11103",
+        ),
+        (pa.array([2**58], pa.timestamp("us")), "column 'bad' is outside of the years 1 to 9999"),
+        (
+            pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+            "outside of the years 1 to 9999: a time of the year 10000",
+        ),
+        (pa.array([{"t": 2**58}], pa.struct([("t", pa.timestamp("us", "UTC"))])), "outside of the years 1 to 9999"),
+        (pa.array([[("k", 2**58)]], pa.map_(pa.string(), pa.timestamp("us", "UTC"))), "outside of the years 1 to 9999"),
+        (not_utf8(b"a\xff"), "column 'bad' is not UTF-8: b'a\\xff'"),
+        (pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), not_utf8(b"\xff")), "column 'bad' is not UTF-8"),
+    ],
+)
+def test_a_value_without_a_form_in_json_is_refused_with_its_record(
+    tmp_path: Path, bad: pa.Array, expected: str
+) -> None:
+    good = pa.nulls(3, bad.type)
+    origin = [{"topic": "clicks", "partition": 4, "offset": 100 + number} for number in range(4)]
+    data = pa.table({"origin": origin, "bad": pa.chunked_array([good, bad]), "key": list("abcd")})
+    with pytest.raises(Refused) as caught:
+        records(tmp_path / "told", data)
+    assert "the record at topic 'clicks', partition 4, offset 103: column 'bad'" in caught.value.what
+    assert expected in caught.value.what
+    with pytest.raises(Refused, match=r"a row with key = 'd' \(a struct of topic, partition and offset"):
+        records(tmp_path / "not told", data.drop_columns(["origin"]))
 
 
 def test_an_epoch_without_rows_makes_no_records(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_table import first_line
+from airflow_epochs.sinks.row_flaws import Check, require_sound, sound
 from airflow_epochs.spark.delta_schema import type_name
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class RowShape:
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Record]:
         import pyarrow as pa
 
+        # A column `partition` says where the record goes, so its origin is looked for in a struct alone.
+        require_sound(batch, self._checks, [self.key] if self.key else [], flat=False)
         try:
             return self._rows(batch)
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
@@ -123,6 +126,10 @@ class RowShape:
         columns = [_for_json(_column(batch, name), kind) for name, kind in self.json.items()]
         # All of the batch now, so that what cannot be said in JSON fails here.
         return iter(list(map(msgspec.json.Encoder().encode, starmap(self._object, zip(*columns, strict=True)))))
+
+    @cached_property
+    def _checks(self) -> dict[str, Check]:
+        return {name: sound(kind) for name, kind in self.json.items()}
 
     @cached_property
     def _object(self) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ millions, and to tell the transform what to keep out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import Refused
@@ -22,7 +23,8 @@ ORIGIN = ("topic", "partition", "offset")
 _SHOWN_MAX = 80
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400_000_000
-_YEAR_DAYS = 365.2425
+_CYCLE_DAYS = 146_097
+"""400 years of the Gregorian calendar."""
 _RANGES = {
     "date": (_FIRST_DAY, _LAST_DAY),
     "timestamp": (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
@@ -41,15 +43,13 @@ def require_sound(
             continue
         for row in range(len(column)):
             if what := check(value := column.take([row])):
-                raise refusal(
-                    f"{row_named(batch, row, keys, flat=flat)}: column {name!r} {what}: {_shown(value)}.",
-                )
+                raise refusal(f"{row_named(batch, row, keys, flat=flat)}: column {name!r} {what}: {_shown(value)}")
 
 
-def refusal(what: str) -> Refused:
+def refusal(why: str) -> Refused:
     """The error for a row that cannot be written."""
     return Refused(
-        what,
+        f"A row cannot be written: {why}.",
         remedy="Let the transform send such records to a sink for rejected ones, as spark_apps/orders.py does (see "
         "docs/sql.md, 'Records that no table takes'), and clear the failed tasks: the same offsets are staged again.",
     )
@@ -66,10 +66,10 @@ def row_named(batch: pa.RecordBatch, row: int, keys: Sequence[str] = (), *, flat
     """
     if (origin := _origin(batch, row, flat)) is not None:
         topic, partition, offset = origin
-        return f"The record at topic {topic!r}, partition {partition}, offset {offset}"
+        return f"the record at topic {topic!r}, partition {partition}, offset {offset}"
     known = ", ".join(f"{key} = {_shown(batch.column(key).take([row]))}" for key in keys)
     carry = "columns topic, partition and offset" if flat else "a struct of topic, partition and offset"
-    return f"A row{' with ' + known if known else ''} ({carry} in the rows would tell the record)"
+    return f"a row{' with ' + known if known else ''} ({carry} in the rows would tell the record)"
 
 
 def _origin(batch: pa.RecordBatch, row: int, flat: bool) -> tuple[Any, ...] | None:
@@ -104,20 +104,21 @@ def _shown(value: pa.Array) -> str:
         is_text = pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
         text = repr(value.cast(pa.binary()).to_pylist()[0]) if is_text else "(bytes that are no text)"
     except (ValueError, OverflowError):
-        text = _about_year(value)
+        text = _year_of(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
-def _about_year(value: pa.Array) -> str:
+def _year_of(value: pa.Array) -> str:
     import pyarrow as pa
 
     if pa.types.is_date(value.type):
         days = value.cast(pa.date32()).cast(pa.int32()).to_pylist()[0]
     elif pa.types.is_timestamp(value.type):
-        days = value.cast(pa.timestamp("us", value.type.tz)).cast(pa.int64()).to_pylist()[0] / _DAY_US
+        days = value.cast(pa.timestamp("us", value.type.tz)).cast(pa.int64()).to_pylist()[0] // _DAY_US
     else:
         return "(a time that no calendar has)"
-    return f"about year {int(1970 + days / _YEAR_DAYS)}"
+    cycles, rest = divmod(days - _FIRST_DAY, _CYCLE_DAYS)
+    return f"a time of the year {400 * cycles + date.fromordinal(rest + 1).year}"
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Spark stages the rows in a private Delta table. The vote rehearses the commit: t
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ from airflow_epochs.names import is_template, validated_name
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
+    from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-    from airflow_epochs.sinks.base import SinkAttempt
+    from airflow_epochs.sinks.base import Disagreement, SinkAttempt
     from airflow_epochs.sinks.sql_participant import SqlParticipant
 
 _MODES = ("append", "upsert")
@@ -72,6 +74,9 @@ class SqlSink:
         self.storage_conn_id = storage_conn_id
         self.marker_table = marker_table
         self.rehearse = rehearse
+        self.claims = True
+        """Whether the vote on a first epoch leaves a claim, without which the commit writes nothing. False for an
+        attempt that version 0.1 has opened."""
 
     def __repr__(self) -> str:
         return f"SqlSink({self.name!r}, {self.conn_id!r}, {self.table!r})"
@@ -99,11 +104,16 @@ class SqlSink:
             "storage_conn_id": self.storage_conn_id,
             "marker_table": self.marker_table,
             "rehearse": self.rehearse,
+            "claims": self.claims,
         }
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> SqlSink:
-        return cls(**{key: value for key, value in spec.items() if key != "kind"})
+        """The inverse of ``spec``; what a newer version may have added to it is left aside."""
+        known = inspect.signature(cls).parameters
+        sink = cls(**{key: value for key, value in spec.items() if key in known})
+        sink.claims = bool(spec.get("claims", False))
+        return sink
 
     @property
     def table_name(self) -> tuple[str | None, str]:
@@ -132,10 +142,32 @@ class SqlSink:
         return self._participant(env).plan_stage(attempt, nonce)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
-        return self._participant(env).vote(attempt, claim)
+        return self.vote_together([(self, attempt, claim)], env)[self.name]
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
-        return self._participant(env).commit(attempt, staged)
+        return self.commit_together([(self, attempt, staged)], env)[self.name]
+
+    def joint(self) -> str | None:
+        """Sinks of one connection are in one database, and so in one transaction."""
+        return f"sql:{self.conn_id}"
+
+    def vote_together(
+        self, those: Sequence[tuple[SqlSink, SinkAttempt, StagedClaim]], env: Environment
+    ) -> dict[str, Vote]:
+        from airflow_epochs.sinks import sql_joint
+
+        return sql_joint.vote(
+            [sql_joint.Voter(sink._participant(env), attempt, claim) for sink, attempt, claim in those]
+        )
+
+    def commit_together(
+        self, those: Sequence[tuple[SqlSink, SinkAttempt, Staged]], env: Environment
+    ) -> dict[str, Receipt]:
+        from airflow_epochs.sinks import sql_joint
+
+        return sql_joint.commit(
+            [sql_joint.Committer(sink._participant(env), attempt, staged) for sink, attempt, staged in those]
+        )
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
         return self._participant(env).has_leftovers(attempt, place)
@@ -146,6 +178,9 @@ class SqlSink:
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         return self._participant(env).last_committed(pipeline)
+
+    def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
+        return self._participant(env).diagnose(disagreement)
 
     def _participant(self, env: Environment) -> SqlParticipant:
         # Imported here: a DAG file, parsed in every task, needs only the sink's description.

@@ -77,6 +77,18 @@ class Session(Protocol):
         """Whether there is a table of exactly that name."""
         ...
 
+    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
+        """The sequences that number rows of ``table`` with these columns, and how many numbers each has left."""
+        ...
+
+    def part(self) -> AbstractContextManager[None]:
+        """What happens within is undone if it raises, and the transaction goes on."""
+        ...
+
+    def hurry(self) -> None:
+        """From now on wait for locks no more than a moment."""
+        ...
+
     def serialise(self, what: str) -> None:
         """Wait until nobody else is in a transaction that has serialised on ``what``."""
         ...
@@ -93,7 +105,7 @@ class Session(Protocol):
         ...
 
     def settle(self) -> None:
-        """Check now what the database would check when committing."""
+        """Check now what the database would check when committing: nothing else may go wrong then."""
         ...
 
     def commit(self) -> None:
@@ -113,8 +125,8 @@ if TYPE_CHECKING:
 class Database(Protocol):
     """One kind of database."""
 
-    def connect(self, connection: Connection, who: str) -> AbstractContextManager[Session]:
-        """A transaction in the database that an Airflow connection names; ``who`` is for its administrator to see."""
+    def connect(self, connection: Connection, who: Sequence[str]) -> AbstractContextManager[Session]:
+        """A transaction in the database that an Airflow connection names, of sinks that its administrator can see."""
         ...
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:

@@ -52,7 +52,7 @@ class Load:
             taken = self._upsert(sent) if self.keys else self._into(self.table, sent)
         except RowRefused as refused:
             if found := refused.row or (row_at_line(read(), self.fields, refused.line) if refused.line else None):
-                refused.what += f" {row_named(*found, self._key_fields())}."
+                refused.what += f" It is {row_named(*found, self._key_fields())}."
             raise
         self._require_all(sent.rows, rows)
         self.require_taken(taken, rows)

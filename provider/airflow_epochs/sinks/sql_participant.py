@@ -1,28 +1,32 @@
-"""What a SQL sink does in an epoch: the participant of the two-phase commit that ``SqlSink`` describes."""
+"""What a SQL sink does in an epoch: the participant of the two-phase commit that ``SqlSink`` describes.
+
+Vote and commit of all sinks of one connection share a transaction (``sql_joint``); here is what each does in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Connection, Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
-from airflow_epochs.sinks import delta_checks
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
+from airflow_epochs.sinks import sql_diagnosis
+from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging
 from airflow_epochs.sinks.sql_database import Database, Session, database_of
 from airflow_epochs.sinks.sql_load import Load
-from airflow_epochs.sinks.sql_marker import MarkerTable, Row, marker_of
+from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, marker_of, txn_of
 from airflow_epochs.sinks.sql_table import SqlTable, columns_for, key_columns, suggestion
 from airflow_epochs.sinks.staged_table import StagedTable, staging_root
 from airflow_epochs.storage import storage_options
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql import SqlSink
+    from airflow_epochs.sinks.sql_database import Batches
 
 
 @dataclass(frozen=True)
@@ -48,37 +52,36 @@ class SqlParticipant:
 
     # -- vote ----------------------------------------------------------------------------------------------------
 
-    def vote(self, attempt: SinkAttempt, claim: StagedClaim) -> Vote:
-        """Look at the staged rows, and rehearse the commit; what is refused is a VOTE_ABORT with its reason."""
-        if claim.problem:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
-        try:
-            staging, staged = self._area().checked(attempt, claim)
-            self._rehearse(attempt, staging, staged)
-        except (Refused, Corrupt) as refused:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what} What to do: {refused.remedy}")
-        return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+    def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
+        """What lies at the claimed place, and what is promised of it. Raises as ``StagedTable.checked`` does."""
+        return self._area().checked(attempt, claim)
 
-    def _rehearse(self, attempt: SinkAttempt, staging: Staging, staged: Staged) -> None:
-        """The commit's transaction, which is then rolled back; without the rows where they are not to be rehearsed.
+    def rehearse(self, session: Session, attempt: SinkAttempt, staging: Staging, staged: Staged) -> bool:
+        """What the commit will do in its transaction; without the rows where they are not to be rehearsed.
 
         Its statements run all the same: they find rights that are missing, and what the table does not allow at all.
+        Returns whether the table of markers is of version 0.1, without a column for the position.
+
+        Raises:
+            Refused, Corrupt: The sink cannot promise the epoch.
         """
-        with self._session(attempt.txn.pipeline) as session:
-            load = self._load(session, self._table(session, staging), staging)
-            marker = self._marker(session, attempt.txn.pipeline)
-            self._require_previous(attempt, marker.lock())
-            if not self.sink.rehearse:
-                load.look(lambda: self._area().rows(attempt, staged), staged.rows)
-            read = (lambda: self._area().rows(attempt, staged)) if self.sink.rehearse else tuple
-            load.run(read, staged.rows if self.sink.rehearse else 0)
-            marker.write(attempt.txn, staged.rows)
-            session.settle()
+        table = self._table(session, staging)
+        load = self._load(session, table, staging)
+        marker = self.marker(session, attempt.txn.pipeline)
+        self._require_previous(attempt, marker, marker.make())
+        if self.sink.rehearse:
+            load.run(self._reader(attempt, staged), staged.rows)
+        else:
+            load.look(self._reader(attempt, staged), staged.rows)
+            load.run(tuple, 0)
+        marker.write(attempt, staged.rows)
+        self._require_room(session, table, load, staged.rows)
+        return marker.lacks_ends
 
     def _table(self, session: Session, staging: Staging) -> SqlTable:
         table = session.table(*self.sink.table_name)
         if table is None:
-            fields, kind = staging.shape.schema["fields"], self._database
+            fields, kind = staging.shape.schema["fields"], self.database
             raise Refused(
                 f"There is no table {self.sink.table} in {session.name}, or its user may not see it.",
                 remedy=f"Create it, for example {suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}, "
@@ -93,50 +96,59 @@ class SqlParticipant:
 
     def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
         fields = staging.shape.schema["fields"]
-        columns = columns_for(table, fields, self._database.takes)
+        columns = columns_for(table, fields, self.database.takes)
         keys = key_columns(table, self.sink.keys, columns) if self.sink.keys else []
         return Load(session=session, table=table, fields=fields, columns=columns, keys=keys)
 
+    def _reader(self, attempt: SinkAttempt, staged: Staged) -> Callable[[], Batches]:
+        return lambda: self._area().rows(attempt, staged)
+
+    def _require_room(self, session: Session, table: SqlTable, load: Load, rows: int) -> None:
+        """The numbers that the commit will draw are there; what the rehearsal drew does not come back."""
+        for sequence, left in session.numbers_left(table, load.columns):
+            if left < rows:
+                raise Refused(
+                    f"Sequence {sequence} of table {table.name} has {left} numbers left, and the epoch needs {rows}.",
+                    remedy=f"Give it room (ALTER SEQUENCE {sequence} NO MAXVALUE; a rehearsal uses up as many as the "
+                    "commit), and clear the failed tasks.",
+                )
+
+    def claim(self, session: Session, attempt: SinkAttempt) -> None:
+        """Make the first epoch visible before its commit."""
+        marker = self.marker(session, attempt.txn.pipeline)
+        found = marker.make()
+        self._require_previous(attempt, marker, found)
+        if found != Claim.of(attempt):
+            marker.claim(attempt)
+
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
-        """Show the epoch: rows and marker in one transaction. A repeat finds the marker and does nothing."""
-        try:
-            row = self._committed(attempt, staged)
-        except Refused:
-            raise
-        except NotApplied as error:
-            raise OutcomeUnknown(
-                f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=self.sink.name
-            ) from error
-        return self._receipt(attempt, staged, row)
+    def locked(self, session: Session, attempt: SinkAttempt, staged: Staged) -> Row | None:
+        """The marker if it is this transaction's; None if it is the sink's turn.
 
-    def _committed(self, attempt: SinkAttempt, staged: Staged) -> Row:
-        txn = attempt.txn
-        with self._session(txn.pipeline) as session:
-            marker = self._marker(session, txn.pipeline)
-            found = marker.lock()
-            if found and found.txn == txn:
-                session.commit()  # of the marker's lock: it waits for the standby that the first one may not have got
-                return found
-            self._require_previous(attempt, found)
-            self.env.reached("sql.locked")
-            with self._promised(txn):
-                return self._write(session, marker, attempt, staged)
+        Raises:
+            Corrupt: The sink shows neither the previous epoch nor this one, or nobody can say.
+        """
+        marker = self.marker(session, attempt.txn.pipeline)
+        with self.promised(attempt.txn):
+            found = marker.lock() if self.sink.claims or attempt.previous else marker.make()
+        if isinstance(found, Row) and found.txn == attempt.txn:
+            return found
+        if self.sink.claims and not attempt.previous and not isinstance(found, Row) and found != Claim.of(attempt):
+            raise sql_diagnosis.unclaimed(self.sink, attempt, marker, found, staged.rows)
+        self._require_previous(attempt, marker, found, staged.rows)
+        return None
 
-    def _write(self, session: Session, marker: MarkerTable, attempt: SinkAttempt, staged: Staged) -> Row:
+    def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> Row:
+        """Rows and marker. The session's transaction must have locked the marker."""
         staging = self._area().promised(attempt, staged)
         load = self._load(session, self._table(session, staging), staging)
-        load.run(lambda: self._area().rows(attempt, staged), staged.rows)
+        load.run(self._reader(attempt, staged), staged.rows)
         self.env.reached("sql.copied")
-        row = marker.write(attempt.txn, staged.rows)
-        self.env.reached("sql.commit.before")
-        session.commit()
-        self.env.reached("sql.commit.after")
-        return row
+        return self.marker(session, attempt.txn.pipeline).write(attempt, staged.rows)
 
     @contextmanager
-    def _promised(self, txn: TransactionId) -> Iterator[None]:
+    def promised(self, txn: TransactionId) -> Iterator[None]:
         """The vote found that the database takes the rows. If it does not now, somebody has changed it."""
         try:
             yield
@@ -148,21 +160,25 @@ class SqlParticipant:
                 sink=self.sink.name,
             ) from refused
 
-    def _require_previous(self, attempt: SinkAttempt, found: Row | None) -> None:
+    def _require_previous(
+        self, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int = 0
+    ) -> None:
         """The table shows the sink's previous epoch, no other."""
-        shown = found.txn if found else None
-        if shown == attempt.previous:
-            return
-        raise Corrupt(
-            f"The last epoch in table {self.sink.table} is {delta_checks.describe_txn(shown)}; the ledger expects "
-            f"{delta_checks.describe_txn(attempt.previous)} before {attempt.txn}.",
-            remedy="Do not clear anything yet. Find out whether the database or the ledger was restored, or another "
-            "pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
-            sink=self.sink.name,
-        )
+        if txn_of(found) != attempt.previous:
+            raise sql_diagnosis.not_previous(self.sink, attempt, marker, found, rows)
 
-    def _receipt(self, attempt: SinkAttempt, staged: Staged, row: Row) -> Receipt:
-        """Only from what the marker and the decision say, so that a repeat returns the same."""
+    def detail(self, session: Session) -> JsonDict:
+        """Which table in which database it is, for whoever finds another one there later."""
+        table = session.table(*self.sink.table_name)
+        return {
+            "table": self.sink.table,
+            "mode": self.sink.mode,
+            "table_id": table.id if table else None,
+            "database": session.identity(),
+        }
+
+    def receipt(self, attempt: SinkAttempt, staged: Staged, row: Row, detail: JsonDict) -> Receipt:
+        """Only from what the marker, the decision and the database say, so that a repeat returns the same."""
         return Receipt(
             txn_id=str(attempt.txn),
             sink=self.sink.name,
@@ -171,13 +187,24 @@ class SqlParticipant:
             bytes=staged.bytes,
             version=None,
             committed_at=row.committed_at,
-            detail={"table": self.sink.table, "mode": self.sink.mode},
+            detail=detail,
         )
+
+    # -- between epochs ------------------------------------------------------------------------------------------
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the database now."""
-        with self._session(pipeline) as session:
-            return marker_of(self._marker(session, pipeline).read())
+        with self.session([self.who(pipeline)]) as session:
+            return marker_of(self.marker(session, pipeline).read())
+
+    def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
+        with self.session([self.who(disagreement.pipeline)]) as session:
+            return sql_diagnosis.diagnosed(
+                self.sink,
+                disagreement,
+                session,
+                self.marker(session, disagreement.pipeline),
+            )
 
     # -- where ---------------------------------------------------------------------------------------------------
 
@@ -195,15 +222,19 @@ class SqlParticipant:
         return self.env.connection(self.sink.conn_id)
 
     @cached_property
-    def _database(self) -> Database:
+    def database(self) -> Database:
         return database_of(self._connection)
 
+    def who(self, pipeline: str) -> str:
+        """For the database's administrator, and for other sessions of this sink, to see."""
+        return f"airflow_epochs {pipeline}.{self.sink.name}"
+
     @contextmanager
-    def _session(self, pipeline: str) -> Iterator[Session]:
-        with self._database.connect(self._connection, f"airflow_epochs {pipeline}.{self.sink.name}") as session:
+    def session(self, who: Sequence[str]) -> Iterator[Session]:
+        with self.database.connect(self._connection, who) as session:
             yield session
 
-    def _marker(self, session: Session, pipeline: str) -> MarkerTable:
+    def marker(self, session: Session, pipeline: str) -> MarkerTable:
         return MarkerTable(
             session=session,
             schema=session.schema_of(*self.sink.table_name),

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_table import first_line
 from airflow_epochs.sinks.sql_database import RowRefused, Session
@@ -109,7 +109,10 @@ _UNIQUE = """
     WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
           AND i.indpred IS NULL AND i.indexprs IS NULL
 """
-_PRESENCE = "SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%s, 0))"
+_PRESENCE = """
+    SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
+    FROM pg_catalog.unnest(%s::text[]) AS name
+"""
 """Held by every session of a sink until it ends; it keeps nobody out."""
 _COPYING_SINCE = 140_000
 """The server's version that first tells of COPYs."""
@@ -118,14 +121,39 @@ _AWAITING_CLIENT = """
     FROM pg_catalog.pg_stat_progress_copy c
     JOIN pg_catalog.pg_stat_activity a ON a.pid = c.pid AND a.wait_event = 'ClientRead'
     JOIN pg_catalog.pg_locks l ON l.pid = c.pid AND l.locktype = 'advisory' AND l.database = c.datid AND l.objsubid = 1
-    WHERE (l.classid::bigint << 32) | l.objid::bigint = pg_catalog.hashtextextended(%s, 0)
+    WHERE (l.classid::bigint << 32) | l.objid::bigint
+          IN (SELECT pg_catalog.hashtextextended(name, 0) FROM pg_catalog.unnest(%s::text[]) AS name)
 """
 _AWAITING_STANDBY = """
     SELECT a.pid FROM pg_catalog.pg_stat_activity a
     JOIN pg_catalog.pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.objsubid = 1
     JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
     WHERE a.wait_event = 'SyncRep'
-          AND (l.classid::bigint << 32) | l.objid::bigint = pg_catalog.hashtextextended(%s, 0)
+          AND (l.classid::bigint << 32) | l.objid::bigint
+              IN (SELECT pg_catalog.hashtextextended(name, 0) FROM pg_catalog.unnest(%s::text[]) AS name)
+"""
+_SEQUENCES = """
+    WITH numbering(oid) AS (
+        SELECT d.refobjid FROM pg_catalog.pg_attrdef f
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+        JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid
+        WHERE f.adrelid = %s AND a.attname = ANY (%s)
+        UNION
+        SELECT d.objid FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+        WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refclassid = d.classid AND d.deptype = 'i'
+              AND d.refobjid = %s AND a.attname = ANY (%s)
+    ), numbers AS (
+        SELECT c.oid, s.*,
+               CASE WHEN pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE')
+                    THEN coalesce(pg_catalog.pg_sequence_last_value(c.oid)::numeric, s.seqstart - s.seqincrement)
+               END AS last
+        FROM numbering JOIN pg_catalog.pg_class c USING (oid) JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
+        WHERE NOT s.seqcycle
+    )
+    SELECT oid::regclass::text,
+           pg_catalog.div(CASE WHEN seqincrement > 0 THEN seqmax ELSE seqmin END - last, seqincrement::numeric)
+    FROM numbers
 """
 _IDENTITY = """
     SELECT s.system_identifier::text, d.oid::bigint, d.datname
@@ -143,11 +171,11 @@ class Postgres:
         return postgres_type(kind)
 
     @contextmanager
-    def connect(self, connection: Connection, who: str) -> Iterator[Session]:
+    def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:
         psycopg = _driver()
         name = f"PostgreSQL at {connection.host or 'localhost'}, database {connection.schema or connection.login}"
         try:
-            opened = psycopg.connect(**_parameters(connection, who))
+            opened = psycopg.connect(**_parameters(connection, ", ".join(who)))
         except psycopg.Error as error:
             raise NotApplied(
                 f"There is no connection to {name}: {_said(error)}",
@@ -159,7 +187,7 @@ class Postgres:
             yield session
         except NotApplied as error:
             if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                with tolerated(f"looking for a stopped session of {who}"):
+                with tolerated(f"looking for a stopped session of {', '.join(who)}"):
                     error.what += session.end_stopped()
             raise
         finally:
@@ -176,11 +204,11 @@ class PostgresSession:
     temporary: ClassVar[str] = "pg_temp"
 
     def __init__(
-        self, name: str, connection: psycopg.Connection[tuple[Any, ...]], who: str, commit_s: float = COMMIT_S
+        self, name: str, connection: psycopg.Connection[tuple[Any, ...]], who: Sequence[str], commit_s: float
     ) -> None:
         self.name = name
         self._connection = connection
-        self._who = who
+        self._who = list(who)
         self._commit_s = commit_s
         self._awaiting_before: dict[int, int] = {}
         self._warnings: list[str] = []
@@ -274,6 +302,24 @@ class PostgresSession:
         found = self.execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", (_regclass(schema, name),))
         return bool(found[0][0])
 
+    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
+        drawn = [column.name for column in table.columns if column.name not in given]
+        found = self.execute(_SEQUENCES, (table.id, drawn) * 2)
+        return [(name, int(left)) for name, left in found if left is not None]
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        self.execute("SAVEPOINT airflow_epochs")
+        try:
+            yield
+        except (Refused, Corrupt):
+            self.execute("ROLLBACK TO SAVEPOINT airflow_epochs")
+            raise
+        self.execute("RELEASE SAVEPOINT airflow_epochs")
+
+    def hurry(self) -> None:
+        self.execute("SELECT pg_catalog.set_config('lock_timeout', '1s', true)")
+
     def serialise(self, what: str) -> None:
         self.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, 0))", (what,))
 
@@ -290,13 +336,9 @@ class PostgresSession:
         self.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def commit(self) -> None:
-        """Commit, after all that a COMMIT could still refuse or warn of has been asked for.
-
-        What warns during the COMMIT itself is the wait for a standby, which somebody has cancelled.
-        """
+        """Commit. What warns during a COMMIT is the wait for a standby, which somebody has cancelled."""
         import psycopg
 
-        self.settle()
         self._connection.add_notice_handler(self._noted)
         try:
             self._committed()
@@ -425,13 +467,12 @@ def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str
     return None
 
 
-_LINE = re.compile(r"COPY .*?, \D*(\d+)")
+_LINE = re.compile(r"^COPY .*?, \D*(\d+)", re.MULTILINE)
 
 
 def _line(error: psycopg.Error) -> int:
     """The line of the COPY that the error is about; 0 if it is about none. In whatever language the server speaks."""
-    context = (error.diag.context or "").splitlines()
-    found = _LINE.match(context[-1]) if context else None
+    found = _LINE.search(error.diag.context or "")
     return int(found[1]) if found else 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql_database import RowRefused, Session
@@ -42,7 +42,7 @@ class Sqlite:
         return sqlite_type(kind)
 
     @contextmanager
-    def connect(self, connection: Connection, who: str) -> Iterator[Session]:
+    def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:
         path = Path(connection.host or connection.schema or "")
         if not path.is_absolute():
             raise Refused(
@@ -144,6 +144,23 @@ class SqliteSession:
 
     def exists(self, schema: str, name: str) -> bool:
         return self.table(schema, name) is not None
+
+    def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
+        """None: there are no sequences, and enough numbers for all rows that a file can hold."""
+        return []
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        self.execute("SAVEPOINT airflow_epochs")
+        try:
+            yield
+        except (Refused, Corrupt):
+            self.execute("ROLLBACK TO airflow_epochs")
+            raise
+        self.execute("RELEASE airflow_epochs")
+
+    def hurry(self) -> None:
+        """Nothing to do: once the transaction has begun there is nobody to wait for."""
 
     def serialise(self, what: str) -> None:
         """Nothing to do: BEGIN IMMEDIATE lets one writer in at a time."""

@@ -1,0 +1,169 @@
+"""Sinks of one connection vote and commit in one transaction, in the DAG's order: rows may refer to one another.
+
+A row of ``order_lines`` may need its ``orders`` row, be it at once or when the transaction ends. So the vote rehearses
+all of them together, and the first commit task that comes commits all; each of the others finds its sink's marker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta_log import Staging
+from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.sql_participant import SqlParticipant
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Voter:
+    """A sink that is asked for its vote on what was staged for it."""
+
+    of: SqlParticipant
+    attempt: SinkAttempt
+    claim: StagedClaim
+
+    @property
+    def name(self) -> str:
+        return self.of.sink.name
+
+
+@dataclass(frozen=True)
+class Committer:
+    """A sink that is to show what was promised of it."""
+
+    of: SqlParticipant
+    attempt: SinkAttempt
+    staged: Staged
+
+    @property
+    def name(self) -> str:
+        return self.of.sink.name
+
+
+# -- vote -------------------------------------------------------------------------------------------------------------
+
+
+def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
+    """Look at the staged rows, and rehearse the commit; what is refused is a VOTE_ABORT with its reason."""
+    votes: dict[str, Vote] = {}
+    found: list[tuple[Voter, Staging, Staged]] = []
+    for voter in voters:
+        try:
+            if voter.claim.problem:
+                votes[voter.name] = Vote(vote=VoteKind.VOTE_ABORT, reason=voter.claim.problem)
+            else:
+                found.append((voter, *voter.of.checked(voter.attempt, voter.claim)))
+        except (Refused, Corrupt) as refused:
+            votes[voter.name] = _against(refused)
+    if found:
+        rehearsed, old = _rehearsed(found, list(votes))
+        votes |= rehearsed
+        if all(said.staged for said in votes.values()):
+            _claim([voter for voter in voters if voter.of.sink.claims and not voter.attempt.previous])
+            _add_ends(old)
+    return {voter.name: votes[voter.name] for voter in voters}
+
+
+def _rehearsed(
+    found: Sequence[tuple[Voter, Staging, Staged]], missing: list[str]
+) -> tuple[dict[str, Vote], list[Voter]]:
+    """The commit's transaction, which is then rolled back; the votes, and who has a table of markers of version 0.1.
+
+    ``missing``: sinks whose rows cannot take part.
+    """
+    votes: dict[str, Vote] = {}
+    old: list[Voter] = []
+    with _session([voter for voter, _, _ in found]) as session:
+        for voter, staging, staged in found:
+            try:
+                with session.part():
+                    old += [voter] if voter.of.rehearse(session, voter.attempt, staging, staged) else []
+                votes[voter.name] = Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+            except (Refused, Corrupt) as refused:
+                votes[voter.name] = _against(refused, missing)
+                missing = [*missing, voter.name]
+        try:
+            session.settle()
+        except Refused as refused:  # no telling whose rows they are
+            votes |= {name: _against(refused, missing) for name, said in votes.items() if said.staged}
+    return votes, old
+
+
+def _against(refused: Refused | Corrupt, missing: Sequence[str] = ()) -> Vote:
+    without = f" It was tried without the rows of {', '.join(missing)}." if missing else ""
+    return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what}{without} What to do: {refused.remedy}")
+
+
+def _claim(voters: Sequence[Voter]) -> None:
+    """Make first epochs visible before their commit."""
+    if voters:
+        with _session(voters) as session:
+            for voter in voters:
+                voter.of.claim(session, voter.attempt)
+            session.commit()
+
+
+def _add_ends(voters: Sequence[Voter]) -> None:
+    """Give tables of markers of version 0.1 the column for the position; no epoch needs it."""
+    for voter in voters:
+        try:
+            with _session([voter]) as session:
+                session.hurry()
+                voter.of.marker(session, voter.attempt.txn.pipeline).add_ends()
+                session.commit()
+        except NotApplied as refused:  # a right that is missing, or a table in use
+            log.info("sink %s: its table of markers gets no column `ends` now: %s", voter.name, refused.what)
+
+
+# -- commit -----------------------------------------------------------------------------------------------------------
+
+
+def commit(committers: Sequence[Committer]) -> dict[str, Receipt]:
+    """Show the epoch: rows and markers in one transaction. A repeat finds the markers and does nothing."""
+    try:
+        with _session(committers) as session:
+            return _committed(session, committers)
+    except Refused:
+        raise
+    except NotApplied as error:
+        raise OutcomeUnknown(
+            f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=committers[0].name
+        ) from error
+
+
+def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, Receipt]:
+    # All markers first, always in the same order: of two tasks, the second one waits here and then finds them set.
+    found = {each.name: each.of.locked(session, each.attempt, each.staged) for each in committers}
+    todo = [each for each in committers if found[each.name] is None]
+    env = committers[0].of.env
+    if todo:
+        env.reached("sql.locked")
+    rows = {name: row for name, row in found.items() if row}
+    for each in todo:
+        with each.of.promised(each.attempt.txn):
+            rows[each.name] = each.of.write(session, each.attempt, each.staged)
+    receipts = {
+        each.name: each.of.receipt(each.attempt, each.staged, rows[each.name], each.of.detail(session))
+        for each in committers
+    }
+    with committers[-1].of.promised(committers[-1].attempt.txn):
+        session.settle()
+    if not todo:
+        session.commit()  # of the locks: it waits for the standby that the first one may not have got
+        return receipts
+    env.reached("sql.commit.before")
+    with committers[-1].of.promised(committers[-1].attempt.txn):
+        session.commit()
+    env.reached("sql.commit.after")
+    return receipts
+
+
+def _session(those: Sequence[Voter] | Sequence[Committer]) -> AbstractContextManager[Session]:
+    return those[0].of.session([each.of.who(each.attempt.txn.pipeline) for each in those])

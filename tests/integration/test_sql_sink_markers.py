@@ -1,0 +1,218 @@
+"""The marker of a SQL sink: lost, of version 0.1, of another ledger. No row goes in twice, and each remedy works."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import Marker, TransactionId, VoteKind
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.base import SinkAttempt
+from delta_world import attempt_of, rows, transaction
+from sql_world import SqlWorld, new_postgres, new_sqlite
+
+pytestmark = pytest.mark.proof
+
+OLD_TABLE = (
+    "CREATE TABLE epoch_markers (pipeline varchar(63) NOT NULL, sink varchar(63) NOT NULL, epoch bigint NOT NULL,"
+    " txn_id text NOT NULL, row_count bigint NOT NULL, committed_at {instant} NOT NULL, PRIMARY KEY (pipeline, sink))"
+)
+"""As version 0.1 created it."""
+INSTANT = {"postgres": "timestamp with time zone", "sqlite": "TEXT"}
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
+    if request.param == "sqlite":
+        made = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    else:
+        made = SqlWorld(new_postgres(request.getfixturevalue("postgres")), tmp_path)
+    made.db.run("CREATE TABLE orders (id bigint)")
+    return made
+
+
+def statements(text: str) -> list[str]:
+    """The statements of a remedy that put a row back, each with the one that creates the table if it is there."""
+    return re.findall(r"(?:CREATE TABLE [^;]*; )?INSERT INTO [^;]*;", text)
+
+
+def follow(world: SqlWorld, statement: str) -> None:
+    world.db.run(*[part for part in statement.split(";") if part.strip()])
+
+
+def refused(world: SqlWorld, attempt: SinkAttempt, staged: Any) -> Corrupt:
+    before = world.ids()
+    with pytest.raises(Corrupt) as caught:
+        world.sink().commit(attempt, staged, world.env)
+    assert world.ids() == before
+    return caught.value
+
+
+LOSSES = pytest.mark.parametrize(
+    "loss", ["DELETE FROM epoch_markers", "DROP TABLE epoch_markers"], ids=["row", "table"]
+)
+
+
+@LOSSES
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("landed", [True, False], ids=["rows are in", "rows are not in"])
+def test_an_epoch_whose_marker_is_lost_before_the_receipt_goes_in_once_all_the_same(
+    world: SqlWorld, epoch: int, landed: bool, loss: str
+) -> None:
+    sink = world.sink()
+    attempt = attempt_of(transaction(1)) if epoch == 1 else world.second_epoch(sink)
+    before = world.ids()
+    staged = world.staged(sink, attempt, rows(11, 12, 13, 14))
+    if landed:
+        sink.commit(attempt, staged, world.env)
+    world.db.run(loss)
+    error = refused(world, attempt, staged)
+    assert "The marker or its table is gone" in error.remedy
+    with_rows, without_rows = statements(error.remedy)
+    follow(world, with_rows if landed else without_rows)
+    assert sink.commit(attempt, staged, world.env).rows == 4
+    assert world.ids() == [*before, 11, 12, 13, 14]
+    assert sink.last_committed("orders", world.env) == Marker.of(attempt.txn)
+    following = attempt_of(transaction(epoch + 1), attempt.txn)
+    sink.commit(following, world.staged(sink, following, rows(20)), world.env)
+    assert world.ids() == [*before, 11, 12, 13, 14, 20]
+
+
+def test_a_marker_table_that_was_made_anew_is_no_new_sink(world: SqlWorld) -> None:
+    sink, attempt = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, attempt, rows(1))
+    sink.commit(attempt, staged, world.env)
+    world.db.run("DROP TABLE epoch_markers")
+    world.epoch(world.sink(), transaction(1, pipeline="other"), None, rows(2))
+    assert "Neither the claim of this sink nor its marker" in refused(world, attempt, staged).what
+
+
+def test_a_vote_leaves_a_claim_that_nobody_takes_for_an_epoch(world: SqlWorld) -> None:
+    sink, attempt = world.sink(), attempt_of(transaction(3))
+    for _ in range(2):
+        world.staged(sink, attempt, rows(1))
+    assert world.marker_rows() == [("orders", "orders", 0, "first epoch 3 claimed by ledger 0f1e2d3c", 0)]
+    assert sink.last_committed("orders", world.env) is None
+
+
+def test_no_claim_is_left_by_a_vote_against(world: SqlWorld) -> None:
+    assert "not in the table" in world.reason_against(world.sink(), rows(1, x=[1]))
+    with pytest.raises(Exception, match="epoch_markers"):
+        world.marker_rows()
+
+
+def test_a_claim_of_an_aborted_attempt_serves_the_next_one(world: SqlWorld) -> None:
+    sink = world.sink()
+    world.staged(sink, attempt_of(transaction(1)), rows(1))
+    again = attempt_of(transaction(1, attempt=2))
+    sink.commit(again, world.staged(sink, again, rows(2)), world.env)
+    assert world.ids() == [2]
+
+
+def test_of_two_ledgers_with_one_pipeline_only_the_last_one_to_vote_commits(world: SqlWorld) -> None:
+    sink, mine = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, mine, rows(1))
+    theirs = replace(attempt_of(transaction(1)), ledger_id="other")
+    staged_theirs = world.staged(sink, theirs, rows(2))
+    assert "claimed by ledger other" in refused(world, mine, staged).what
+    sink.commit(theirs, staged_theirs, world.env)
+    assert world.ids() == [2]
+
+
+def test_an_unlogged_marker_table_is_a_vote_against_and_stops_a_commit(world: SqlWorld) -> None:
+    if world.db.kind == "sqlite":
+        world.db.run("CREATE VIEW epoch_markers AS SELECT 1 AS epoch")
+        assert "cannot be the table of markers: it is a view" in world.reason_against(world.sink(), rows(1))
+        return
+    sink, attempt = world.sink(), attempt_of(transaction(1))
+    staged = world.staged(sink, attempt, rows(1))
+    world.db.run("ALTER TABLE epoch_markers SET UNLOGGED")
+    vote = world.voted(sink, attempt, rows(1))
+    assert "epoch_markers cannot be the table of markers: it is UNLOGGED" in (vote.reason or "")
+    assert "UNLOGGED" in refused(world, attempt, staged).what
+    (statement,) = re.findall(r"\((ALTER TABLE [^)]*)\)", vote.reason or "")
+    world.db.run(statement)
+    sink.commit(attempt, staged, world.env)
+    assert world.ids() == [1]
+
+
+# -- version 0.1 ----------------------------------------------------------------------------------------------------
+
+
+def of_version_0_1(world: SqlWorld, *epochs: TransactionId) -> None:
+    world.db.run(OLD_TABLE.format(instant=INSTANT[world.db.kind]))
+    for txn in epochs:
+        world.db.run(f"INSERT INTO epoch_markers VALUES ('orders', 'orders', {txn.epoch}, '{txn}', 1, '2026-01-01')")
+        world.db.run("INSERT INTO orders VALUES (1)")
+
+
+def ends(world: SqlWorld) -> Any:
+    ((found,),) = world.db.run("SELECT ends FROM epoch_markers")
+    return json.loads(found) if isinstance(found, str) else found
+
+
+def test_a_marker_table_of_version_0_1_goes_on_and_gets_the_position(world: SqlWorld) -> None:
+    first = transaction(1)
+    of_version_0_1(world, first)
+    sink, position = world.sink(), {"orders": {"0": 7, "1": 9}}
+    second = replace(attempt_of(transaction(2), first), ends=position)
+    sink.commit(second, world.staged(sink, second, rows(2)), world.env)
+    assert (world.ids(), ends(world)) == ([1, 2], position)
+
+
+def test_a_marker_table_of_version_0_1_that_may_not_be_altered_goes_on_without(world: SqlWorld) -> None:
+    first = transaction(1)
+    of_version_0_1(world, first)
+    if world.db.kind == "postgres":
+        user = f"u{world.db.schema}"  # type: ignore[union-attr]
+        world.db.run(
+            f"CREATE USER {user} PASSWORD 'x'",
+            f"GRANT USAGE ON SCHEMA {world.db.schema} TO {user}",  # type: ignore[union-attr]
+            f"GRANT SELECT, INSERT, UPDATE ON orders, epoch_markers TO {user}",
+        )
+        world.env.connections["db"] = world.db.connection(login=user, password="x")
+    else:
+        world.db.run("CREATE TRIGGER busy AFTER INSERT ON orders BEGIN SELECT 1; END")
+    sink, previous = world.sink(), first
+    for epoch in (2, 3):
+        attempt = replace(attempt_of(transaction(epoch), previous), ends={"orders": {"0": epoch}})
+        sink.commit(attempt, world.staged(sink, attempt, rows(epoch)), world.env)
+        previous = attempt.txn
+    assert world.ids() == [1, 2, 3]
+
+
+def test_a_first_epoch_that_version_0_1_has_decided_is_committed_without_a_claim(world: SqlWorld) -> None:
+    of_version_0_1(world)
+    spec = {key: value for key, value in world.sink().spec().items() if key != "claims"}
+    sink, attempt = from_spec({**spec, "of a newer version": 1}), attempt_of(transaction(1))
+    staged = world.staged(sink, attempt, rows(1))  # type: ignore[arg-type]
+    assert world.marker_rows() == []
+    receipt = sink.commit(attempt, staged, world.env)
+    assert sink.commit(attempt, staged, world.env) == receipt
+    assert world.ids() == [1]
+
+
+def test_a_first_epoch_that_version_0_1_has_staged_is_voted_on_and_committed(world: SqlWorld) -> None:
+    attempt = attempt_of(transaction(1))
+    sink = from_spec({**world.sink().spec(), "claims": False})
+    vote = world.voted(sink, attempt, rows(1))  # type: ignore[arg-type]
+    assert vote.vote is VoteKind.VOTE_COMMIT
+    assert vote.staged
+    sink.commit(attempt, vote.staged, world.env)
+    assert world.ids() == [1]
+
+
+def test_the_position_stands_with_the_marker_and_a_select_shows_it(world: SqlWorld) -> None:
+    sink, position = world.sink(), {"orders": {"0": 7, "1": 9}, "returns": {"0": 1}}
+    attempt = replace(attempt_of(transaction(1)), ends=position)
+    sink.commit(attempt, world.staged(sink, attempt, rows(1)), world.env)
+    page = Path(__file__).parents[2].joinpath("docs", "sql.md").read_text()
+    (select,) = re.findall(r"```sql\n(SELECT epoch.*?)\n```", page, re.DOTALL)
+    ((epoch, found),) = world.db.run(select)
+    assert (epoch, json.loads(found) if isinstance(found, str) else found) == (1, position)

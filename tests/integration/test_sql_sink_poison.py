@@ -1,0 +1,226 @@
+"""Values that no table takes: each is a vote against that names the record, the column and the value."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_epochs.model import VoteKind
+from delta_world import attempt_of, transaction
+from sql_world import SqlWorld, new_postgres, new_sqlite
+from stack.postgres import Postgres
+
+pytestmark = pytest.mark.proof
+
+UTC = dt.timezone.utc
+GOOD = 500
+"""Rows before the bad one: it is not in the first place, nor in a batch of its own."""
+
+
+@pytest.fixture
+def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
+    return SqlWorld(new_postgres(postgres), tmp_path)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
+    if request.param == "sqlite":
+        return SqlWorld(new_sqlite(tmp_path), tmp_path)
+    found: SqlWorld = request.getfixturevalue("pg")
+    return found
+
+
+def not_utf8(value: bytes) -> pa.Array:
+    """A text of these bytes, as Spark makes one by a cast, which pyarrow's own constructors do not."""
+    offsets = b"\0\0\0\0" + len(value).to_bytes(4, "little")
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
+
+
+def one(value: Any, kind: pa.DataType) -> pa.Array:
+    return pa.array([value], kind)
+
+
+def us(text: int) -> pa.Array:
+    return pa.array([text], pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+YEAR_294000 = us(9_215_543_000_000_000_000)
+BEFORE_YEAR_1 = us(-62_135_596_800_000_001)
+LATE_DAY = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+
+BOTH: dict[str, tuple[pa.Array, str, str]] = {
+    "bytes that are no UTF-8": (not_utf8(b"a\xffb"), "text", "column 's' is not UTF-8: b'a\\xffb'"),
+    "a lone surrogate": (not_utf8(b"\xed\xa0\x80"), "text", "column 's' is not UTF-8"),
+    "the year 294000": (
+        YEAR_294000,
+        "timestamptz",
+        "column 's' is outside of the years 1 to 9999: a time of the year 29",
+    ),
+    "a time before the year 1": (
+        BEFORE_YEAR_1,
+        "timestamptz",
+        "'s' is outside of the years 1 to 9999: a time of the year 0",
+    ),
+    "a wall clock of the year 294000": (
+        YEAR_294000.cast(pa.timestamp("us")),
+        "timestamp",
+        "column 's' is outside of the years 1 to 9999",
+    ),
+    "a day after the year 9999": (
+        LATE_DAY,
+        "date",
+        "column 's' is outside of the years 1 to 9999: a time of the year 10000",
+    ),
+    "a time within a struct": (
+        pa.StructArray.from_arrays([YEAR_294000], ["t"]),
+        "json",
+        "column 's' is outside of the years 1 to 9999",
+    ),
+    "a text within a list": (
+        pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), not_utf8(b"\xff")),
+        "json",
+        "column 's' is not UTF-8",
+    ),
+    "a key of a map that is no text": (
+        one([({"k": 1}, 1)], pa.map_(pa.struct([("k", pa.int64())]), pa.int64())),
+        "json",
+        "cannot be written as JSON",
+    ),
+}
+POSTGRES: dict[str, tuple[pa.Array, str, str]] = {
+    "a NUL character": (
+        one("a\0b", pa.string()),
+        "text",
+        "column 's' has a NUL character, which PostgreSQL has no form for: 'a\\x00b'",
+    ),
+    "a NUL character within a list": (one(["a\0"], pa.list_(pa.string())), "jsonb", "column 's' has a NUL character"),
+    "a NUL character within text of JSON": (
+        one('{"a": "\\u0000"}', pa.string()),
+        "jsonb",
+        "\\u0000 cannot be converted",
+    ),
+    "a lone surrogate in text of JSON": (one('{"a": "\\ud800"}', pa.string()), "jsonb", "surrogate"),
+    "text that is no uuid": (one("x", pa.string()), "uuid", "invalid input syntax for type uuid"),
+    "a text with lines before it": (one("x\ny", pa.string()), "uuid", "invalid input syntax for type uuid"),
+    "a number that is too large": (one(10**5, pa.int64()), "numeric(3)", "numeric field overflow"),
+}
+
+
+def bad_after_good(bad: pa.Array) -> pa.Table:
+    """Rows that know the record that they came from; the last one is bad. Those before have line breaks within."""
+    size = GOOD + 1
+    return pa.table(
+        {
+            "topic": ["clicks"] * size,
+            "partition": pa.array([4] * size, pa.int32()),
+            "offset": range(100, 100 + size),
+            "note": ["two\nlines"] * size,
+            "s": pa.chunked_array([pa.nulls(GOOD, bad.type), bad]),
+        }
+    )
+
+
+def make(world: SqlWorld, kind: str) -> None:
+    world.db.run(f'CREATE TABLE v (topic text, partition int, "offset" bigint, note text, s {kind}, UNIQUE ("offset"))')
+
+
+def assert_named(world: SqlWorld, bad: pa.Array, expected: str, **options: Any) -> None:
+    reason = world.reason_against(world.sink("v", **options), bad_after_good(bad))
+    assert f"the record at topic 'clicks', partition 4, offset {100 + GOOD}" in reason
+    assert expected in reason
+    assert world.db.run("SELECT count(*) FROM v") == [(0,)]
+
+
+UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["offset"]}
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT, {"rehearse": False}], ids=["append", "upsert", "not rehearsed"])
+@pytest.mark.parametrize("what", BOTH)
+def test_a_value_that_no_table_takes_is_named_with_its_record(
+    world: SqlWorld, what: str, options: dict[str, Any]
+) -> None:
+    bad, kind, expected = BOTH[what]
+    if what.startswith("a key") and options == {"rehearse": False}:
+        options = {}  # JSON is made as it is written
+    make(world, kind)
+    assert_named(world, bad, expected, **options)
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+@pytest.mark.parametrize("what", POSTGRES)
+def test_a_value_that_postgresql_does_not_take_is_named_with_its_record(
+    pg: SqlWorld, what: str, options: dict[str, Any]
+) -> None:
+    bad, kind, expected = POSTGRES[what]
+    make(pg, kind)
+    assert_named(pg, bad, expected, **options)
+
+
+def test_a_row_that_breaks_a_rule_is_named_with_its_record(world: SqlWorld) -> None:
+    make(world, "bigint CHECK (s > 0)")
+    assert_named(world, one(-1, pa.int64()), "v_s_check" if world.db.kind == "postgres" else "CHECK constraint failed")
+
+
+def test_without_the_record_the_keys_are_named_and_how_to_carry_it(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (id bigint PRIMARY KEY, s text)")
+    data = pa.table({"id": [7], "s": not_utf8(b"\xff")})
+    reason = world.reason_against(world.sink("v", mode="upsert", keys=["id"]), data)
+    assert "a row with id = 7 (columns topic, partition and offset in the rows would tell the record)" in reason
+
+
+def test_the_record_is_found_within_a_struct(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (origin json, s text)")
+    origin = pa.array([{"topic": "t", "partition": 1, "offset": 2}])
+    reason = world.reason_against(world.sink("v"), pa.table({"origin": origin, "s": not_utf8(b"\xff")}))
+    assert "the record at topic 't', partition 1, offset 2" in reason
+
+
+def test_the_first_and_the_last_day_that_there_is_are_taken(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE v (d date, t timestamptz, s json)")
+    first, last = dt.datetime(1, 1, 1, tzinfo=UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
+    data = pa.table(
+        {
+            "d": [first.date(), last.date(), None],
+            "t": pa.array([first, last, None], pa.timestamp("us", "UTC")),
+            "s": pa.array([[("k", first)], [("l", last)], None], pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
+        }
+    )
+    world.epoch(world.sink("v"), transaction(1), None, data)
+    said = "d::text" if world.db.kind == "postgres" else "d"
+    assert world.db.run(f"SELECT {said} FROM v") == [("0001-01-01",), ("9999-12-31",), (None,)]
+
+
+def test_numbers_of_the_kind_that_are_not_said_in_decimals_are_kept(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE v (f double precision, r real, n numeric)")
+    huge = pa.array([10**37, -(10**37), None, 0], pa.decimal128(38, 0))
+    given = [float("nan"), float("-inf"), -0.0, 5e-324]
+    data = pa.table({"f": given, "r": pa.array([float("inf"), -0.0, 1e-45, None], pa.float32()), "n": huge})
+    pg.epoch(pg.sink("v"), transaction(1), None, data)
+    found = pg.db.run("SELECT f::text, r::text, n::text FROM v")
+    assert found == [
+        ("NaN", "Infinity", str(10**37)),
+        ("-Infinity", "-0", str(-(10**37))),
+        ("-0", "1e-45", None),
+        ("5e-324", None, "0"),
+    ]
+
+
+def test_sqlite_keeps_a_nul_character(tmp_path: Path) -> None:
+    world = SqlWorld(new_sqlite(tmp_path), tmp_path)
+    world.db.run("CREATE TABLE v (s text)")
+    world.epoch(world.sink("v"), transaction(1), None, pa.table({"s": ["a\0b"]}))
+    assert world.db.run("SELECT s FROM v") == [("a\0b",)]
+
+
+def test_after_the_records_are_kept_out_the_same_epoch_goes_in(world: SqlWorld) -> None:
+    make(world, "text")
+    sink, first = world.sink("v"), attempt_of(transaction(1))
+    data = bad_after_good(not_utf8(b"\xff"))
+    assert world.voted(sink, first, data).vote is VoteKind.VOTE_ABORT
+    again = attempt_of(transaction(1, attempt=2))
+    sink.commit(again, world.staged(sink, again, data.slice(0, GOOD)), world.env)
+    assert world.db.run("SELECT count(*) FROM v") == [(GOOD,)]
