@@ -122,24 +122,25 @@ class Ledger:
         """The newest complete epoch, 0 if none. Epochs are dense, so it is found by doubling, then halving."""
         return _last_of(lambda epoch: self._exists(complete_key(epoch)))
 
-    def require_no_gap(self, newest: int, *, thoroughly: bool = False) -> None:
-        """Raise Corrupt if a later epoch than the ``newest`` complete one is complete: a record was lost.
+    def require_no_gap(self, number: int, *, thoroughly: bool = False) -> None:
+        """Raise Corrupt if an epoch after ``number``, which seems not to be complete, is: a record was lost.
 
-        One look at the next but one; ``thoroughly`` at all keys, which takes as long as there are many epochs.
+        One look, at the next epoch; ``thoroughly`` at all keys, which takes as long as there are many epochs.
         """
-        if not thoroughly and not self._exists(complete_key(newest + 2)):
+        if not thoroughly and not self._exists(complete_key(number + 1)):
             return
-        complete = {number for number in map(epoch_completed_by, self._list(EPOCHS_FOLDER)) if number}
-        if missing := sorted(set(range(1, max(complete, default=0))) - complete):
-            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise Corrupt(
-                f"The ledger has lost {self._key(complete_key(missing[0]))}{more}: epoch {missing[0]} lacks its "
-                f"completion record, and epoch {max(complete)} has one.",
-                remedy="restore that file from a backup of the ledger. If there is none, give the pipeline a new name, "
-                f"and `starting` offsets: the ends of the ranges in complete.json of epoch {max(complete)}.",
-                pipeline=self._pipeline,
-                epoch=missing[0],
-            )
+        later = {epoch for epoch in map(epoch_completed_by, self._list(EPOCHS_FOLDER)) if epoch and epoch > number}
+        if not later or self._exists(complete_key(number)):
+            return
+        newest, lost = max(later), self._key(complete_key(number))
+        raise Corrupt(
+            f"The ledger has lost {lost}: epoch {number} lacks its completion record, and epoch {newest} has one.",
+            remedy="restore that file from a backup of the ledger, and any other one that is then missed. If there is "
+            "none, give the pipeline a new name, and `starting` offsets: the ends of the ranges in complete.json of "
+            f"epoch {newest}.",
+            pipeline=self._pipeline,
+            epoch=number,
+        )
 
     def view(self, number: int) -> EpochView:
         """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every actor."""

@@ -347,6 +347,18 @@ def test_a_lost_completion_record_of_an_older_epoch_is_named_wherever_it_is_miss
     scenario.check_every_row()
 
 
+def test_a_hole_that_nobody_missed_is_not_blamed_for_what_another_cause_has_done() -> None:
+    scenario = Scenario()
+    for number in range(1, 7):
+        assert scenario.airflow_run(run(number)) is None
+        scenario.produce(2)
+    del scenario.world.store.values["orders/epochs/00000000000000000005/complete.json"]
+    assert scenario.ledger.newest_complete() == 6
+    del scenario.world.tables["orders"]
+    with pytest.raises(Corrupt, match="The sink shows no epoch of this pipeline"):
+        scenario.coordinator().open(run(7))
+
+
 # -- promises that cannot be kept --------------------------------------------------------------------------------
 
 
