@@ -48,6 +48,7 @@ CHAPTERS = {
         "coordinator.py",
         "opening.py",
         "backfill.py",
+        "staging.py",
         "operators/epoch.py",
     ],
     "The transform": ["transform_files.py", "spark/user_files.py", "spark/transform.py", "spark/stage.py"],

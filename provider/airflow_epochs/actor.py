@@ -106,6 +106,7 @@ class Actor:
         except Corrupt as error:
             now = self.ledger.view(view.number)
             if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
+                self.ledger.require_no_gap(view.number, thoroughly=True)  # ahead of a hole, sinks only look ahead
                 raise
             raise self.fenced(now.complete or now.opened) from error
 

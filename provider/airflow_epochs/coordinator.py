@@ -71,6 +71,7 @@ class Coordinator(Actor):
         identity = self.ledger.claim(self.pipeline.dag_id, at=self.now(), writer=self.writer)
         for _ in range(OPEN_STEPS_MAX):
             view = self.ledger.view(self.ledger.newest_complete() + 1)
+            self.ledger.require_no_gap(view.number)
             with self.unless_overtaken(view):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
                     self._sweep(opened.txn.epoch - 1)  # whoever completed it may have died before it had

@@ -17,6 +17,8 @@
 
 from __future__ import annotations
 
+import re
+
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionRecord,
@@ -32,7 +34,10 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.names import validated_name
 
+_COMPLETE = re.compile(r"epochs/([0-9]{20})/complete\.json")
+
 PIPELINE_KEY = "pipeline.json"
+EPOCHS_FOLDER = "epochs"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
 Record = EpochRecord | PipelineRecord | RunIndex
@@ -72,11 +77,17 @@ def pipeline_of(record: object) -> str | None:
 
 
 def epoch_folder(epoch: int) -> str:
-    return f"epochs/{epoch:020d}"
+    return f"{EPOCHS_FOLDER}/{epoch:020d}"
 
 
 def complete_key(epoch: int) -> str:
     return f"{epoch_folder(epoch)}/complete.json"
+
+
+def epoch_completed_by(key: str) -> int | None:
+    """The epoch whose completion record has this key; None for all other keys."""
+    found = _COMPLETE.fullmatch(key)
+    return int(found[1]) if found else None
 
 
 def attempt_key(epoch: int, attempt: int, what: str) -> str:

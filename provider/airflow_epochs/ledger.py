@@ -17,10 +17,12 @@ from airflow_epochs.codec import NewerFormat, decode, encode
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.layout import (
+    EPOCHS_FOLDER,
     PIPELINE_KEY,
     Record,
     attempt_key,
     complete_key,
+    epoch_completed_by,
     epoch_folder,
     key_of,
     pipeline_of,
@@ -124,6 +126,26 @@ class Ledger:
     def newest_complete(self) -> int:
         """The newest complete epoch, 0 if none. Epochs are dense, so it is found by doubling, then halving."""
         return _last_of(lambda epoch: self._exists(complete_key(epoch)))
+
+    def require_no_gap(self, number: int, *, thoroughly: bool = False) -> None:
+        """Raise Corrupt if an epoch after ``number``, which seems not to be complete, is: a record was lost.
+
+        One look, at the next epoch; ``thoroughly`` at all keys, which takes as long as there are many epochs.
+        """
+        if not thoroughly and not self._exists(complete_key(number + 1)):
+            return
+        later = {epoch for epoch in map(epoch_completed_by, self._list(EPOCHS_FOLDER)) if epoch and epoch > number}
+        if not later or self._exists(complete_key(number)):
+            return
+        newest, lost = max(later), self._key(complete_key(number))
+        raise Corrupt(
+            f"The ledger has lost {lost}: epoch {number} lacks its completion record, and epoch {newest} has one.",
+            remedy="restore that file from a backup of the ledger, and any other one that is then missed. If there is "
+            "none, give the pipeline a new name, and `starting` offsets: the ends of the ranges in complete.json of "
+            f"epoch {newest}.",
+            pipeline=self._pipeline,
+            epoch=number,
+        )
 
     def view(self, number: int) -> EpochView:
         """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every actor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
@@ -23,18 +24,23 @@ def validated_name(kind: str, name: str) -> str:
 
 
 def normalised(url: str) -> str:
-    """One spelling per place: local places as plain paths, ``s3a`` as ``s3``, no slash at the end.
+    """One spelling per place: local ones as plain paths, schemes in lower case, ``s3a`` as ``s3``, no slash at the end.
 
     ``..`` stays: where a path goes through a link, it leads elsewhere than its text says.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
         url = unquote(parts.path)
-    elif parts.scheme in ("s3a", "s3n"):
-        url = "s3" + url[len(parts.scheme) :]
+    elif url[len(parts.scheme) :].startswith("://"):
+        url = ("s3" if parts.scheme in ("s3a", "s3n") else parts.scheme) + url[len(parts.scheme) :]
     if url.startswith("/"):
         return "/" + "/".join(part for part in url.split("/") if part not in ("", "."))
     return url.rstrip("/") or url[:1]
+
+
+def resolved(place: str) -> str:
+    """Where a place in its one spelling really is, as far as this machine can tell: local links and ``..`` followed."""
+    return os.path.realpath(place) if place.startswith("/") else place
 
 
 def is_template(value: object) -> bool:

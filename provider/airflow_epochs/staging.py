@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from airflow_epochs.actor import Actor
+from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment, SparkJob
-from airflow_epochs.errors import tolerated
+from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.base import Sink, SinkAttempt
 
 
 def stage_attempt(actor: Actor, opened: OpenRecord) -> StageReport:
@@ -47,11 +47,13 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
     actor.pipeline.source.check(ranges, opened.source_state, actor.env)
     nonce, session = actor.draw_nonce(), actor.env.spark.new_session()
     sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
+    places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
+    _require_own_tables({name: sink for name, (sink, _) in sinks.items()}, places, opened)
     actor.ledger.put_try(  # before anything is written there: what is on record is cleared away
         TryRecord(
             txn_id=opened.txn_id,
             nonce=nonce,
-            places={name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()},
+            places=places,
             session=session,
             started_at=actor.now(),
         )
@@ -70,6 +72,21 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
         metrics=report.get("metrics", {}),
         warnings=tuple(report.get("warnings", ())),
     )
+
+
+def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], opened: OpenRecord) -> None:
+    """Two names of one table, which only the disk or the catalog knows for one, are two sinks on one table."""
+    taken: dict[str, str] = {}
+    for name, sink in sinks.items():
+        table_of = getattr(sink, "table_of", None)
+        table = table_of(places[name]) if table_of else name
+        if taken.setdefault(table, name) != name:
+            raise Refused(
+                f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
+                remedy="give each sink a table of its own in the DAG, or leave one of them out; then clear the run, or "
+                "let the next one take the same offsets.",
+                **where(opened.txn),
+            )
 
 
 def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict]) -> SparkJob:

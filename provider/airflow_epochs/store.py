@@ -51,7 +51,17 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
     Args:
         url: The root; keys are relative to it.
         options: ``object_store`` options (credentials, endpoint); unused for local disks.
+
+    Raises:
+        Refused: The root has a ``#`` or ``?``, or is not absolute, or obstore does not know its scheme.
     """
+    if url != (meant := url.partition("#")[0].partition("?")[0]):
+        raise Refused(
+            f"The ledger root {url!r} has a '#' or a '?'. What follows it names no place: version 0.1 put the ledger, "
+            f"and any other that differs only there, into {meant!r}.",
+            remedy=f"set `ledger_root` of the connection of type epochs to {meant!r} to go on with the ledger that is "
+            "there, or to another place without these characters for a new one.",
+        )
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
         return LocalStore(Path(unquote(parts.path)))

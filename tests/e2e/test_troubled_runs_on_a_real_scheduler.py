@@ -48,6 +48,12 @@ class Troubled:
             if DeltaTable.is_deltatable(str(path))
         }
 
+    @property
+    def told(self) -> int:
+        """How often the task behind the pipeline ran."""
+        notes = self.troubles / "told"
+        return len(notes.read_text().splitlines()) if notes.exists() else 0
+
     def states(self, run_id: str) -> dict[str, str]:
         return self.running.tasks(DAG, run_id)
 
@@ -141,6 +147,17 @@ def test_clearing_the_failed_tasks_after_the_trouble_finishes_a_run_in_doubt(tro
     assert troubled.running.clear_failed(DAG, IN_DOUBT) == "success"
     assert troubled.ledger.newest_complete() == 2
     assert_once(troubled, shown=8_000)
+
+
+def test_a_whole_run_cleared_because_the_task_behind_the_pipeline_failed_runs_that_task(troubled: Troubled) -> None:
+    (troubled.troubles / "behind").touch()
+    assert troubled.running.trigger(DAG, "behind") == "failed"
+    assert troubled.states("behind") == {step: "skipped" if step == "abort" else "success" for step in STEPS}
+    newest, told = troubled.ledger.newest_complete(), troubled.told
+    (troubled.troubles / "behind").unlink()
+    assert troubled.running.clear_all(DAG, "behind") == "success"
+    assert troubled.states("behind") == {step: "skipped" if step == "abort" else "success" for step in STEPS}
+    assert (troubled.ledger.newest_complete(), troubled.told) == (newest, told + 1)
 
 
 def test_runs_that_follow_take_what_is_left_once(troubled: Troubled) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,34 @@ def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: 
     session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
     epochs.run(values(session, "id, v, name", "(1L, 6L, 'again')", "(4L, 8L, 'too late')"))
     assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C")]
+
+
+def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, world: World, table: str) -> None:
+    create(session, table, "id BIGINT, v BIGINT, name STRING")
+    how: dict[str, Any] = {**UPSERT, "delete_when": "name IS NULL"}
+    Epochs(DeltaSink("silver", table, **how), world).run(
+        values(session, "id, v, name", "(1L, 5L, NULL)", "(2L, 5L, NULL)", "(3L, 1L, 'c')")
+    )
+    renamed = Epochs(DeltaSink("gold", table, **how), world)
+    renamed.run(values(session, "id, v, name", "(1L, 4L, 'too late')", "(3L, 7L, NULL)"))
+    assert shown(session, table) == shown_by_others(table) == []
+    session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
+    renamed.run(values(session, "id, v, name", "(2L, 4L, 'too late')", "(3L, 6L, 'too late')", "(1L, 6L, 'again')"))
+    assert shown(session, table) == shown_by_others(table) == [(1, 6, "again")]
+
+
+def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_their_staging_places(
+    session: Any, world: World, table: str
+) -> None:
+    create(session, table, "id BIGINT")
+    name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
+    session.sql(f"CREATE TABLE {name} USING delta LOCATION 'file://{table}'").collect()
+    try:
+        sinks = (DeltaSink("one", name), DeltaSink("two", table), DeltaSink("three", f"{table}_3"))
+        found = [sink.table_of(sink.place(attempt_of(transaction(1)), "0" * 32, world)) for sink in sinks]
+    finally:
+        session.sql(f"DROP TABLE {name}").collect()
+    assert found == [os.path.realpath(table), os.path.realpath(table), os.path.realpath(f"{table}_3")]
 
 
 def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_table_yet(

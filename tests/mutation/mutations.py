@@ -214,6 +214,16 @@ MUTATIONS = [
         [CRASHES, "-k", "told_of_every"],
     ),
     Mutation(
+        "another run's young attempt is aborted at sight",
+        [("coordinator.py", "                if not leave_alone(self, view, run):\n", "                if True:\n")],
+        ["tests/protocol/test_waiting_for_others.py"],
+    ),
+    Mutation(
+        "an undecided attempt is aborted without asking those of its sinks that the DAG has no more",
+        [("coordinator.py", "        markers.sinks_without(opened, self.env)\n        for name", "        for name")],
+        [RESTORED],
+    ),
+    Mutation(
         "one vote is enough",
         [("protocol.py", "if sinks and all(", "if sinks and any(")],
         [PROTOCOL],

@@ -64,6 +64,11 @@ class RunningStack:
         assert self.api.clear(dag, run_id, [f"{dag}.{step}" for step in steps]) == len(steps)
         return self.wait_ended(dag, run_id)
 
+    def clear_all(self, dag: str, run_id: str) -> str:
+        """Clear the whole run."""
+        assert self.api.clear(dag, run_id) > 0
+        return self.wait_ended(dag, run_id)
+
     def clear_failed(self, dag: str, run_id: str) -> str:
         """ "Clear failed tasks"."""
         assert self.api.clear(dag, run_id, only_failed=True) > 0

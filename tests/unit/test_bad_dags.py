@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,12 @@ from airflow_epochs.sinks.base import Sink
 
 
 def define(
-    sinks: Sequence[Sink], *, name: str = "orders", max_active_runs: int = 1, backfill: dict[str, int] | None = None
+    sinks: Sequence[Sink],
+    *,
+    name: str = "orders",
+    max_active_runs: int = 1,
+    backfill: dict[str, int] | None = None,
+    wait_for_others: Any = 60,
 ) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
@@ -27,6 +33,7 @@ def define(
             sinks=sinks,
             spark=SparkConnect(),
             backfill=backfill,
+            wait_for_others=wait_for_others,
         )
 
 
@@ -39,6 +46,20 @@ ONE = DeltaSink("one", "/lake/one")
 def test_two_sinks_on_one_table_are_refused_by_their_names(other: str) -> None:
     with pytest.raises(ValueError, match=r"the sinks 'one' and 'two' are both on /lake/one"):
         define([ONE, DeltaSink("two", other)])
+
+
+@pytest.mark.parametrize("other", ["link/one", "two/../one", "two/../link/one"])
+def test_two_sinks_on_one_table_are_seen_through_links_and_dots(tmp_path: Path, other: str) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=f"the sinks 'one' and 'two' are both on {tmp_path.resolve()}/one"):
+        define([DeltaSink("one", f"{tmp_path}/one"), DeltaSink("two", f"{tmp_path}/{other}")])
+
+
+@pytest.mark.parametrize("other", ["S3://lake/one", "s3a://lake/one/", "S3A://lake/one"])
+def test_two_sinks_on_one_table_are_seen_through_the_spelling_of_the_scheme(other: str) -> None:
+    with pytest.raises(ValueError, match="the sinks 'one' and 'two' are both on s3://lake/one"):
+        define([DeltaSink("one", "s3://lake/one"), DeltaSink("two", other)])
 
 
 def test_two_sinks_on_one_table_of_a_catalog_are_refused() -> None:
@@ -60,6 +81,12 @@ def test_tables_that_are_templates_are_compared_once_they_are_rendered() -> None
         sink.table = "/lake/x"
     with pytest.raises(ValueError, match="are both on /lake/x"):
         require_distinct(sinks)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), "60", None, True])
+def test_a_wait_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
+    with pytest.raises(ValueError, match="wait_for_others must be a number of seconds, from 0, not"):
+        define([ONE], wait_for_others=seconds)
 
 
 def test_a_backfill_of_a_sink_that_is_not_there_is_refused() -> None:

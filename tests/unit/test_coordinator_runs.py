@@ -10,7 +10,7 @@ import pytest
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import MemoryWorld, Observed
+from airflow_epochs.testing import MemorySink, MemoryWorld, Observed
 from scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
@@ -298,6 +298,65 @@ def test_another_dag_with_the_same_pipeline_name_is_refused_until_a_takeover_is_
     assert coordinator.open(run(2)).txn.epoch == 2
     with pytest.raises(Refused, match="belongs to DAG 'other'"):
         scenario.coordinator().open(run(3))
+
+
+def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anything_is_staged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(BOTH)
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+    monkeypatch.setattr(MemorySink, "table_of", lambda sink, place: "the same", raising=False)
+    error = scenario.airflow_run(run(2))
+    assert isinstance(error, Refused)
+    assert "The sinks 'orders' and 'audit' are both on the same: one sink each." in str(error)
+    assert scenario.ledger.tries(2) == []
+    monkeypatch.undo()
+    assert scenario.airflow_run(run(2)) is None
+    scenario.check_every_row()
+
+
+# -- a ledger with a hole -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep_epochs", [1000, 0], ids=["kept", "pruned"])
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 5])
+def test_a_lost_completion_record_of_an_older_epoch_is_named_wherever_it_is_missed(lost: int, keep_epochs: int) -> None:
+    scenario = Scenario(keep_epochs=keep_epochs)
+    for number in range(1, 7):
+        assert scenario.airflow_run(run(number)) is None
+        scenario.produce(2)
+    key = f"orders/epochs/{lost:020d}/complete.json"
+    record = scenario.world.store.values.pop(key)
+    before = dict(scenario.world.store.values)
+    missed = scenario.ledger.newest_complete() < 6
+    named = pytest.raises(Corrupt, match=f"The ledger has lost {key}: .* and epoch 6 has one")
+    if missed:
+        with named as corrupt:
+            scenario.coordinator().open(run(7))
+        assert "complete.json of epoch 6" in corrupt.value.remedy
+    if keep_epochs:
+        with named:
+            scenario.coordinator().complete(run(lost))
+    assert missed or keep_epochs or lost != 4
+    assert {k: v for k, v in scenario.world.store.values.items() if "/epochs/" in k} == {
+        k: v for k, v in before.items() if "/epochs/" in k
+    }
+    scenario.world.store.values[key] = record  # as the remedy says
+    assert scenario.airflow_run(run(8)) is None
+    scenario.check_every_row()
+
+
+def test_a_hole_that_nobody_missed_is_not_blamed_for_what_another_cause_has_done() -> None:
+    scenario = Scenario()
+    for number in range(1, 7):
+        assert scenario.airflow_run(run(number)) is None
+        scenario.produce(2)
+    del scenario.world.store.values["orders/epochs/00000000000000000005/complete.json"]
+    assert scenario.ledger.newest_complete() == 6
+    del scenario.world.tables["orders"]
+    with pytest.raises(Corrupt, match="The sink shows no epoch of this pipeline"):
+        scenario.coordinator().open(run(7))
 
 
 # -- promises that cannot be kept --------------------------------------------------------------------------------

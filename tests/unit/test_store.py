@@ -74,6 +74,19 @@ def test_a_reader_syncs_the_folder_before_it_acts_on_a_record(tmp_path: Path, ca
     assert calls == [("fsync folder", str(tmp_path / "a"))]
 
 
+@pytest.mark.parametrize("mark", "#?")
+def test_a_root_with_a_fragment_or_a_query_is_refused_and_its_remedy_leads_to_the_ledger_that_is_there(
+    tmp_path: Path, mark: str
+) -> None:
+    for root in (f"{tmp_path}/ledger{mark}prod", f"file://{tmp_path}/ledger{mark}test", f"s3://bucket/ledger{mark}a"):
+        with pytest.raises(Refused, match="has a '#' or a '\\?'") as refused:
+            open_store(root)
+        meant = root.partition(mark)[0]
+        assert f"set `ledger_root` of the connection of type epochs to {meant!r}" in refused.value.remedy
+    open_store(f"{tmp_path}/ledger").put_if_absent("k", b"v")
+    assert (tmp_path / "ledger" / "k").exists()
+
+
 @pytest.mark.parametrize("failing", ["fsync", "link"])
 def test_a_full_disk_leaves_neither_a_record_nor_a_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str

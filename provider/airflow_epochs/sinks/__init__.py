@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import Refused
@@ -10,6 +12,8 @@ from airflow_epochs.errors import Refused
 if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict
     from airflow_epochs.sinks.base import Sink
+
+log = logging.getLogger(__name__)
 
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta:DeltaSink",
@@ -26,6 +30,8 @@ Any other kind with a colon is such a place itself, of a sink that is not one of
 def from_spec(spec: JsonDict) -> Sink:
     """The sink that ``spec`` describes; the inverse of ``Sink.spec``.
 
+    What a newer version has added to the specification of one of our kinds, in the same format, is left out.
+
     Raises:
         Refused: This version does not know the kind, or it cannot be imported here.
     """
@@ -36,8 +42,16 @@ def from_spec(spec: JsonDict) -> Sink:
             f"This version knows no sink of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
             remedy="upgrade airflow-provider-epochs to at least the version that wrote the ledger.",
         )
-    sink: Sink = _class(module, name).from_spec(spec)
+    found = _class(module, name)
+    sink: Sink = found.from_spec(_understood(found, spec) if kind in _KINDS else spec)
     return sink
+
+
+def _understood(sink: Any, spec: JsonDict) -> JsonDict:
+    known = {"kind", *signature(sink).parameters}
+    if unknown := sorted(spec.keys() - known):
+        log.warning("sink %s: a newer version has written %s, which this one ignores", spec["name"], ", ".join(unknown))
+    return {key: value for key, value in spec.items() if key in known}
 
 
 def _class(module: str, name: str) -> Any:

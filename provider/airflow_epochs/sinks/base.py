@@ -127,6 +127,14 @@ class Leftovers(Protocol):
         ...
 
 
+class Located(Protocol):
+    """A sink whose staging places lie in its table, so that they tell where that is, whatever it is called."""
+
+    def table_of(self, place: str) -> str:
+        """The table that a staging place lies in, in the spelling that is left once links and names are resolved."""
+        ...
+
+
 class Maintained(Protocol):
     """A sink that wants regular upkeep after an epoch is complete (compaction, log checkpoints)."""
 

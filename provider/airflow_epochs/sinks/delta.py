@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.names import is_template, normalised, validated_name
+from airflow_epochs.names import is_template, normalised, resolved, validated_name
 from airflow_epochs.sinks.delta_modes import Mode
 
 if TYPE_CHECKING:
@@ -116,8 +116,13 @@ class DeltaSink:
         return f"file://{quote(target)}" if target.startswith("/") else target
 
     def destination(self) -> str | None:
-        """The table, in its one spelling. Raises Refused if it is neither an absolute place nor a name in a catalog."""
-        return None if is_template(self.table) else self.target
+        """The table, links followed. Raises Refused if it is neither an absolute place nor a name in a catalog."""
+        return None if is_template(self.table) else resolved(self.target)
+
+    def table_of(self, place: str) -> str:
+        """Of one in a catalog, its location."""
+        table, *_ = place.rsplit("/", 3)
+        return resolved(table)
 
     def spec(self) -> JsonDict:
         return {
@@ -139,7 +144,7 @@ class DeltaSink:
 
     @property
     def target(self) -> str:
-        """The table in its one spelling: two sinks are on one table if and only if this is equal.
+        """The table in its one spelling.
 
         Raises:
             Refused: It is neither an absolute place nor a name in a catalog.

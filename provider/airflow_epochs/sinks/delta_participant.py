@@ -265,8 +265,12 @@ class DeltaParticipant:
         """What the commit does beside appending; None if it only appends."""
         if self.sink.how.is_plain_append:
             return None
-        notes = f"{where.url}/{self._notes_folder(attempt)}"
-        return {"how": self.sink.how.plan(), "rows": staged.rows, "notes": notes}
+        own = self._notes_folder(attempt)
+        others = (
+            set(self._notes_in(where, "")) - set(self._notes_in(where, own)) if self.sink.how.notes_deletions else ()
+        )
+        notes = {"notes": f"{where.url}/{own}", "notes_of_others": sorted(others)}
+        return {"how": self.sink.how.plan(), "rows": staged.rows, **notes}
 
     def _receipt(self, where: Where, attempt: SinkAttempt, staged: Staged, found: FoundCommit) -> Receipt:
         """Only from what the log and the decision say, so that a repeat returns the same.
@@ -371,10 +375,13 @@ class DeltaParticipant:
 
     def _notes_left(self) -> list[str]:
         """Where notes about keys that sinks of this name have deleted from the table lie."""
-        where = self._where()
-        own = [name for name in where.files.names(NOTES_FOLDER) if name.endswith(f".{self.sink.name}")]
-        folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(own)]
-        return [f"{where.url}/{folder}/{name}" for folder in folders for name in sorted(where.files.names(folder))]
+        return self._notes_in(self._where(), f".{self.sink.name}")
+
+    def _notes_in(self, where: Where, ending: str) -> list[str]:
+        """The notes in all folders that end so, whosever they are."""
+        folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(where.files.names(NOTES_FOLDER))]
+        own = [folder for folder in folders if folder.endswith(ending)]
+        return [f"{where.url}/{folder}/{name}" for folder in own for name in sorted(where.files.names(folder))]
 
     # -- where ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +49,16 @@ def are_noted(spark: SparkSession, place: str) -> bool:
     return exists(spark, f"{for_spark(place)}/_delta_log/*.json")
 
 
-def without_older(rows: DataFrame, how: JsonDict, place: str) -> DataFrame:
-    """The ``newest`` rows but those that are older than a noted deletion of their key."""
+def without_older(rows: DataFrame, how: JsonDict, places: list[str]) -> DataFrame:
+    """The ``newest`` rows but those that are older than a deletion of their key that is noted at any of ``places``.
+
+    A sink that was renamed, or whose ledger was lost, has notes under its old name, which count as much.
+    """
     from pyspark.sql import functions as F
 
-    notes = rows.sparkSession.read.format("delta").load(for_spark(place))
+    read = rows.sparkSession.read.format("delta")
+    noted = [read.load(for_spark(place)).select(*map(column, _columns(how))) for place in places]
+    notes = reduce(lambda one, other: one.union(other), noted)
     per_key = notes.groupBy(*map(column, how["keys"])).agg(F.max(column(how["sequence_by"])).alias(_DELETED_AT))
     of_note = [f"__epochs_key_{number}" for number in range(len(how["keys"]))]
     per_key = per_key.toDF(*of_note, _DELETED_AT)

@@ -154,7 +154,7 @@ def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
     Args:
         spark: Its settings are changed meanwhile: nothing else may write in this session.
         args: As those of ``delta_commit``; ``how``; ``rows``, how many are staged; ``notes``, a folder beside the
-            table for what later epochs must know of its keys.
+            table for what later epochs must know of its keys; ``notes_of_others``, what sinks of other names know.
 
     Returns:
         What ``delta_marker`` returns, read after the commit; or before it where the table is not the one that was
@@ -219,8 +219,10 @@ def _upsert(spark: SparkSession, args: JsonDict, new: bool) -> None:
         name = delta_deletions.name_of(rows, how)
         place = f"{args['notes']}/{name}"
         delta_deletions.remember(rows, how, place)
-        if delta_deletions.are_noted(spark, place):
-            rows, args = delta_deletions.without_older(rows, how, place), _telling(args, deletions=name)
+        others = [other for other in args.get("notes_of_others", ()) if other.endswith(f"/{name}")]
+        noted = [each for each in (place, *others) if delta_deletions.are_noted(spark, each)]
+        rows = delta_deletions.without_older(rows, how, noted) if noted else rows
+        args = _telling(args, deletions=name) if place in noted else args
     if new:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
         append(args, rows, new=True, options=_options(args))

@@ -20,8 +20,17 @@ def between_decision_and_commit() -> None:
         (REJECTED / "_delta_log").rename(REJECTED / "_delta_log_away")
 
 
+@task
+def behind() -> None:
+    """The user's own task, which notes that it ran."""
+    if (TROUBLES / "behind").exists():
+        raise RuntimeError("the task behind the pipeline fails")
+    with (TROUBLES / "told").open("a") as told:
+        told.write("told\n")
+
+
 with DAG("troubled", schedule=None, max_active_runs=1) as dag:
-    EpochPipeline(
+    group = EpochPipeline(
         "troubled",
         source=KafkaSource(topics=["orders"], max_records=4_000, max_wait=0),
         transform="spark_apps/troubled.py:orders",
@@ -34,3 +43,4 @@ with DAG("troubled", schedule=None, max_active_runs=1) as dag:
     )
     vote, commit = dag.get_task("troubled.vote"), dag.get_task("troubled.commit.rejected")
     vote >> between_decision_and_commit() >> commit
+    group >> behind()
