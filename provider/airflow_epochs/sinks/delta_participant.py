@@ -271,7 +271,8 @@ class DeltaParticipant:
         """Whether there is a file, of a published place a log, at the place."""
         where = self._where_of(place, attempt)
         relative = where.relative(place)
-        return bool(where.files.names(f"{relative}/_delta_log" if published else relative))
+        left = where.files.names(relative)
+        return "_delta_log" in left if published else bool(left)
 
     def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
         """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes.
@@ -299,7 +300,10 @@ class DeltaParticipant:
 
     def _require_made_for_it(self, where: Where, attempt: SinkAttempt, relative: str) -> None:
         """What was staged there was staged by this transaction, and for the table that is there."""
-        staging = read_staging(where.files, relative)
+        try:
+            staging = read_staging(where.files, relative)
+        except Refused:  # damaged, so that it says nothing; what the table refers to is kept all the same
+            return
         if staging is None:
             return
         delta_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
