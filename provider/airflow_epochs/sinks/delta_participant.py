@@ -23,7 +23,8 @@ from airflow_epochs.sinks import (
     delta_spark,
     staging_owner,
 )
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.base import Disagreement, SinkAttempt
+from airflow_epochs.sinks.delta_diagnosis import Suspect
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging
 from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
@@ -180,6 +181,7 @@ class DeltaParticipant:
             staging=staging,
             staged=staged,
             properties=self.sink.properties,
+            ends=attempt.ends,
         )
         try:
             found = delta_publish.publish(this, self.env)
@@ -202,6 +204,7 @@ class DeltaParticipant:
                 previous=attempt.previous,
                 staging=self._promised(target, attempt, staged, staging),
                 properties=self.sink.properties,
+                ends=attempt.ends,
                 change=self._change(where, attempt, staged),
             )
             report = delta_spark.insert(this, self.env)
@@ -234,9 +237,8 @@ class DeltaParticipant:
         try:
             return delta_publish.require_promised(target.where, staging, staged)
         except RowsGone:
-            delta_publish.require_previous(
-                target.where, target.marker(self._app(attempt)), attempt.previous, attempt.txn
-            )
+            app = self._app(attempt)
+            delta_publish.require_previous(target, app, target.marker(app), attempt.previous, attempt.txn)
             raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
@@ -262,7 +264,11 @@ class DeltaParticipant:
             version=found.version,
             place=f"{where.url}/{note['place']}" if note.get("place") else None,
             committed_at=at.isoformat() if at else "unknown",
-            detail={"table": self.sink.target, "committer": note.get("committer", DELTALAKE)},
+            detail={
+                "table": self.sink.target,
+                "committer": note.get("committer", DELTALAKE),
+                **({"table_id": note["table_id"]} if note.get("table_id") else {}),
+            },
         )
 
     # -- clean-up and upkeep -------------------------------------------------------------------------------------
@@ -326,6 +332,20 @@ class DeltaParticipant:
         if self.sink.in_catalog:
             return delta_spark.marker(self.sink.target, app, self.env)
         return self._target(self._where()).marker(app)
+
+    def diagnose(self, seen: Disagreement) -> Corrupt:
+        """Why the marker is not the expected one."""
+        recorded = seen.receipt.detail if seen.receipt else {}
+        app = App.of(seen.pipeline, self.sink.name)
+        return Suspect(target=self._seen(), app=app, seen=seen, recorded=recorded).diagnosis()
+
+    def _seen(self) -> Target:
+        """The table as it is; one that the catalog does not have any more is none."""
+        try:
+            where = self._where()
+        except Refused:
+            return Target(Where(self.sink.target, self.sink.target, {}), None, None, self.env)
+        return self._target(where)
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
