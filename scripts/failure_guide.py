@@ -34,7 +34,8 @@ CHAPTERS = {
         "definition.py",
     ],
     "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
-    "The ledger": ["ledger.py", "markers.py"],
+    "The ledger": ["ledger.py"],
+    "Ledger and sinks do not agree": ["markers.py", "sinks/delta_diagnosis.py"],
     "Kafka": [
         "sources/kafka_client.py",
         "sources/kafka_plan.py",

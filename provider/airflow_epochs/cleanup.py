@@ -102,7 +102,7 @@ def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, e
     if found and found.epoch > complete.txn.epoch:
         return _is_of_a_later_epoch(ledger, found, sink.name)
     shown = complete.markers.get(sink.name)
-    late = sink.name in complete.waived and agree(found, complete.txn)
+    late = any(agree(found, TransactionId.parse(txn)) for txn in complete.may_show(sink.name))
     return late or agree(found, TransactionId.parse(shown) if shown else None)
 
 

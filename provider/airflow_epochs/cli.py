@@ -127,14 +127,18 @@ def take_over(args: Namespace) -> None:
 
 
 def waive(args: Namespace) -> None:
-    """Put a waiver in place of a receipt. The sink then lacks the epoch's rows, for good."""
+    """Put a waiver in place of a receipt. The sink then lacks the epoch's rows, for good.
+
+    Of a sink that has a receipt it counts only if the sink has lost its commit since.
+    """
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     view = ledger.view(args.epoch)
     if view.state is not State.IN_DOUBT or view.open is None:
         raise SystemExit(f"Epoch {args.epoch} is {view.state.value}: only an epoch in doubt has promises to waive.")
-    if args.sink not in view.epoch.unacknowledged:
-        waiting = ", ".join(sorted(view.epoch.unacknowledged))
-        raise SystemExit(f"Sink {args.sink!r} is not waited for; epoch {args.epoch} waits for: {waiting or 'none'}.")
+    waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
+    if args.sink not in waited_for:
+        names = ", ".join(sorted(waited_for))
+        raise SystemExit(f"Sink {args.sink!r} is not waited for; epoch {args.epoch} waits for: {names}.")
     ledger.put_waived(
         WaivedRecord(txn_id=view.open.txn_id, sink=args.sink, who=getpass.getuser(), why=args.why, at=_now())
     )

@@ -16,7 +16,7 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.cleanup import discard_attempt, sweep
 from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.errors import EpochError, Fenced, NoNewData, Refused, tolerated
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.model import (
     Checkpoint,
     CompleteRecord,
@@ -30,6 +30,7 @@ from airflow_epochs.model import (
     StageReport,
     Vote,
     VoteKind,
+    agree,
     process_of,
 )
 from airflow_epochs.opening import open_first, reopen
@@ -314,30 +315,63 @@ class Coordinator(Actor):
                 epoch=view.number,
             )
         opened = view.opened
-        with self.unless_overtaken(view):
-            for sink, receipt in view.receipts.items():
-                shown = from_spec(opened.sinks[sink].spec)
-                markers.require_marker(shown, opened.txn, self.pipeline.name, self.env, receipt)
+        receipts = self._receipts_that_hold(view)
+        waived = set(view.waived) - set(receipts)
         before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
+        waived_before = {sink: before.may_show(sink) for sink in before.waived} if before else {}
+        waived_ids = {
+            sink: (*reversed(waived_before.get(sink, [])), *([opened.txn_id] if sink in waived else []))
+            for sink in {*waived_before, *waived} - set(receipts)
+        }
         self.env.reached("complete.put")
         self.ledger.put_complete(
             CompleteRecord(
                 txn_id=opened.txn_id,
                 ranges=opened.ranges,
                 source_state=opened.source_state,
-                receipts=view.receipts,
-                markers={**(before.markers if before else {}), **dict.fromkeys(view.receipts, opened.txn_id)},
+                receipts=receipts,
+                markers={**(before.markers if before else {}), **dict.fromkeys(receipts, opened.txn_id)},
                 opened_by=opened.run,
                 completed_by=run,
                 metrics=metrics,
                 completed_at=self.now(),
                 writer=self.writer,
-                waived=tuple(sorted({*(before.waived if before else ()), *view.waived} - set(view.receipts))),
+                waived=tuple(sorted(waived_ids)),
+                waived_ids=dict(sorted(waived_ids.items())),
             )
         )
         self.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, opened.txn_id)
         return self.ledger.view(view.number)
+
+    def _receipts_that_hold(self, view: EpochView) -> dict[str, Receipt]:
+        """The receipts, after every sink was asked once more. One that has lost its last commit since commits again.
+
+        A failover to a replica that was late, or a file put back from a copy: the sink shows the epoch before, and the
+        promise stands. A waived sink that shows neither has no receipt any more.
+
+        Raises:
+            Corrupt: A sink shows neither this epoch nor the one before.
+        """
+        holding = {}
+        for name, receipt in view.receipts.items():
+            try:
+                with self.unless_overtaken(view):
+                    holding[name] = self._shown_again(view, name, receipt)
+            except Corrupt:
+                if name not in view.waived:
+                    raise
+        return holding
+
+    def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
+        opened, sink = view.opened, from_spec(view.opened.sinks[name].spec)
+        previous = SinkAttempt.of(opened, name).previous
+        found = sink.last_committed(self.pipeline.name, self.env)
+        if agree(found, previous) and not agree(found, opened.txn) and name not in view.waived:
+            log.warning("epoch %s: sink %s has lost its commit since its receipt: committing again", view.number, name)
+            return Promise(self, view, name).keep()
+        markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt)
+        return receipt
 
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete

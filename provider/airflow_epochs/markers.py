@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, tolerated
+from airflow_epochs.layout import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Disagreement, Sink
@@ -18,8 +19,7 @@ def require_marker(
     """
     found = sink.last_committed(pipeline, env)
     if not agree(found, expected):
-        seen = Disagreement(pipeline=pipeline, found=found, expected=expected, receipt=receipt)
-        raise _diagnosed(sink, seen, env) or _disagreement(sink, found, _describe(expected), pipeline)
+        raise _told(sink, Disagreement(pipeline=pipeline, found=found, expected=expected, receipt=receipt), env)
 
 
 def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | None:
@@ -36,7 +36,7 @@ def shows(sink: Sink, txn: TransactionId, previous: TransactionId | None, env: E
     found = sink.last_committed(txn.pipeline, env)
     if agree(found, txn) or agree(found, previous):
         return agree(found, txn)
-    raise _disagreement(sink, found, f"{_describe(previous)} or {_describe(txn)}", txn.pipeline)
+    raise _told(sink, Disagreement(pipeline=txn.pipeline, found=found, expected=previous), env)
 
 
 def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
@@ -53,20 +53,65 @@ def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
             found = sink.last_committed(opened.txn.pipeline, env)
             asked = True
         if asked and found and found.epoch >= opened.txn.epoch:
-            expected = f"an epoch before {opened.txn.epoch}, which is not decided"
-            raise _disagreement(sink, found, expected, opened.txn.pipeline)
+            raise Corrupt(
+                f"The sink shows {_describe(found)}, but in this ledger {opened.txn} is not decided: the ledger is an "
+                "old copy, and the original has gone on since.",
+                remedy="restore the newest copy of the ledger. If this is a copy on purpose, with tables of its own, "
+                f"or other tables were restored with it, delete the folder {opened.txn.pipeline}/"
+                f"{epoch_folder(opened.txn.epoch)} in it: the next run reads that epoch's input again, into the sinks "
+                "of the DAG. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+                pipeline=opened.txn.pipeline,
+                sink=name,
+            )
         if asked and agree(found, TransactionId.parse(plan.previous) if plan.previous else None):
             confirmed.add(name)
     return frozenset(confirmed)
 
 
-def _disagreement(sink: Sink, found: Marker | None, expected: str, pipeline: str) -> Corrupt:
+def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
+    """The error for a disagreement: the sink's own diagnosis, or what the two markers tell."""
+    return _diagnosed(sink, seen, env) or _by_the_markers(sink, seen)
+
+
+def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
+    found, expected = seen.found, seen.expected
+    if expected is None or (found and found.epoch > expected.epoch):
+        return Corrupt(
+            f"The ledger is behind the sink: the sink shows {_describe(found)}, but the ledger expects "
+            f"{_describe(expected)}. Its newest records are lost, it was restored from an older copy, or it is a new "
+            "one.",
+            remedy="restore the newest copy of the ledger. If there is none, go on under a new pipeline name with "
+            "`starting` at the end offsets that the sink stored with its last epoch, or those of the pipeline's "
+            "consumer group. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+            pipeline=seen.pipeline,
+            sink=sink.name,
+        )
+    if found is None:
+        return Corrupt(
+            f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(expected)}: what it wrote "
+            "to is gone, was replaced, or the sink points elsewhere now.",
+            remedy="put back what was dropped, or point the sink back. If that cannot be, give the sink another name "
+            'and backfill={"<the new name>": <epoch>} with the first epoch that it lacks. See '
+            "docs/failures.md#the-table-is-gone. Nothing was read or written.",
+            pipeline=seen.pipeline,
+            sink=sink.name,
+        )
+    if found.epoch == expected.epoch:
+        return Corrupt(
+            f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}: two ledgers of one "
+            "pipeline name have written to it, or one was restored and ran the epoch again.",
+            remedy="let only the ledger go on that has the sink's transaction; if both are to go on, give this "
+            "pipeline's sink another name. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+            pipeline=seen.pipeline,
+            sink=sink.name,
+        )
     return Corrupt(
-        f"The sink shows {_describe(found)}, but the ledger expects {expected}.",
-        remedy="if the ledger or the table was restored from a backup, restore the other one to the same "
-        "epoch; if the ledger was lost, give the pipeline a new name and `starting` offsets. "
-        "Nothing was read or written.",
-        pipeline=pipeline,
+        f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. It "
+        "was put back from an older copy.",
+        remedy="put the newest copy back. If there is none, give the sink another name and "
+        f'backfill={{"<the new name>": {found.epoch + 1}}}: the missing epochs are read again. See '
+        "docs/failures.md#the-table-is-behind. Nothing was read or written.",
+        pipeline=seen.pipeline,
         sink=sink.name,
     )
 

@@ -325,7 +325,8 @@ class CompleteRecord:
     """``complete.json``: never deleted. Holds all that the next epoch needs, since other records may be pruned.
 
     ``markers``: for every sink that ever took part, the transaction id of its last complete epoch.
-    ``waived``: sinks without a receipt, because an operator said so; until they take part again.
+    ``waived``: sinks without a receipt, because an operator said so; until they take part again. ``waived_ids``: of
+    each, the transactions waived since its last receipt, of which any may have been committed late after all.
     """
 
     txn_id: str
@@ -339,11 +340,18 @@ class CompleteRecord:
     completed_at: str
     writer: str
     waived: tuple[str, ...] = ()
+    waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
     def txn(self) -> TransactionId:
         return TransactionId.parse(self.txn_id)
+
+    def may_show(self, sink: str) -> list[str]:
+        """The transactions of which a waived sink may show one beside its last: a late commit. The newest first."""
+        if sink not in self.waived:
+            return []
+        return list(reversed(self.waived_ids.get(sink) or (self.txn_id,)))
 
 
 @dataclass(frozen=True, kw_only=True)

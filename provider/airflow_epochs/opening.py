@@ -144,6 +144,7 @@ def _previous_of(actor: Actor, sink: Sink, before: CompleteRecord | None) -> str
         found = sink.last_committed(actor.pipeline.name, actor.env)
         if found is None:
             return None
-        if agree(found, before.txn):
-            return before.txn_id
+        for late in before.may_show(sink.name):
+            if agree(found, TransactionId.parse(late)):
+                return late
     return before.markers.get(sink.name) if before else None

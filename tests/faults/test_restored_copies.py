@@ -38,7 +38,7 @@ def assert_refused(world: DiskWorld, number: int = 80) -> None:
     before = world.snapshot()
     error = world.run(number)
     assert isinstance(error, Corrupt), error
-    assert "restore the other one to the same epoch" in error.remedy
+    assert "the newest copy" in error.remedy
     assert world.snapshot() == before
 
 

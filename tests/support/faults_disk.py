@@ -46,7 +46,10 @@ class FileSource:
         return {"kind": "file", "folder": self.folder}
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        before = {r.partition: r.end for r in position.ranges[TOPIC]} if position else {}
+        starting = limits.starting[TOPIC] if isinstance(limits.starting, dict) else {}
+        before = {int(partition): offset for partition, offset in starting.items()}
+        if position:
+            before = {r.partition: r.end for r in position.ranges[TOPIC]}
         ranges = tuple(OffsetRange(p, before.get(p, 0), len(self._records(p))) for p in PARTITIONS)
         if all(r.start == r.end for r in ranges):
             return None

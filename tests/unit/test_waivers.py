@@ -56,3 +56,18 @@ def test_a_sink_that_nobody_waived_may_not_lose_its_table() -> None:
     del lab.world.tables["orders"]
     with pytest.raises(Corrupt, match="no epoch of this pipeline"):
         lab.next_epoch()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["never committed", "committed late"])
+@pytest.mark.parametrize("without", [1, 3])
+def test_a_waived_sink_that_was_removed_for_some_epochs_and_put_back_goes_on(late: bool, without: int) -> None:
+    lab = Lab()
+    if late:
+        lab.task()._commit_sink(lab.view, "audit")
+    for number in range(without):
+        lab.world.produce("orders", 0, [f"removed {number}"])
+        pipeline = memory_pipeline(lab.world, ("orders",))
+        run_epoch(memory_coordinator(lab.world, pipeline), Run("dag", f"without {number}"))
+    shown = lab.next_epoch()[1]
+    assert shown == (["one", "two", "three"] if late else ["one", "three"])
+    assert lab.task().newest_complete().waived_ids == {}

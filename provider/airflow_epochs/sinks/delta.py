@@ -18,8 +18,9 @@ from airflow_epochs.sinks.delta_modes import Mode
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
+    from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-    from airflow_epochs.sinks.base import SinkAttempt
+    from airflow_epochs.sinks.base import Disagreement, SinkAttempt
     from airflow_epochs.sinks.delta_participant import DeltaParticipant
 
 _COMMITTERS = (None, "deltalake", "spark")
@@ -184,6 +185,9 @@ class DeltaSink:
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         return self._participant(env).last_committed(pipeline)
+
+    def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
+        return self._participant(env).diagnose(disagreement)
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
         return self._participant(env).maintain(pipeline, epoch)

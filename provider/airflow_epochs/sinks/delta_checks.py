@@ -183,8 +183,8 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
     if not agree(found, previous):
         raise Refused(
             f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
-            remedy="Find out who else writes under these names, or whether the ledger or the table was restored. See "
-            "docs/delta.md, 'The marker is not the expected one'.",
+            remedy="The table was put back, replaced or written to under this pipeline's name while the epoch ran: the "
+            "next run's `open` says what happened, and what to do.",
         )
 
 

@@ -25,7 +25,8 @@ from airflow_epochs.sinks import (
     delta_spark,
     staging_owner,
 )
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.base import Disagreement, SinkAttempt
+from airflow_epochs.sinks.delta_diagnosis import Suspect
 from airflow_epochs.sinks.delta_digest import staged_of
 from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging
 from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
@@ -200,6 +201,7 @@ class DeltaParticipant:
             staging=staging,
             staged=staged,
             properties=self.sink.properties,
+            ends=attempt.ends,
         )
         delta_publish.renew_if_old(this)
         try:
@@ -223,6 +225,7 @@ class DeltaParticipant:
                 previous=attempt.previous,
                 staging=self._promised(target, attempt, staged, staging),
                 properties=self.sink.properties,
+                ends=attempt.ends,
                 change=self._change(where, attempt, staged),
             )
             report = delta_spark.insert(this, self.env)
@@ -256,9 +259,8 @@ class DeltaParticipant:
         try:
             return delta_publish.require_promised(target.where, staging, staged)
         except RowsGone:
-            delta_publish.require_previous(
-                target.where, target.marker(self._app(attempt)), attempt.previous, attempt.txn
-            )
+            app = self._app(attempt)
+            delta_publish.require_previous(target, app, target.marker(app), attempt.previous, attempt.txn)
             raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
@@ -288,7 +290,11 @@ class DeltaParticipant:
             version=found.version,
             place=f"{where.url}/{note['place']}" if note.get("place") else None,
             committed_at=at.isoformat() if at else "unknown",
-            detail={"table": self.sink.target, "committer": note.get("committer", DELTALAKE)},
+            detail={
+                "table": self.sink.target,
+                "committer": note.get("committer", DELTALAKE),
+                **({"table_id": note["table_id"]} if note.get("table_id") else {}),
+            },
         )
 
     # -- clean-up and upkeep -------------------------------------------------------------------------------------
@@ -297,7 +303,8 @@ class DeltaParticipant:
         """Whether there is a file, of a published place a log, at the place."""
         where = self._where_of(place, attempt)
         relative = where.relative(place)
-        return bool(where.files.names(f"{relative}/_delta_log" if published else relative))
+        left = where.files.names(relative)
+        return "_delta_log" in left if published else bool(left)
 
     def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
         """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes.
@@ -325,7 +332,10 @@ class DeltaParticipant:
 
     def _require_made_for_it(self, where: Where, attempt: SinkAttempt, relative: str) -> None:
         """What was staged there was staged by this transaction, and for the table that is there."""
-        staging = read_staging(where.files, relative)
+        try:
+            staging = read_staging(where.files, relative)
+        except Refused:  # damaged, so that it says nothing; what the table refers to is kept all the same
+            return
         if staging is None:
             return
         delta_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
@@ -348,6 +358,20 @@ class DeltaParticipant:
         if self.sink.in_catalog:
             return delta_spark.marker(self.sink.target, app, self.env)
         return self._target(self._where()).marker(app)
+
+    def diagnose(self, seen: Disagreement) -> Corrupt:
+        """Why the marker is not the expected one."""
+        recorded = seen.receipt.detail if seen.receipt else {}
+        app = App.of(seen.pipeline, self.sink.name)
+        return Suspect(target=self._seen(), app=app, seen=seen, recorded=recorded).diagnosis()
+
+    def _seen(self) -> Target:
+        """The table as it is; one that the catalog does not have any more is none."""
+        try:
+            where = self._where()
+        except Refused:
+            return Target(Where(self.sink.target, self.sink.target, {}), None, None, self.env)
+        return self._target(where)
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""

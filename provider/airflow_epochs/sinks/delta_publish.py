@@ -16,13 +16,17 @@ import random
 import re
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
 from airflow_epochs.sinks import delta_lost
-from airflow_epochs.sinks.delta_checks import describe, describe_txn, require_sizes
+from airflow_epochs.sinks.base import Disagreement
+from airflow_epochs.sinks.delta_checks import require_sizes
+from airflow_epochs.sinks.delta_diagnosis import Suspect
 from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
 from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, entry_of, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
@@ -39,6 +43,7 @@ from airflow_epochs.sinks.delta_table import (
     newest_checkpoint,
     open_table,
 )
+from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import Files
 
@@ -66,9 +71,17 @@ class Publication:
     staging: Staging
     staged: Staged
     properties: dict[str, str]
+    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def note(self, **facts: int | None) -> str:
-        note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "deltalake", "place": self.staging.place}
+    def note(self, table_id: str | None, **facts: int | None) -> str:
+        note = {
+            "app": self.app.epoch,
+            "txn": str(self.txn),
+            "committer": "deltalake",
+            "place": self.staging.place,
+            "table_id": table_id,
+            "ends": self.ends,
+        }
         return compact_json({NOTE: note | facts})
 
     def add_action(self, file: StagedFile) -> JsonDict:
@@ -149,7 +162,9 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     files = this.where.files
     if seen.marker == Marker.of(this.txn):
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
-    require_previous(this.where, seen.marker, this.previous, this.txn)
+    if not agree(seen.marker, this.previous):
+        target, table_id = Target.seen(this.where, env), this.staging.note.get("table_id")
+        require_previous(target, this.app, seen.marker, this.previous, this.txn, table_id=table_id)
     require_promised(this.where, this.staging, this.staged)
     if seen.version < 0:
         _require_never_there(this)
@@ -188,7 +203,8 @@ def _put_back(this: Publication, found: FoundCommit, loss: Loss, env: Environmen
         return
     _require_same_table(this, TableShape.of_table(table))
     log.warning("%s: files of version %s are lost: putting back %s", this.where.name, found.version, this.staging.place)
-    info = _commit_info(this, loss.version + 1, now_ms(), **{PUTS_BACK: found.version})
+    table_id = this.staging.note.get("table_id")
+    info = _commit_info(this, loss.version + 1, now_ms(), table_id, **{PUTS_BACK: found.version})
     adds = [this.add_action(file) for file in this.staging.files]
     env.reached("delta.put_back.before")
     entry = entry_of(delta_lost.replacement(loss, adds, info, table))
@@ -270,15 +286,16 @@ def _landed(this: Publication, version: int, entry: bytes, files: Files) -> Foun
     return commit_in(entry, this.app, this.txn.epoch, version)
 
 
-def require_previous(where: Where, marker: Marker | None, previous: TransactionId | None, txn: TransactionId) -> None:
-    """The table shows the epoch before ``txn``. Raises Corrupt if not."""
-    if agree(marker, previous):
-        return
-    raise Corrupt(
-        f"{where.name} shows {describe(marker)}; the ledger expects {describe_txn(previous)} before {txn}.",
-        remedy="Do not clear anything yet. Look at the table's history and at the ledger: one of them was restored, or "
-        "another pipeline uses the same name. See docs/delta.md, 'The marker is not the expected one'.",
-    )
+def require_previous(
+    target: Target, app: App, marker: Marker | None, previous: TransactionId | None, txn: TransactionId, **recorded: Any
+) -> None:
+    """The table shows the epoch before ``txn``, which waits for it. Raises Corrupt, saying what happened, if not.
+
+    ``recorded``: what is on record of the table; its ``table_id``.
+    """
+    if not agree(marker, previous):
+        seen = Disagreement(pipeline=txn.pipeline, found=marker, expected=previous)
+        raise Suspect(target=target, app=app, seen=seen, recorded=recorded, in_doubt=txn).diagnosis()
 
 
 def _require_same_table(this: Publication, shape: TableShape) -> None:
@@ -305,14 +322,21 @@ def _require_never_there(this: Publication) -> None:
 def _entry(this: Publication, version: int) -> bytes:
     """The log entry: rows and markers, for a new table also its protocol and metadata."""
     now = now_ms()
-    metadata = [] if version else _shape_of_new_table(this).actions(str(uuid.uuid4()), now)
+    new_id = str(uuid.uuid4())
+    metadata = [] if version else _shape_of_new_table(this).actions(new_id, now)
+    table_id = this.staging.note.get("table_id") if version else new_id
     # Spark forgets a transaction without a time as soon as the table has a retention for them.
     signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.signatures()]
-    actions = [_commit_info(this, version, now), *metadata, *signatures, *map(this.add_action, this.staging.files)]
+    actions = [
+        _commit_info(this, version, now, table_id),
+        *metadata,
+        *signatures,
+        *map(this.add_action, this.staging.files),
+    ]
     return entry_of(actions)
 
 
-def _commit_info(this: Publication, version: int, now: int, **facts: int | None) -> JsonDict:
+def _commit_info(this: Publication, version: int, now: int, table_id: str | None, **facts: int | None) -> JsonDict:
     files = this.staging.files
     metrics = {
         "numFiles": len(files),
@@ -326,7 +350,7 @@ def _commit_info(this: Publication, version: int, now: int, **facts: int | None)
         # Without it, Spark takes the commit for one that may depend on what it read, and sees conflicts.
         "isBlindAppend": not facts,
         "operationMetrics": {name: str(value) for name, value in metrics.items()},
-        "userMetadata": this.note(**facts),
+        "userMetadata": this.note(table_id, **facts),
         "engineInfo": "airflow-provider-epochs",
     }
     return {"commitInfo": info | ({"readVersion": version - 1} if version else {})}

@@ -6,7 +6,8 @@ Spark's own writer appends the staged rows once more, or merges them, or overwri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
@@ -27,6 +28,7 @@ class Insertion:
     previous: TransactionId | None
     staging: Staging
     properties: dict[str, str]
+    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     change: JsonDict | None = None
     """What the commit does in a mode other than append: arguments of ``delta_merge.delta_change``."""
 
@@ -37,7 +39,14 @@ class Insertion:
         return SparkJob(kind=kind, args=args, description=f"commit {self.txn} into {self.target}")
 
     def args(self) -> JsonDict:
-        note = {"app": self.app.epoch, "txn": str(self.txn), "committer": "spark", "place": self.staging.place}
+        note = {
+            "app": self.app.epoch,
+            "txn": str(self.txn),
+            "committer": "spark",
+            "place": self.staging.place,
+            "table_id": self.staging.note.get("table_id"),
+            "ends": self.ends,
+        }
         return {
             "target": self.target,
             "place": self.place,
@@ -83,8 +92,8 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     if report["txn"] != str(this.txn):
         raise Corrupt(
             f"{this.target} has epoch {report['epoch']} of transaction {report['txn']}, not of {this.txn}.",
-            remedy="Do not clear anything yet: another pipeline uses the same name, or the ledger was restored. "
-            "See docs/delta.md, 'The marker is not the expected one'.",
+            remedy="Clear the commit task, which then says what happened, and what to do: two ledgers of one pipeline "
+            "name write to the table, or one was restored. See docs/failures.md#the-ledger-is-behind.",
         )
     return report
 

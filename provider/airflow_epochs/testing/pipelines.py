@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import Checkpoint, Run
+from airflow_epochs.sources.base import Limits
 from airflow_epochs.store import Store
 from airflow_epochs.testing.environment import MemoryEnvironment
 from airflow_epochs.testing.sinks import MemorySink
@@ -53,9 +54,9 @@ def memory_coordinator(
     )
 
 
-def run_epoch(coordinator: Coordinator, run: Run) -> Checkpoint:
+def run_epoch(coordinator: Coordinator, run: Run, limits: Limits | None = None) -> Checkpoint:
     """All tasks of one Airflow run in order, but ``abort``. Raises what the first failing task raises."""
-    coordinator.open(run)
+    coordinator.open(run, limits)
     report = coordinator.stage(run).stage
     coordinator.vote(run, report)
     for sink in coordinator.pipeline.sinks:

@@ -186,6 +186,10 @@ class MemoryWorld:
         self.tables[table] = (*commits, commit)
         return Published(len(commits), commit.place)
 
+    def lose_last_commit(self, table: str) -> None:
+        """What a failover to a replica that was late does, or a file put back from a copy."""
+        self.tables[table] = self.tables[table][:-1]
+
     def vacuum(self, name: str) -> None:
         """Take a place's files, as VACUUM does where no table's commit refers to them."""
         place = self.places.get(name)

@@ -1,0 +1,171 @@
+"""Why a Delta table's marker is not the one that the ledger expects: told by what can be seen, each with a remedy.
+
+What is looked at: whether there is a table, whether it is the one that is on record (path and id), and
+whether it is ahead of the ledger or behind it. docs/failures.md has a chapter for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.sinks.base import Disagreement
+from airflow_epochs.sinks.delta_table import App, FoundCommit, find_commit
+from airflow_epochs.sinks.delta_target import Target
+from airflow_epochs.spark.delta_jobs import compact_json
+
+OFFSETS_SHOWN_MAX = 1_000
+"""Offsets of more characters than this are not printed: the table's history has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A table that shows another epoch than expected.
+
+    Attributes:
+        target: One look at it.
+        app: The name under which the sink signs.
+        seen: What was found and expected.
+        recorded: The ``table`` and its ``table_id`` of the epoch expected, as far as they are on record.
+        in_doubt: The transaction that waits for this table; None before a decision.
+    """
+
+    target: Target
+    app: App
+    seen: Disagreement
+    recorded: JsonDict
+    in_doubt: TransactionId | None = None
+
+    def diagnosis(self) -> Corrupt:
+        """The error to raise. Changes nothing."""
+        found, expected = self.seen.found, self.seen.expected
+        if expected is None or (found and found.epoch > expected.epoch):
+            return self._ahead()
+        if not self.target.exists:
+            return self._elsewhere() if self._is_elsewhere() else self._gone()
+        if self._is_another():
+            return self._elsewhere() if self._is_elsewhere() else self._replaced()
+        if found is None:
+            return self._markers_gone(expected)
+        if found.epoch == expected.epoch:
+            return self._other_history(expected)
+        return self._behind(expected)
+
+    # -- the accidents -----------------------------------------------------------------------------------------------
+
+    def _gone(self) -> Corrupt:
+        return Corrupt(
+            f"The table {self._name} is gone: {self._last} was committed to it.",
+            remedy=f"Put it back from a backup, its folder as a whole{self._or_waive}. If it is not to come back, give "
+            f"the sink another name and {self._backfill(1)}: a new table gets what Kafka still has. See "
+            "docs/failures.md#the-table-is-gone. Nothing was written.",
+        )
+
+    def _elsewhere(self) -> Corrupt:
+        return Corrupt(
+            f"The sink points to {self._name}, but {self._last} was committed to {self.recorded.get('table')}.",
+            remedy=f"Point the sink back to {self.recorded.get('table')}; a table that was moved there takes its "
+            "folder as a whole. To go on in another table, give the sink another name: it begins there with the next "
+            "epoch. See docs/failures.md#the-sink-points-elsewhere. Nothing was written.",
+        )
+
+    def _replaced(self) -> Corrupt:
+        shape = self.target.shape()
+        return Corrupt(
+            f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}; {self._last} was "
+            f"committed to the one with id {self.recorded.get('table_id')}.",
+            remedy=f"Put the old table back from a backup, its folder as a whole{self._or_waive}. To go on in the new "
+            "one, give the sink another name: it begins there with the next epoch. See "
+            "docs/failures.md#the-table-was-replaced. Nothing was written.",
+        )
+
+    def _markers_gone(self, expected: TransactionId) -> Corrupt:
+        return Corrupt(
+            f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.app.epoch}, and "
+            f"{self._last} was committed to it.",
+            remedy=f"Put the table back from a backup, its folder as a whole{self._or_waive}. If its rows up to epoch "
+            f"{expected.epoch} are all there, give the sink another name instead: it goes on with the next epoch. See "
+            "docs/failures.md#the-markers-are-gone. Nothing was written.",
+        )
+
+    def _behind(self, expected: TransactionId) -> Corrupt:
+        found = self.seen.found
+        assert found
+        return Corrupt(
+            f"The table {self._name} is behind the ledger: it shows epoch {found.epoch}, and epoch {expected.epoch} "
+            "was committed to it. It was put back from an older copy.",
+            remedy=f"Put the newest copy back, its folder as a whole{self._or_waive}. If there is none, give the sink "
+            f"another name and {self._backfill(found.epoch + 1)}: the missing epochs are read from Kafka again. See "
+            "docs/failures.md#the-table-is-behind. Nothing was written.",
+        )
+
+    def _other_history(self, expected: TransactionId) -> Corrupt:
+        return Corrupt(
+            f"The table {self._name} shows epoch {expected.epoch} of another transaction (token "
+            f"{self.seen.found.token if self.seen.found else None}) than the ledger, which has {expected}. Two ledgers "
+            "of one pipeline name have written to it, or one ledger was restored and ran the epoch again.",
+            remedy="Find the ledger that has the table's transaction, and let only that one go on. If both are to go "
+            "on, give this pipeline's sink another name: it begins with the next epoch. See "
+            "docs/failures.md#the-ledger-is-behind. Nothing was written.",
+        )
+
+    def _ahead(self) -> Corrupt:
+        found, expected = self.seen.found, self.seen.expected
+        has = f"ends with epoch {expected.epoch}" if expected else "has no epoch of this sink"
+        return Corrupt(
+            f"The ledger is behind the table {self._name}, which shows epoch {found.epoch if found else None}: the "
+            f"ledger {has}. Its newest records are lost, it was restored from an older copy, or it is a new one.",
+            remedy=f"Restore the newest copy of the ledger. If there is none, go on under a new pipeline name, "
+            f"{self._starting()}. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+        )
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self.target.where.name
+
+    @property
+    def _last(self) -> str:
+        return f"epoch {self.seen.expected.epoch}" if self.seen.expected else "no epoch"
+
+    def _is_elsewhere(self) -> bool:
+        return bool(self.recorded.get("table", self._name) != self._name)
+
+    def _is_another(self) -> bool:
+        recorded = self.recorded.get("table_id")
+        if self._is_elsewhere() and self.seen.found is None:
+            return True
+        shape = self.target.shape() if recorded else None
+        return shape is not None and shape.id != recorded
+
+    @property
+    def _or_waive(self) -> str:
+        """In doubt there is one way more."""
+        txn = self.in_doubt
+        if txn is None:
+            return ""
+        sink = self.app.epoch.rpartition("/")[2]
+        return (
+            ", and clear the commit task; or complete the epoch without this sink's rows: "
+            f"`airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …`"
+        )
+
+    def _backfill(self, epoch: int) -> str:
+        return f'backfill={{"<the new name>": {epoch}}}'
+
+    def _starting(self) -> str:
+        commit = self._newest_commit()
+        ends = compact_json(commit.note["ends"]) if commit and commit.note and commit.note.get("ends") else None
+        if ends is None:
+            return "with `starting` at the offsets of the pipeline's consumer group in Kafka"
+        if len(ends) > OFFSETS_SHOWN_MAX:
+            return "with `starting` as `ends` in the userMetadata of the table's last epoch (DESCRIBE HISTORY) says"
+        return f"with starting={ends}, where the table's last epoch ended (see there if the pipeline has more sinks)"
+
+    def _newest_commit(self) -> FoundCommit | None:
+        table, found = self.target.table, self.seen.found
+        if table is None or found is None:
+            return None
+        return find_commit(self.target.where.files, self.app, found.epoch, table.version())
