@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_epochs.actor import Actor
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,17 @@ def _backfilled(actor: Actor, sink: str, plan: SinkPlan, epoch: int, ranges: Ran
     if first == epoch:
         return plan
     wide = widened(ranges, _earlier(actor, first, epoch))
-    actor.pipeline.source.check(wide, state, actor.env)
+    try:
+        actor.pipeline.source.check(wide, state, actor.env)
+    except Corrupt as gone:
+        raise Corrupt(
+            f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
+            remedy=f"let backfill name a later epoch, whose input is still there, or leave the sink out of backfill: "
+            f"then it begins with epoch {epoch}.",
+            pipeline=actor.pipeline.name,
+            epoch=epoch,
+            sink=sink,
+        ) from gone
     log.info("sink %s begins with epoch %s: %s offsets to read", sink, first, records_upper_bound(wide))
     return replace(plan, ranges=wide)
 

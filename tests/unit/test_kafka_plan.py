@@ -196,9 +196,11 @@ def test_a_truncated_log_is_begun_at_its_oldest_record_so_that_no_new_record_is_
 
 
 def test_a_log_that_was_truncated_and_has_grown_past_the_position_stops_the_pipeline_with_the_exact_range() -> None:
-    log = cluster(orders={0: (3, 500)}, epoch_ends={("orders", 0): 15})
+    at = position(orders={0: 20})
+    at.state["tails"] = {"orders": {"0": [3, 77]}}
+    log = cluster(orders={0: (3, 500, 4)}, epoch_ends={("orders", 0): 15})
     with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log was truncated") as stopped:
-        plan(position(orders={0: 20}), log)
+        plan(at, log)
     assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}, {"orders": {"0": 15}}]
 
 
@@ -214,20 +216,31 @@ def test_a_new_leader_that_lost_nothing_is_no_loss() -> None:
     assert plan(position(orders={0: 20}), log) == {"orders": (OffsetRange(0, 20, 50),)}
 
 
-READ: Ranges = {"orders": (OffsetRange(0, 10, 20),)}
+def test_where_a_log_was_cut_is_not_believed_to_a_leader_that_is_as_old_as_the_position() -> None:
+    at = position(orders={0: 20})
+    at.state["tails"] = {"orders": {"0": [3, 77]}}
+    log = cluster(orders={0: (3, 15, 3)}, epoch_ends={("orders", 0): 15})
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log ends earlier") as stopped:
+        plan(at, log)
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}]
+
+
+READ = {("orders", 0): 20, ("orders", 1): 30}
 
 
 @pytest.mark.parametrize("batch", [Batch(77, whole=True), Batch(78, whole=False), None])
 def test_the_same_batch_one_that_was_compacted_and_none_are_not_suspected(batch: Batch | None) -> None:
     state = {"tails": {"orders": {"0": [3, 77]}}}
-    require_same_records(READ, state, cluster(orders={0: (2, 50)}), {("orders", 0): batch} if batch else {})
+    batches = {("orders", 0): batch} if batch else {}
+    require_same_records(READ, state, cluster(orders={0: (2, 50), 1: (0, 50)}), batches, {})
 
 
 def test_another_batch_before_the_position_stops_the_pipeline() -> None:
     state = {"tails": {"orders": {"0": [3, 77]}}}
+    log, batches = cluster(orders={0: (2, 50), 1: (0, 50)}), {("orders", 0): Batch(78, whole=True)}
     with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[2, 20\) \(the log was truncated") as stopped:
-        require_same_records(READ, state, cluster(orders={0: (2, 50)}), {("orders", 0): Batch(78, whole=True)})
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 2}}]
+        require_same_records(READ, state, log, batches, {"orders": {0: 20, 1: 30}})
+    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 2, "1": 30}}]
 
 
 def test_a_plan_records_leader_epoch_and_batch_at_its_ends_and_keeps_those_of_partitions_that_stand_still() -> None:

@@ -71,9 +71,8 @@ class Brokers:
         there = {at: end - 1 for at, end in ends.items() if at in logs and logs[at].start < end <= logs[at].end}
         return self._client.ask("read the last batches", lambda admin: batches(admin, there))
 
-    def waiting(self, cluster: ClusterLog) -> list[Waiting]:
+    def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
         """What lies behind the last stable offsets, and for whose transactions it waits."""
-        stable = {(topic, p): log.end for topic, of in cluster.topics.items() for p, log in of.partitions.items()}
         ends = self._list_offsets(dict.fromkeys(stable, _LATEST), stable=False)
         behind = {at: ends[at].offset - end for at, end in stable.items() if ends[at].offset > end}
         blocked_by = self._blocking(sorted(behind)[:DESCRIBED_MAX])

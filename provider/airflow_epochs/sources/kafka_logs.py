@@ -57,6 +57,10 @@ class ClusterLog:
     topics: Mapping[str, TopicLog]
     epoch_ends: Mapping[Partition, int | None] = field(default_factory=dict)
 
+    def ends(self) -> dict[Partition, int]:
+        """The last stable offset of every partition."""
+        return {(topic, p): log.end for topic, of in self.topics.items() for p, log in of.partitions.items()}
+
 
 Offsets = Mapping[str, Mapping[int, int]]
 """Per topic and partition one offset."""

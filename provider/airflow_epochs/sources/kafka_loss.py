@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Ranges
-from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Offsets, Partition, Tail, TopicLog
+from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
 
 SHOWN_MAX = 20
 
@@ -26,7 +26,6 @@ _NO_PARTITION = "the partition no longer exists"
 class Gap:
     """Offsets ``[start, end)`` that are gone; ``end`` None: everything from ``start`` on.
 
-    ``resume``: where a new pipeline begins so that it loses nothing that is there; None: the partition is gone.
     ``diverged``: up to where the log's leader epochs say that nothing has changed.
     """
 
@@ -35,7 +34,6 @@ class Gap:
     start: int
     end: int | None
     why: str
-    resume: int | None = None
     diverged: int | None = None
 
     def __str__(self) -> str:
@@ -68,13 +66,13 @@ def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) 
     A partition that the position does not know is new in its topic: it has to be there from offset 0 on.
     """
     _require_same_cluster(state, cluster)
-    gaps = _identity_gaps(position, state, cluster)
+    gaps, epochs = _identity_gaps(position, state, cluster), epochs_of(state)
     for topic in position.keys() - {gap.topic for gap in gaps}:
         for partition, log in cluster.topics[topic].partitions.items():
             at = position[topic].get(partition, 0)
             if log.start > at:
-                gaps.append(Gap(topic, partition, at, log.start, _DELETED, log.start))
-            elif cut := _cut(topic, partition, log, log.start, at, cluster):
+                gaps.append(Gap(topic, partition, at, log.start, _DELETED))
+            elif cut := _cut((topic, partition), log.start, at, cluster, epochs):
                 gaps.append(cut)
     _require_none(gaps, position, cluster)
 
@@ -109,17 +107,17 @@ def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, del
     moved = moved_beginnings({t: tuple(r for r in ranges[t] if r.end > r.start) for t in ranges}, state, cluster)
     moved = moved if deleted else []
     wanted = {topic: {r.partition: r.start for r in ranges[topic] if r.end > r.start} for topic in ranges}
-    gaps = _identity_gaps(wanted, state, cluster)
+    gaps, epochs = _identity_gaps(wanted, state, cluster), epochs_of(state)
     spoilt = {(gap.topic, gap.partition) for gap in gaps} | set(moved)
     for topic, (partition, start, end) in ((t, r) for t in ranges for r in ranges[t]):
         if start == end or (topic, partition) in spoilt:
             continue
         log = cluster.topics[topic].partitions[partition]
         if deleted and log.start > start:
-            gaps.append(Gap(topic, partition, start, min(log.start, end), _DELETED, log.start))
-        if cut := _cut(topic, partition, log, start, end, cluster):
+            gaps.append(Gap(topic, partition, start, min(log.start, end), _DELETED))
+        if cut := _cut((topic, partition), start, end, cluster, epochs):
             gaps.append(cut)
-    _require_none(gaps, _starts(ranges), cluster)
+    _require_none(gaps, starts_of(ranges), cluster)
     if moved:
         _raise_moved(sorted(moved), ranges, cluster)
 
@@ -137,37 +135,43 @@ def _raise_moved(moved: Sequence[Partition], ranges: Ranges, cluster: ClusterLog
 
 
 def require_same_records(
-    ranges: Ranges, state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]
+    ends: Mapping[Partition, int],
+    state: JsonDict,
+    cluster: ClusterLog,
+    batches: Mapping[Partition, Batch],
+    position: Offsets,
 ) -> None:
-    """Raise Corrupt if the record before the end of a range is not the one that was there.
+    """Raise Corrupt if the record before one of ``ends`` is not the one that was there; ``position`` was reached then.
 
     It tells what leader epochs cannot: a cluster whose metadata was put back too counts them again.
     A batch that compaction has changed proves nothing.
     """
     tails = tails_of(state)
     gaps = []
-    for topic, (partition, _, end) in ((t, r) for t in ranges for r in ranges[t]):
+    for (topic, partition), end in ends.items():
         then, now = tails.get((topic, partition)), batches.get((topic, partition))
         if then and now and now.whole and then.crc not in (None, now.crc):
-            oldest = cluster.topics[topic].partitions[partition].start
-            gaps.append(Gap(topic, partition, oldest, end, _REPLACED, oldest))
-    _require_none(gaps, _starts(ranges), cluster)
+            gaps.append(Gap(topic, partition, cluster.topics[topic].partitions[partition].start, end, _REPLACED))
+    _require_none(gaps, position, cluster)
 
 
-def _starts(ranges: Ranges) -> Offsets:
+def starts_of(ranges: Ranges) -> Offsets:
     return {topic: {r.partition: r.start for r in ranges[topic]} for topic in ranges}
 
 
-def _cut(topic: str, partition: int, log: Log, start: int, end: int, cluster: ClusterLog) -> Gap | None:
+def _cut(at: Partition, start: int, end: int, cluster: ClusterLog, epochs: Mapping[Partition, int]) -> Gap | None:
     """What a truncation has taken of ``[start, end)``, whether or not the log has grown past it again."""
-    same = cluster.epoch_ends.get((topic, partition), log.end)
+    log = cluster.topics[at[0]].partitions[at[1]]
+    same = cluster.epoch_ends.get(at, log.end)
     if same is None:  # the log knows no epoch as late as the one that was read: nothing proves any of its records
-        return Gap(topic, partition, start, end, _REPLACED, log.start)
-    if min(same, log.end) >= end:
+        return Gap(*at, start, end, _REPLACED)
+    same = max(min(same, log.end), log.start)
+    if same >= end:
         return None
-    known = same if (topic, partition) in cluster.epoch_ends else None
+    # A log is cut by a new leader alone. Under the old one's epoch, somebody has put its metadata back as well.
+    known = at in cluster.epoch_ends and log.epoch is not None and log.epoch > epochs.get(at, log.epoch)
     why = _TRUNCATED if log.end < end else _REPLACED
-    return Gap(topic, partition, max(min(same, log.end), start), end, why, log.start, known)
+    return Gap(*at, max(same, start), end, why, same if known else None)
 
 
 def _require_same_cluster(state: JsonDict, cluster: ClusterLog) -> None:
@@ -189,8 +193,7 @@ def _identity_gaps(position: Offsets, state: JsonDict, cluster: ClusterLog) -> l
         if log is None:
             gaps += [Gap(topic, p, at, None, _NO_TOPIC) for p, at in offsets.items()]
         elif _is_another(topic, log, state):
-            oldest = {p: at.start for p, at in log.partitions.items()}
-            gaps += [Gap(topic, p, at, None, _OTHER_TOPIC, oldest.get(p)) for p, at in offsets.items()]
+            gaps += [Gap(topic, p, at, None, _OTHER_TOPIC) for p, at in offsets.items()]
         else:
             gone = {p: at for p, at in offsets.items() if p not in log.partitions}
             gaps += [Gap(topic, p, at, None, _NO_PARTITION) for p, at in gone.items()]
@@ -244,7 +247,7 @@ def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
 def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
     """The position; where something is gone, the oldest record that is there: new ones may lie anywhere behind it."""
     another = {gap.topic for gap in gaps if gap.why == _OTHER_TOPIC}
-    moved = {(gap.topic, gap.partition): gap.resume for gap in gaps}
+    moved = {(gap.topic, gap.partition) for gap in gaps}
     return {
         topic: {
             str(p): log.start if topic in another or (topic, p) in moved else position[topic].get(p, log.start)

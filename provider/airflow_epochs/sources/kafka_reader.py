@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict, Ranges, records_upper_bound
+from airflow_epochs.model import JsonDict, Ranges, ends_of, records_upper_bound
 from airflow_epochs.sources.base import PlannedEpoch, Position, SparkRead
 from airflow_epochs.sources.kafka_brokers import Brokers
 from airflow_epochs.sources.kafka_config import KafkaConfig
 from airflow_epochs.sources.kafka_connection import KafkaAccess, read_connection
 from airflow_epochs.sources.kafka_group import OURS, require_own_group
-from airflow_epochs.sources.kafka_logs import ClusterLog
-from airflow_epochs.sources.kafka_loss import epochs_of, require_readable, require_same_records, require_was_readable
+from airflow_epochs.sources.kafka_logs import ClusterLog, Offsets
+from airflow_epochs.sources.kafka_loss import (
+    epochs_of,
+    require_readable,
+    require_same_records,
+    require_was_readable,
+    starts_of,
+)
 from airflow_epochs.sources.kafka_plan import (
     TimeIndex,
     available,
@@ -90,11 +96,13 @@ class KafkaReader:
         with Brokers(self.access) as brokers:
             ranges, cluster = _wait_for_data(brokers, config, position)
             if position:
-                _require_same_records(brokers, _of_topics(known, config.topics), position.state, cluster)
+                going_on = _of_topics(known, config.topics)
+                at = {topic: {r.partition: r.end for r in of} for topic, of in going_on.items()}
+                _require_same_records(brokers, going_on, position.state, cluster, at)
             pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
             if not records_upper_bound(ranges) and not pins:
                 return None
-            _say_what_waits(brokers.waiting(cluster), ranges)
+            _say_what_waits(brokers, cluster, ranges)
             ranges = limited(ranges, config.max_records)
             batches = brokers.batches(new_ends(position, ranges), cluster)
         state = state_of(position, cluster, ranges, batches)
@@ -104,13 +112,13 @@ class KafkaReader:
 
     def why_nothing(self) -> str | None:
         with Brokers(self.access) as brokers:
-            waiting = brokers.waiting(brokers.look(list(self.config.topics)))
+            waiting = brokers.waiting(brokers.look(list(self.config.topics)).ends())
         return told(waiting) or None
 
     def waiting(self) -> list[str]:
         """For people: what cannot be read yet, the transactions that it waits for, and how to end them."""
         with Brokers(self.access) as brokers:
-            waiting = brokers.waiting(brokers.look(list(self.config.topics)))
+            waiting = brokers.waiting(brokers.look(list(self.config.topics)).ends())
             hanging = brokers.hanging() if waiting else set()
         return [f"{each}. {_how_to_end(each, hanging, self.access.servers[0])}" for each in waiting]
 
@@ -132,15 +140,16 @@ class KafkaReader:
             named = _to_read(ranges)
             cluster = brokers.look(list(named), epochs_of(state))
             require_was_readable(named, state, cluster)
-            _require_same_records(brokers, named, state, cluster)
+            _require_same_records(brokers, named, state, cluster, starts_of(named))
 
     def _named(self, ranges: Ranges) -> list[str]:
         """The topics to read, and those that an error would say where to go on."""
         return sorted(_of_topics(ranges, self.config.topics).keys() | _to_read(ranges).keys())
 
     def _require_readable(self, brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-        require_readable(_of_topics(ranges, self._named(ranges)), state, cluster)
-        _require_same_records(brokers, _to_read(ranges), state, cluster)
+        named = _of_topics(ranges, self._named(ranges))
+        require_readable(named, state, cluster)
+        _require_same_records(brokers, _to_read(ranges), state, cluster, starts_of(named))
 
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
@@ -167,11 +176,11 @@ class KafkaReader:
             brokers.commit(config.group_id or f"airflow-epochs.{pipeline}", ends, f"{OURS}{pipeline}")
 
 
-def _say_what_waits(waiting: Sequence[Waiting], ranges: Ranges) -> None:
+def _say_what_waits(brokers: Brokers, cluster: ClusterLog, ranges: Ranges) -> None:
     """Of partitions that stand still in this epoch. In those that move, transactions come and go."""
     moving = {(topic, r.partition) for topic in ranges for r in ranges[topic] if r.end > r.start}
-    if still := [each for each in waiting if each.of not in moving]:
-        log.warning("not read in this epoch: %s", told(still))
+    if waiting := brokers.waiting({at: end for at, end in cluster.ends().items() if at not in moving}):
+        log.warning("not read in this epoch: %s", told(waiting))
 
 
 def _how_to_end(waiting: Waiting, hanging: Collection[str], server: str) -> str:
@@ -220,9 +229,9 @@ def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, posit
     return brokers.offsets_at(starting.ms, new) if new else {}
 
 
-def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-    ends = {(topic, r.partition): r.end for topic in ranges for r in ranges[topic]}
-    require_same_records(ranges, state, cluster, brokers.batches(ends, cluster))
+def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog, at: Offsets) -> None:
+    ends = ends_of(ranges)
+    require_same_records(ends, state, cluster, brokers.batches(ends, cluster), at)
 
 
 def _of_topics(ranges: Ranges, topics: Collection[str]) -> Ranges:
