@@ -41,7 +41,8 @@ from airflow_epochs.reasons import reason_and_remedy
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sources.base import Limits
-from airflow_epochs.staging import stage_attempt, stop_earlier_tries, vote_of
+from airflow_epochs.staging import stage_attempt, stop_earlier_tries
+from airflow_epochs.together import votes_of
 
 __all__ = ["Coordinator", "Pipeline", "Transform"]
 
@@ -185,7 +186,7 @@ class Coordinator(Actor):
                 **where(opened.txn),
             )
         markers.sinks_without(opened, self.env)
-        votes = {sink: vote_of(opened, sink, report, self.env) for sink in opened.sinks}
+        votes = votes_of(opened, opened.sinks, report, self.env)
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.env.reached("decision.put")

@@ -17,17 +17,18 @@ id. So what is cleared away afterwards follows the sink's own commit (``Receipt.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from airflow_epochs import markers
+from airflow_epochs import markers, together
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
-from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, Vote
+from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
-from airflow_epochs.staging import stage_try, stop_earlier_tries, vote_of
+from airflow_epochs.staging import stage_try, stop_earlier_tries
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +49,17 @@ class Promise:
             Fenced: Another actor has completed the epoch.
             Corrupt: The sink shows something else; or its rows are gone and cannot be had again. Nothing was changed.
         """
-        staged = self.staged()
-        try:
-            return self._commit(staged)
-        except RowsGone as gone:
-            log.warning("epoch %s: sink %s must be staged again: %s", self.view.number, self.name, gone.what)
-            with self.actor.unless_overtaken(self.view):
-                staged = self._staged_again(staged, gone)
-        return self._commit(staged)
+        group = [Promise(self.actor, self.view, name) for name in self._group]
+        for _ in group:  # each of them may have to be staged again, once
+            staged = {promise.name: promise.staged() for promise in group}
+            try:
+                return self._commit(group, staged)
+            except RowsGone as gone:
+                log.warning("epoch %s: sink %s must be staged again: %s", self.view.number, gone.sink, gone.what)
+                lost = next((promise for promise in group if promise.name == gone.sink), self)
+                with self.actor.unless_overtaken(self.view):
+                    lost._staged_again(staged[lost.name], gone)
+        return self._commit(group, {promise.name: promise.staged() for promise in group})
 
     def staged(self) -> Staged:
         """What the sink is to show: as voted for, or what stands in for it since."""
@@ -73,18 +77,19 @@ class Promise:
             )
         return records
 
-    def _commit(self, staged: Staged) -> Receipt:
+    def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
+        those = [(promise._sink, promise._attempt, staged[promise.name]) for promise in group]
         with self.actor.unless_overtaken(self.view):
-            return self._sink.commit(self._attempt, staged, self._env)
+            return together.commit(those, self._env)[self.name]
 
     # -- staging again ------------------------------------------------------------------------------------------
 
-    def _staged_again(self, lost: Staged, gone: RowsGone) -> Staged:
-        """What stands in for ``lost`` from now on: staged here, or by an actor that was faster."""
+    def _staged_again(self, lost: Staged, gone: RowsGone) -> None:
+        """Put on record what stands in for ``lost`` from now on, unless an actor was faster."""
         before = self._on_record()
         standing = before[-1].staged if before else self._voted
         if standing != lost or self._is_shown(gone):
-            return standing
+            return
         self._env.reached(f"restage.{self.name}")
         stop_earlier_tries(self.actor, self.view.number, self.name)
         nonce, vote = self._restaged(gone)
@@ -95,7 +100,6 @@ class Promise:
             self._clear_away(self._sink.place(self._attempt, nonce, self._env))
         if difference and not self._is_shown(gone):
             raise self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{self._new_code()}")
-        return standing
 
     def _restaged(self, gone: RowsGone) -> tuple[str, Vote]:
         try:
@@ -104,7 +108,11 @@ class Promise:
             raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
         for warning in report.warnings:
             log.warning("%s", warning)
-        return report.nonce, vote_of(self._opened, self.name, report, self._env)
+        # Those that commit together are asked together: rows of one may need rows of another.
+        others = {name: Promise(self.actor, self.view, name).staged() for name in self._group if name != self.name}
+        claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
+        both = replace(report, claims={**claims, **report.claims})
+        return report.nonce, together.votes_of(self._opened, self._group, both, self._env)[self.name]
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
         self._env.reached("restaged.put")
@@ -149,6 +157,11 @@ class Promise:
         return " The transform's code has changed since the epoch was opened." if then != now else ""
 
     # -- of what ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _group(self) -> list[str]:
+        """The sinks that commit together with this one and have not been seen to, in the order of the DAG."""
+        return together.group_of(self._opened, self.name, self.view.epoch.unacknowledged)
 
     @property
     def _opened(self) -> OpenRecord:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_epochs.actor import Actor, where
-from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
-from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord, Vote, VoteKind
+from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
 
@@ -111,15 +111,6 @@ def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str
         files=(transform.path,),
         description=f"stage {opened.txn_id}",
     )
-
-
-def vote_of(opened: OpenRecord, sink: str, report: StageReport, env: Environment) -> Vote:
-    """The sink's vote on what was staged for it, which is for the sink to find out."""
-    claim = report.claims.get(sink)
-    if claim is None or claim.problem:
-        reason = claim.problem if claim else "Spark reported nothing for this sink"
-        return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
-    return from_spec(opened.sinks[sink].spec).vote(SinkAttempt.of(opened, sink), claim, env)
 
 
 def stop_earlier_tries(actor: Actor, epoch: int, only: str | None = None) -> None:

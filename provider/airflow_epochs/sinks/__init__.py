@@ -48,7 +48,7 @@ def from_spec(spec: JsonDict) -> Sink:
 
 
 def _understood(sink: Any, spec: JsonDict) -> JsonDict:
-    known = {"kind", *signature(sink).parameters}
+    known = {"kind", *signature(sink).parameters, *getattr(sink, "recorded", ())}
     if unknown := sorted(spec.keys() - known):
         log.warning("sink %s: a newer version has written %s, which this one ignores", spec["name"], ", ".join(unknown))
     return {key: value for key, value in spec.items() if key in known}

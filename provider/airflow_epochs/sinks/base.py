@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt
@@ -148,6 +148,30 @@ class Adapting(Protocol):
 
     def with_todays(self, today: Sink) -> Sink:
         """This sink, as the ledger describes it, with such options of ``today``, which has its name and class."""
+        ...
+
+
+class Joint(Protocol):
+    """A sink that votes and commits in one transaction with others: those with the same key, in the DAG's order.
+
+    ``vote`` and ``commit`` are still there, and the same as for a group of one. A group has the sinks of an attempt
+    that have neither receipt nor waiver, so it may shrink between a vote and a commit, or between two commits.
+    """
+
+    def joint(self) -> str | None:
+        """What sinks of one transaction have in common; None if this one is always alone. Needs no connection."""
+        ...
+
+    def vote_together(self, those: Sequence[tuple[Any, SinkAttempt, StagedClaim]], env: Environment) -> dict[str, Vote]:
+        """What ``Sink.vote`` does, for all sinks of a group; by name. A claim may have a ``problem``."""
+        ...
+
+    def commit_together(self, those: Sequence[tuple[Any, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:
+        """What ``Sink.commit`` does, for all sinks of a group: each shows the epoch, or none does. Receipts by name.
+
+        Raises:
+            RowsGone: Names, as all its errors do, the sink that it is about.
+        """
         ...
 
 

@@ -5,7 +5,6 @@ Spark stages the rows in a private Delta table. The vote rehearses the commit: t
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -43,6 +42,8 @@ class SqlSink:
     """
 
     template_fields: Sequence[str] = ("conn_id", "table", "staging", "storage_conn_id")
+    recorded: Sequence[str] = ("claims",)
+    """What a specification has that is no argument."""
 
     def __init__(
         self,
@@ -109,9 +110,8 @@ class SqlSink:
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> SqlSink:
-        """The inverse of ``spec``; what a newer version may have added to it is left aside."""
-        known = inspect.signature(cls).parameters
-        sink = cls(**{key: value for key, value in spec.items() if key in known})
+        """The inverse of ``spec``."""
+        sink = cls(**{key: value for key, value in spec.items() if key not in ("kind", *cls.recorded)})
         sink.claims = bool(spec.get("claims", False))
         return sink
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Connection, Environment
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
 from airflow_epochs.sinks import sql_diagnosis
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
@@ -141,9 +141,13 @@ class SqlParticipant:
 
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> Row:
         """Rows and marker. The session's transaction must have locked the marker."""
-        staging = self._area().promised(attempt, staged)
-        load = self._load(session, self._table(session, staging), staging)
-        load.run(self._reader(attempt, staged), staged.rows)
+        try:
+            staging = self._area().promised(attempt, staged)
+            load = self._load(session, self._table(session, staging), staging)
+            load.run(self._reader(attempt, staged), staged.rows)
+        except RowsGone as gone:
+            gone.sink = self.sink.name  # of several that commit together, the one to be staged again
+            raise
         self.env.reached("sql.copied")
         return self.marker(session, attempt.txn.pipeline).write(attempt, staged.rows)
 

@@ -1,0 +1,261 @@
+"""A database that does not show what the ledger expects: each accident has its own error, and its remedy ends in a run.
+
+Every remedy is followed to the letter: statements and offsets are taken from the text of the error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.testing import Crash
+from faults_world import crash
+from sql_pipeline import PARENT, Related
+from sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
+
+pytestmark = pytest.mark.proof
+
+
+@dataclass(frozen=True)
+class Elsewhere(PostgresDb):
+    """The connection leads to another database of the server."""
+
+    database: str = ""
+
+    def connection(self, **changed: Any) -> Connection:
+        return super().connection(schema=self.database, **changed)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Related:
+    db: Db = new_sqlite(tmp_path) if request.param == "sqlite" else new_postgres(request.getfixturevalue("postgres"))
+    db.run(PARENT)
+    made = Related(tmp_path, db, names=("orders",))
+    epochs(made, 1, 2)
+    return made
+
+
+def epochs(world: Related, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        world.source.produce(3)
+        assert world.run(number) is None
+
+
+def told(world: Related, number: int = 80) -> Corrupt:
+    """The error of a new run, which opens nothing and cites a section that exists."""
+    before = [path for path in world.ledger_files() if "epochs" in path.parts]
+    error = world.run(number)
+    assert isinstance(error, Corrupt), error
+    assert error.sink == "orders"
+    assert [path for path in world.ledger_files() if "epochs" in path.parts] == before
+    (section,) = re.findall(r"docs/sql\.md, '([^']+)'", error.remedy)
+    assert f"\n## {section}\n" in PAGE.read_text()
+    return error
+
+
+def follow_statement(world: Related, error: Corrupt) -> None:
+    (found,) = re.findall(r"((?:CREATE TABLE [^;]*; )?INSERT INTO [^;]*);", error.remedy)
+    world.db.run(*found.split("; "))
+
+
+def goes_on(world: Related, number: int = 90) -> None:
+    """One more epoch, and all rows are there once."""
+    world.source.produce(2)
+    assert world.run(number) is None
+    world.require_all_shown("orders")
+
+
+def under_a_new_name(world: Related, first: int) -> Related:
+    return replace(world, names=("orders_again",), tables={"orders_again": "orders"}, backfill={"orders_again": first})
+
+
+def dump(world: Related) -> None:
+    """A backup of rows and markers, within the database."""
+    for table in ("orders", "epoch_markers"):
+        world.db.run(f"CREATE TABLE dump_of_{table} AS SELECT * FROM {table}")
+
+
+def restore(world: Related, *tables: str) -> None:
+    for table in tables or ("orders", "epoch_markers"):
+        world.db.run(f"DELETE FROM {table}", f"INSERT INTO {table} SELECT * FROM dump_of_{table}")
+
+
+# -- the marker is gone ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("DELETE FROM epoch_markers", "The marker of this sink in the table "),
+        ("DROP TABLE epoch_markers", "The table of markers "),
+    ],
+)
+def test_a_marker_that_was_deleted_is_put_back_by_the_statement_in_the_error(
+    world: Related, loss: str, expected: str
+) -> None:
+    world.db.run(loss)
+    error = told(world)
+    assert error.what.startswith(expected)
+    assert "'The marker or its table is gone'" in error.remedy
+    follow_statement(world, error)
+    goes_on(world)
+
+
+def test_a_marker_that_is_lost_before_the_epoch_is_complete_is_put_back_likewise(world: Related) -> None:
+    world.source.produce(2)
+    with pytest.raises(Crash):
+        world.run(3, {"complete.put": crash})
+    world.db.run("DELETE FROM epoch_markers")
+    error = world.run(4)
+    assert isinstance(error, Corrupt)
+    follow_statement(world, error)
+    assert world.run(5) is None
+    goes_on(world)
+
+
+# -- the table is gone ----------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_dropped_is_filled_anew_under_another_name_of_the_sink(world: Related) -> None:
+    world.db.run("DROP TABLE orders", "DROP TABLE epoch_markers")
+    error = told(world)
+    assert error.what.startswith(f"There is no table {world.db.table()}")
+    assert "'The table is gone'" in error.remedy
+    world.db.run(PARENT)
+    goes_on(under_a_new_name(world, first=1))
+
+
+def test_a_table_that_was_loaded_again_from_a_dump_gets_its_marker_back(world: Related) -> None:
+    dump(world)
+    world.db.run("DROP TABLE orders", "DROP TABLE epoch_markers", PARENT)
+    restore(world, "orders")
+    error = told(world)
+    if world.db.kind == "postgres":
+        assert "was dropped and created again" in error.what
+        assert "'The table is gone'" in error.remedy
+    follow_statement(world, error)
+    goes_on(world)
+
+
+# -- the database is behind -----------------------------------------------------------------------------------------
+
+
+def test_a_database_that_was_restored_takes_the_missing_epochs_again(world: Related) -> None:
+    dump(world)
+    epochs(world, 3, 4)
+    restore(world)
+    error = told(world)
+    assert "shows epoch 2, and the ledger has had epoch 4" in error.what
+    assert "'The database is behind the ledger'" in error.remedy
+    (first,) = re.findall(r"backfill=\{<the new name>: (\d+)\}", error.remedy)
+    goes_on(under_a_new_name(world, int(first)))
+
+
+def test_a_database_that_gets_its_later_state_back_goes_on(world: Related) -> None:
+    dump(world)
+    epochs(world, 3, 3)
+    world.db.run(*(f"ALTER TABLE dump_of_{t} RENAME TO early_{t}" for t in ("orders", "epoch_markers")))
+    dump(world)
+    later = [world.db.run(f"SELECT count(*) FROM {t}") for t in ("orders", "epoch_markers")]
+    world.db.run("DELETE FROM epoch_markers", "INSERT INTO epoch_markers SELECT * FROM early_epoch_markers")
+    told(world)
+    restore(world)
+    assert [world.db.run(f"SELECT count(*) FROM {t}") for t in ("orders", "epoch_markers")] == later
+    goes_on(world)
+
+
+def test_a_database_restored_to_before_its_first_epoch_is_told_of(world: Related) -> None:
+    world.db.run(
+        "DELETE FROM orders",
+        "UPDATE epoch_markers SET epoch = 0, txn_id = 'first epoch 1 claimed by ledger x', row_count = 0",
+    )
+    error = told(world)
+    assert "only the claim of the first one" in error.what
+    assert "'The database is behind the ledger'" in error.remedy
+    goes_on(under_a_new_name(world, first=1))
+
+
+# -- the ledger is behind -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["newest records", "all of it"])
+def test_a_pipeline_whose_ledger_is_lost_goes_on_under_another_name_where_the_table_ends(
+    world: Related, lost: str
+) -> None:
+    copy = shutil.copytree(world.folder / "ledger", world.folder / "backup")
+    epochs(world, 3, 3)
+    newer = (world.folder / "ledger").rename(world.folder / "newer")
+    if lost == "newest records":
+        shutil.copytree(copy, world.folder / "ledger")
+    world.source.produce(2)
+    error = told(world)
+    assert "the ledger is behind" in error.what
+    assert "'The ledger is behind the database'" in error.remedy
+    (ends,) = re.findall(r"starting=(\{.*?\}\})", error.remedy)
+    goes_on(replace(world, name="orders_2", starting=json.loads(ends)))
+    assert newer.exists()
+
+
+def test_a_ledger_that_gets_its_records_back_goes_on(world: Related) -> None:
+    shutil.copytree(world.folder / "ledger", world.folder / "backup")
+    epochs(world, 3, 3)
+    (world.folder / "ledger").rename(world.folder / "newer")
+    (world.folder / "backup").rename(world.folder / "ledger")
+    told(world)
+    shutil.rmtree(world.folder / "ledger")
+    (world.folder / "newer").rename(world.folder / "ledger")
+    goes_on(world)
+
+
+def test_two_ledgers_under_one_name_are_told_of_and_one_goes_on(world: Related) -> None:
+    shutil.copytree(world.folder / "ledger", world.folder / "backup")
+    epochs(world, 3, 3)
+    (world.folder / "ledger").rename(world.folder / "other installation")
+    (world.folder / "backup").rename(world.folder / "ledger")
+    dump(world)
+    ((txn,),) = world.db.run("SELECT txn_id FROM epoch_markers")
+    theirs = "orders/2/1/" + "0" * 32
+    world.db.run(f"UPDATE epoch_markers SET epoch = 2, txn_id = '{theirs}'")
+    error = told(world)
+    assert "shows another transaction of epoch 2 than the ledger" in error.what
+    assert "'Two ledgers write under one name'" in error.remedy
+    world.db.run(f"UPDATE epoch_markers SET epoch = 3, txn_id = '{txn}'")
+    shutil.rmtree(world.folder / "ledger")
+    (world.folder / "other installation").rename(world.folder / "ledger")
+    goes_on(world)
+
+
+# -- another database -----------------------------------------------------------------------------------------------
+
+
+def test_a_connection_to_another_database_is_told_of_and_corrected(world: Related, tmp_path: Path) -> None:
+    if isinstance(world.db, PostgresDb):
+        name = f"other_{world.db.schema}"
+        world.db.run(f"CREATE DATABASE {name}")
+        astray: Db = Elsewhere(world.db.server, world.db.schema, database=name)
+    else:
+        (tmp_path / "other").mkdir()
+        astray = new_sqlite(tmp_path / "other")
+    error = told(replace(world, db=astray))
+    assert "leads to another database than the last epoch went to" in error.what
+    assert "'The connection leads to another database'" in error.remedy
+    goes_on(world)
+
+
+def test_a_file_that_was_moved_with_its_marker_goes_on(world: Related, tmp_path: Path) -> None:
+    if isinstance(world.db, SqliteDb):
+        moved = world.db.path.rename(tmp_path / "moved.db")
+        goes_on(replace(world, db=SqliteDb(moved)))
+    else:
+        goes_on(replace(world, db=replace(world.db)))

@@ -1,0 +1,191 @@
+"""Sinks of one connection: rows of one may refer to rows of another, and all show an epoch at one moment."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import Run, WaivedRecord
+from airflow_epochs.testing import Crash
+from delta_world import attempt_of, rows, transaction
+from faults_world import crash
+from sql_pipeline import CHILD, NAMES, Environment, related
+from sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from stack.postgres import Postgres
+
+pytestmark = pytest.mark.proof
+
+
+@pytest.fixture
+def pg(postgres: Postgres, tmp_path: Path) -> Db:
+    return new_postgres(postgres)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Db:
+    if request.param == "sqlite":
+        return new_sqlite(tmp_path)
+    found: Db = request.getfixturevalue("pg")
+    return found
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_a_child_and_its_parent_go_in_together(db: Db, tmp_path: Path, rehearse: bool) -> None:
+    world = related(tmp_path, db, options={"rehearse": rehearse})
+    for number in (1, 2):
+        assert world.run(number) is None
+        world.require_all_shown()
+        world.source.produce(3)
+
+
+def test_a_child_before_its_parent_goes_in_if_the_constraint_can_wait(pg: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg, " DEFERRABLE INITIALLY DEFERRED)", names=NAMES[::-1])
+    assert world.run(1) is None
+    world.require_all_shown()
+
+
+def test_a_child_before_its_parent_is_a_vote_against_if_it_cannot(pg: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg, names=NAMES[::-1])
+    assert "violates foreign key constraint" in str(world.run(1))
+    assert replace(world, names=NAMES).run(2) is None
+    world.require_all_shown()
+
+
+def test_a_deferred_constraint_that_the_rows_break_is_a_vote_against(pg: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg, " DEFERRABLE INITIALLY DEFERRED)", names=("lines",))
+    assert "violates foreign key constraint" in str(world.run(1))
+    assert world.shown() == [[], []]
+
+
+def test_a_parent_that_does_not_take_its_rows_is_named_first(pg: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg)
+    pg.run("ALTER TABLE orders ADD CHECK (payload = '')")
+    error = str(world.run(1))
+    assert error.index("orders_payload_check") < error.index("lines: ")
+    assert "It was tried without the rows of orders." in error
+
+
+def test_a_reader_sees_the_epoch_in_all_tables_or_in_none(pg: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg)
+    seen: list[list[int]] = []
+    moments = ("sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after", "committed.orders")
+    look = lambda: seen.append([len(table) for table in world.shown()])  # noqa: E731
+    assert world.run(1, dict.fromkeys(moments, look)) is None
+    assert {tuple(each) for each in seen} == {(0, 0), (4, 4)}
+    assert (
+        len(pg.run("SELECT DISTINCT xmin::text FROM (SELECT xmin FROM orders UNION ALL SELECT xmin FROM lines) x")) == 1
+    )
+
+
+def test_commit_tasks_at_one_time_show_the_epoch_once(db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, db)
+    run = Run("dag", "run 1")
+    with pytest.raises(Crash):
+        world.run(1, {"decision.landed": crash})
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(world.coordinator().commit, run, name) for name in (*NAMES, *NAMES)]
+        receipts = [task.result(60) for task in done]
+    assert all(receipt.receipts for receipt in receipts)
+    world.coordinator().complete(run)
+    world.require_all_shown()
+    assert {name: r.rows for name, r in world.coordinator().newest_complete().receipts.items()} == {
+        "orders": 4,
+        "lines": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    "phase", ["sql.locked", "sql.copied", "sql.copied#2", "sql.commit.before", "sql.commit.after", "committed.orders"]
+)
+def test_a_run_that_dies_on_the_way_is_finished_by_the_next(db: Db, tmp_path: Path, phase: str) -> None:
+    world = related(tmp_path, db)
+    with pytest.raises(Crash):
+        world.run(1, {phase: crash})
+    assert world.shown() in ([[], []], [world.source.all_rows()] * 2)
+    assert world.run(2) is None
+    world.require_all_shown()
+
+
+@pytest.mark.parametrize("lost", [("orders",), ("lines",), NAMES], ids=["parent", "child", "both"])
+def test_staged_rows_that_are_gone_are_staged_again_for_the_sink_that_lost_them(
+    pg: Db, tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    world = related(tmp_path, pg)
+
+    def lose() -> None:
+        for name in lost:
+            (folder,) = (tmp_path / "staging").glob(f"*.{name}")
+            shutil.rmtree(folder)
+
+    assert world.run(1, {"decision.landed": lose}) is None
+    world.require_all_shown()
+
+
+def test_a_sink_that_is_waived_does_not_hold_up_the_others(pg: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, pg)
+    error = world.run(1, {"decision.landed": lambda: pg.run("DROP TABLE lines") and None})
+    assert isinstance(error, Corrupt)
+    assert error.sink == "lines"
+    assert world.shown("orders") == [[]]
+    opened = world.ledger.view(1).opened
+    world.ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="lines", who="me", why="dropped", at="now"))
+    pg.run(CHILD + ")")
+    assert world.run(2) is None
+    world.require_all_shown("orders")
+    assert world.shown("lines") == [[]]
+
+
+def test_sinks_that_version_0_1_has_committed_apart_are_completed(db: Db, tmp_path: Path) -> None:
+    world = related(tmp_path, db)
+    with pytest.raises(Crash):
+        world.run(1, {"decision.landed": crash})
+    view, env = world.ledger.view(1), Environment(db, {})
+    vote = view.decision.votes["orders"] if view.decision else None
+    assert vote
+    assert vote.staged
+    from airflow_epochs.sinks.base import SinkAttempt
+
+    world.sink("orders").commit(SinkAttempt.of(view.opened, "orders"), vote.staged, env)
+    assert world.run(2) is None
+    world.require_all_shown()
+
+
+# -- sequences ------------------------------------------------------------------------------------------------------
+
+NUMBERED = {
+    "serial": ("CREATE SEQUENCE s MAXVALUE 7", "n bigint DEFAULT nextval('s')"),
+    "identity": ("SELECT 1", "n bigint GENERATED ALWAYS AS IDENTITY (MAXVALUE 7)"),
+    "downwards": ("CREATE SEQUENCE s INCREMENT -2 MINVALUE -14 MAXVALUE -1", "n bigint DEFAULT nextval('s')"),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_a_sequence_that_the_commit_would_use_up_is_a_vote_against(
+    postgres: Postgres, tmp_path: Path, kind: str, rehearse: bool
+) -> None:
+    world = SqlWorld(new_postgres(postgres), tmp_path)
+    before, column = NUMBERED[kind]
+    world.db.run(before, f"CREATE TABLE orders (id bigint, {column})")
+    sink = world.sink(rehearse=rehearse)
+    too_many = range(1, 5) if rehearse else range(1, 9)
+    reason = world.reason_against(sink, rows(*too_many))
+    assert "numbers left, and the epoch needs" in reason
+    (statement,) = [part for part in reason.replace(";", "(").split("(") if part.startswith("ALTER SEQUENCE")]
+    world.db.run(statement if kind != "downwards" else statement.replace("MAXVALUE", "MINVALUE"))
+    world.epoch(sink, transaction(1), None, rows(*too_many))
+    assert world.ids() == [*too_many]
+
+
+def test_a_sequence_with_room_for_rehearsal_and_commit_is_enough(postgres: Postgres, tmp_path: Path) -> None:
+    world = SqlWorld(new_postgres(postgres), tmp_path)
+    world.db.run("CREATE TABLE orders (id bigint, n bigint GENERATED BY DEFAULT AS IDENTITY (MAXVALUE 8))")
+    world.epoch(world.sink(), transaction(1), None, rows(1, 2, 3, 4))
+    given = rows(5, n=[1])
+    second = attempt_of(transaction(1, pipeline="other"))
+    assert world.voted(world.sink(), second, given).staged, "no number is drawn for a column that the rows have"

@@ -1,0 +1,108 @@
+"""A pipeline of SQL sinks in one database, with the real coordinator and a ledger on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.environment import Connection
+from airflow_epochs.environment import Environment as SinkEnvironment
+from airflow_epochs.ledger import Ledger
+from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
+from airflow_epochs.store import LocalStore
+from faults_disk import PARTITIONS, TOPIC, FileSource
+from faults_world import Action, DiskEnvironment, airflow_run
+from sql_world import Db
+
+COLUMNS = 'source text, partition bigint, "offset" bigint, payload text'
+PARENT = f'CREATE TABLE orders ({COLUMNS}, PRIMARY KEY (partition, "offset"))'
+CHILD = f'CREATE TABLE lines ({COLUMNS}, FOREIGN KEY (partition, "offset") REFERENCES orders'
+NAMES = ("orders", "lines")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingSource(FileSource):
+    """Its first epoch starts where it is told to, as that of ``KafkaSource`` does."""
+
+    starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def plan(self, position: Position | None, limits: Limits, env: SinkEnvironment) -> PlannedEpoch | None:
+        first = self.starting.get(TOPIC, {})
+        at = {TOPIC: tuple(OffsetRange(p, 0, first.get(str(p), 0)) for p in PARTITIONS)}
+        return super().plan(position or Position(ranges=at, state={}), limits, env)
+
+
+class Environment(DiskEnvironment):
+    """With a connection to the database."""
+
+    def __init__(self, db: Db, at: Mapping[str, Action]) -> None:
+        super().__init__(at)
+        self.db = db
+
+    def connection(self, conn_id: str) -> Connection:
+        return self.db.connection()
+
+
+@dataclass(frozen=True)
+class Related:
+    """A pipeline of sinks in one database, by default a parent and its child."""
+
+    folder: Path
+    db: Db
+    names: tuple[str, ...] = NAMES
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "orders"
+    backfill: Mapping[str, int] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> FileSource:
+        return StartingSource(folder=str(self.folder / "input"), starting=self.starting)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(LocalStore(self.folder / "ledger"), self.name)
+
+    def ledger_files(self) -> list[Path]:
+        return sorted(path for path in (self.folder / "ledger").rglob("*") if path.is_file())
+
+    def sink(self, name: str) -> SqlSink:
+        staging = str(self.folder / "staging")
+        return SqlSink(name, "db", self.db.table(self.tables.get(name, name)), staging=staging, **self.options)
+
+    def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
+        return Coordinator(
+            pipeline=Pipeline(
+                name=self.name,
+                dag_id="dag",
+                source=self.source,
+                sinks=tuple(map(self.sink, self.names)),
+                transform=Transform(path="disk.py", function="keep_all"),
+                backfill=self.backfill,
+            ),
+            ledger=self.ledger,
+            env=Environment(self.db, at or {}),
+        )
+
+    def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
+        return airflow_run(self.coordinator(at), Run("dag", f"run {number}"))
+
+    def shown(self, *tables: str) -> list[list[tuple[Any, ...]]]:
+        select = 'SELECT partition, "offset", payload FROM {} ORDER BY 1, 2'
+        return [self.db.run(select.format(table)) for table in tables or NAMES]
+
+    def require_all_shown(self, *tables: str) -> None:
+        assert self.shown(*tables) == [self.source.all_rows() for _ in tables or NAMES]
+
+
+def related(folder: Path, db: Db, child: str = ")", **options: Any) -> Related:
+    db.run(PARENT, CHILD + child)
+    world = Related(folder, db, **options)
+    world.source.produce(4)
+    return world
