@@ -28,7 +28,32 @@ CRASHES = "tests/protocol/test_crashes.py"
 STRANGERS = "tests/protocol/test_strangers.py"
 SINKS = "tests/conformance/test_sink_conformance.py"
 
+REFERENCES = "tests/unit/test_delta_references.py"
+LOST = "tests/protocol/test_lost_commits.py"
+
 MUTATIONS = [
+    Mutation(
+        "a place is cleared away although its sink does not show what the ledger says",
+        [
+            ("cleanup.py", "return None if self.confirms(sink) else", "return None if True else"),
+        ],
+        [RESTORED, "-k", "copy"],
+    ),
+    Mutation(
+        "a staged file is deleted although a version of the table has it",
+        [("sinks/delta_participant.py", "if kept & where.files.sizes(relative).keys():", "if False:")],
+        [REFERENCES],
+    ),
+    Mutation(
+        "an attempt is aborted without asking its own sinks, only today's",
+        [("coordinator.py", "markers.sinks_without(view.opened, self.env)  # of which", "pass  # of which")],
+        [RESTORED, "-k", "removed"],
+    ),
+    Mutation(
+        "a commit that was lost after its receipt is not done again",
+        [("coordinator.py", "return Promise(self, view, name).keep()", "return receipt")],
+        [LOST],
+    ),
     Mutation(
         "the fence is dropped: a run goes on with another run's attempt",
         [("actor.py", "if view.open.run != run:", "if False:")],
@@ -89,7 +114,7 @@ MUTATIONS = [
         [MATRIX, "-k", "answer_to_a_commit"],
     ),
     Mutation(
-        "the receipt is recorded before the commit",
+        "the receipt is recorded before the commit, and complete does not ask the sink again",
         [
             (
                 "coordinator.py",
@@ -101,7 +126,8 @@ MUTATIONS = [
                 "                    bytes=staged.bytes, version=None, committed_at=self.now())\n"
                 "        )\n"
                 "        receipt = promise.keep()\n",
-            )
+            ),
+            ("coordinator.py", "holding[name] = self._shown_again(view, name, receipt)", "holding[name] = receipt"),
         ],
         [CRASHES],
     ),
@@ -149,7 +175,7 @@ MUTATIONS = [
     ),
     Mutation(
         "clean-up by a pattern: a table's own files are deleted",
-        [("cleanup.py", "published=place in published", "published=False")],
+        [("cleanup.py", "place in self.published", "False")],
         [MATRIX, "-k", "process_is_killed"],
     ),
     Mutation(
@@ -165,7 +191,10 @@ MUTATIONS = [
     ),
     Mutation(
         "clean-up of an aborted attempt takes the next one's places, too",
-        [("cleanup.py", "if record.txn_id == opened.txn_id:", "if True:")],
+        [
+            ("cleanup.py", "if record.txn_id == opened.txn_id:", "if True:"),
+            ("cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+        ],
         [STRANGERS],
     ),
     Mutation(
@@ -277,13 +306,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a sink without a receipt may be completed though it shows nothing of the epoch",
-        [
-            (
-                "coordinator.py",
-                "            for sink, receipt in view.receipts.items():\n",
-                "            for sink, receipt in ():\n",
-            )
-        ],
+        [("coordinator.py", "holding[name] = self._shown_again(view, name, receipt)", "holding[name] = receipt")],
         [RESTORED],
     ),
     Mutation(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutations import MUTATIONS, Edit, Mutation
+from mutations import MUTATIONS, REFERENCES, Edit, Mutation
 
 import airflow_epochs
 
@@ -74,4 +74,4 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     for mutation in MUTATIONS:
-        assert mutation.tests[0].startswith(("tests/protocol", "tests/properties", "tests/conformance"))
+        assert mutation.tests[0].startswith(("tests/protocol", "tests/properties", "tests/conformance", REFERENCES))

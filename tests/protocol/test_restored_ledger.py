@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ import pytest
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.model import Marker, Run, StageReport, TransactionId, agree
 from airflow_epochs.protocol import State
-from airflow_epochs.testing import MemorySink, Row
+from airflow_epochs.testing import MemorySink, Row, memory_coordinator, run_epoch
 from scenario import Scenario, run
 
 SINKS = ("orders", "audit")
@@ -200,3 +201,46 @@ def test_a_sink_restored_from_an_older_copy_stops_the_pipeline_before_anything_i
     with pytest.raises(Corrupt, match=r"sink audit.*shows epoch 1.*expects epoch 2"):
         scenario.coordinator().open(run(3))
     assert scenario.ledger.view(3).open is None
+
+
+def undecided_then_complete() -> tuple[Scenario, Copy]:
+    """Epoch 2 is complete; a copy of the ledger of when it was staged and undecided."""
+    scenario = Scenario(SINKS)
+    assert scenario.airflow_run(run(1)) is None
+    scenario.produce(4)
+    copies, _ = copies_of_a_run(scenario, run(2))
+    staged = [copy for copy in copies if not any(key.endswith("decision.json") and "0002/" in key for key in copy)]
+    return scenario, staged[-1]
+
+
+def test_an_attempt_is_not_aborted_behind_the_back_of_a_sink_that_was_removed() -> None:
+    scenario, undecided = undecided_then_complete()
+    scenario.world.store.values = dict(undecided)
+    scenario.world.tables["orders"] = scenario.world.tables["orders"][:1]
+    records = decisions(scenario)
+    with pytest.raises(Corrupt, match=r"sink audit.*is not decided: the ledger is an old copy"):
+        scenario.with_sinks("orders").coordinator().open(run(9))
+    assert decisions(scenario) == records
+    assert len(scenario.world.table("audit").commits) == 2
+
+
+def test_a_copy_that_aborts_what_its_original_commits_later_leaves_the_originals_places_alone() -> None:
+    """The copy's sinks have the same names, and tables of their own."""
+    scenario = Scenario(SINKS)
+    assert scenario.airflow_run(run(1)) is None
+    scenario.produce(4)
+    original = scenario.coordinator()
+    original.open(run(2))
+    report = original.stage(run(2)).stage
+    ledger = dict(scenario.world.store.values)
+    elsewhere = tuple(MemorySink(name=sink, world=scenario.world.name, table=f"{sink}_copy") for sink in SINKS)
+    for sink in SINKS:
+        scenario.world.tables[f"{sink}_copy"] = scenario.world.tables[sink]
+    copy = memory_coordinator(scenario.world, replace(scenario.pipeline, sinks=elsewhere))
+    run_epoch(copy, run(9))
+    scenario.world.store.values = ledger
+    original.vote(run(2), report)
+    for sink in SINKS:
+        original.commit(run(2), sink)
+    original.complete(run(2))
+    scenario.check_every_row()
