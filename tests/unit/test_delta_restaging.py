@@ -61,7 +61,7 @@ def test_the_same_rows_staged_again_have_the_same_digest(table: str, world: Worl
         rows(1, 2, 4, day=["a", "b", None], note=["x", None, "y"]),
         rows(1, 2, 3, day=["a", "b", "c"], note=["x", None, "y"]),
         rows(1, 2, 3, day=["a", "b", None], note=["x", "x", "y"]),
-        rows(1, 2, 3, day=["a", "b", None], note=["x", None, "y"], more=[None, None, None]),
+        rows(1, 2, 3, day=["a", "b", None], note=["x", None, "y"], more=pa.nulls(3, pa.int64())),
         rows(1, 2, 3, day=["a", "b", None], other=["x", None, "y"]),
         rows(1, 1, 2, 3, day=["a", "a", "b", None], note=["x", "x", None, "y"]),
     ],
