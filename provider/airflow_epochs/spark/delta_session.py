@@ -15,6 +15,16 @@ DEFAULTS = "spark.databricks.delta.properties.defaults."
 """Before the name of a table property without ``delta.``: what every table gets that this session creates."""
 MARKERS_EXPIRE = "setTransactionRetentionDuration"
 """A table with it forgets its epochs' markers, and takes an epoch that it has for one that it has never seen."""
+FOR_EVERY_READER = frozenset(
+    {
+        *("appendOnly", "autoOptimize.autoCompact", "autoOptimize.optimizeWrite", "checkpointInterval"),
+        *("checkpointPolicy", "dataSkippingNumIndexedCols", "dataSkippingStatsColumns", "deletedFileRetentionDuration"),
+        *("enableChangeDataFeed", "enableDeletionVectors", "enableExpiredLogCleanup", "logRetentionDuration"),
+        *("parquet.compression.codec", "randomizeFilePrefixes", "randomPrefixLength"),
+    }
+)
+"""Of a server's defaults, those that a table which deltalake creates gets: with another, such as column mapping or row
+tracking, deltalake would not commit to it, or not read it rightly."""
 OF_STAGING = {
     # Spark's default, INT96, loses within structs, arrays and maps that these are instants.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -31,14 +41,15 @@ def prepare_staging(spark: SparkSession) -> dict[str, str]:
     """Set the session up.
 
     Returns:
-        The properties that the server gives to tables that are created. No table of this session gets them by itself.
+        The properties that the server gives to tables that are created, as far as they are for every reader. No table
+        of this session gets any by itself.
     """
     given = _defaults(spark)
     for key, value in OF_STAGING.items():
         spark.conf.set(key, value)
     for name in given:
         spark.conf.unset(DEFAULTS + name)
-    return {f"delta.{name}": value for name, value in given.items() if name != MARKERS_EXPIRE}
+    return {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
 
 
 def keep_markers(spark: SparkSession) -> None:
