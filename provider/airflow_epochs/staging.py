@@ -35,8 +35,14 @@ def _by_input(opened: OpenRecord) -> list[list[str]]:
     return list(found.values())
 
 
-def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageReport:
+def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, again: bool = False) -> StageReport:
     """Fill fresh places of some sinks, all of which read the same ranges.
+
+    Args:
+        actor: Who does it.
+        opened: The attempt.
+        only: The sinks.
+        again: After the decision: the DAG may have gained and lost other sinks since, and its transform with it.
 
     Raises:
         NotApplied: Spark failed. What it wrote is on record and will be swept.
@@ -60,7 +66,7 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
     )
     plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
     actor.env.reached("stage.start")
-    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans), session)
+    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, again), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if confirm := getattr(actor.pipeline.source, "confirm", None):
         confirm(ranges, opened.source_state, actor.env)
@@ -89,7 +95,7 @@ def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], op
             )
 
 
-def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict]) -> SparkJob:
+def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], again: bool) -> SparkJob:
     read = actor.pipeline.source.spark_read(ranges, actor.env)
     transform = actor.pipeline.transform
     return SparkJob(
@@ -103,7 +109,8 @@ def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str
             "seed": opened.seed,
             "read": read.options,
             "transform": {"path": transform.path, "function": transform.function},
-            "outputs": sorted(opened.sinks),
+            "outputs": sorted([sink.name for sink in actor.pipeline.sinks] if again else opened.sinks),
+            "again": again,
             "measure_input": actor.pipeline.measure_input,
             "sinks": plans,
         },

@@ -150,9 +150,9 @@ def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: W
 
 def fill_with_spark(session: Any, plan: JsonDict, frame: Any) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
-    from airflow_epochs.spark import delta_jobs, delta_merge
+    from airflow_epochs.spark import delta_jobs, delta_merge, delta_session
 
-    plan = json.loads(json.dumps(plan))
+    plan = {**json.loads(json.dumps(plan)), "defaults": delta_session.prepare_staging(session), "records": 0}
     stager = delta_merge.stage_sink if plan["kind"] == "delta_change" else delta_jobs.stage_sink
     return StagedClaim(**stager(session, plan, frame))
 
