@@ -9,12 +9,10 @@ import pytest
 
 from airflow_epochs.coordinator import Coordinator
 from airflow_epochs.definition import Pipeline, Transform
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
-from airflow_epochs.model import OpenRecord, Receipt, StageReport, Vote, WaivedRecord
+from airflow_epochs.model import Receipt, Vote, WaivedRecord
 from airflow_epochs.protocol import State
-from airflow_epochs.staging import vote_of
-from airflow_epochs.testing import Crash, MemorySpark, Observed
+from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch
 from airflow_epochs.testing.world import Row
 from scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
@@ -348,8 +346,7 @@ def test_a_promise_outlives_a_dag_that_gains_or_loses_a_sink_if_the_digest_is_of
 ) -> None:
     """The code had to change with the sinks."""
     if digests:
-        for module in ("coordinator", "promises"):
-            monkeypatch.setattr(f"airflow_epochs.{module}.vote_of", with_content)
+        monkeypatch.setattr(MemorySink, "vote", with_content(MemorySink.vote))
     scenario = Coded(("orders", "audit"))
     in_doubt(scenario)
     vacuum(scenario)
@@ -368,11 +365,15 @@ def test_a_promise_outlives_a_dag_that_gains_or_loses_a_sink_if_the_digest_is_of
     scenario.check_every_row()
 
 
-def with_content(opened: OpenRecord, sink: str, report: StageReport, env: Environment) -> Vote:
+def with_content(vote: Callable[..., Vote]) -> Callable[..., Vote]:
     """As a sink votes that has a digest of the rows alone."""
-    vote = vote_of(opened, sink, report, env)
-    assert vote.staged
-    return replace(vote, staged=replace(vote.staged, content=f"content of {vote.staged.digest}"))
+
+    def voted(*args: object) -> Vote:
+        found = vote(*args)
+        assert found.staged
+        return replace(found, staged=replace(found.staged, content=f"content of {found.staged.digest}"))
+
+    return voted
 
 
 def facts(scenario: Scenario) -> tuple[object, ...]:
