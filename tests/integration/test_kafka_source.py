@@ -393,7 +393,7 @@ def test_a_log_that_is_put_back_from_a_copy_and_filled_again_past_the_position_s
         for look in (source(one).check, source(one).confirm):
             with pytest.raises(Corrupt, match=r"one\[0\] offsets \[500, 1000\)"):
                 look(before[one].ranges, before[one].state, env)
-        assert plan(source(other), env, before[other]) is None
+        assert plan(source(other), env, before[other]) is None, "it has lost nothing by the restart"
         source(other).check(before[other].ranges, before[other].state, env)
 
         there.put_back()  # the cluster's metadata too: the leader epochs are counted again
@@ -405,23 +405,6 @@ def test_a_log_that_is_put_back_from_a_copy_and_filled_again_past_the_position_s
         for look in (source(other).check, source(other).confirm):
             with pytest.raises(Corrupt, match=r"other\[0\] offsets \[0, 1000\)"):
                 look(before[other].ranges, before[other].state, env)
-
-
-def test_a_broker_that_restarts_and_loses_nothing_is_not_suspected(servers: Path, jars: Jars, tmp_path: Path) -> None:
-    with Broker(servers / "lossless", jars) as own:
-        there = Restorable(own, tmp_path / "copy")
-        topic = there.topic("orders")
-        topic.produce(500)
-        env = KafkaEnv(**{"bootstrap.servers": own.bootstrap})
-        first = planned(source(topic), env)
-        there.restart()
-        source(topic).check(first.ranges, first.state, env)
-        assert plan(source(topic), env, first) is None
-        topic.produce(3)
-        second = planned(source(topic), env, first)
-        assert second.ranges == ranges_of(topic, (500, 503))
-        there.restart()
-        source(topic).check(second.ranges, second.state, env)
 
 
 def test_a_deleted_topic_stops_the_pipeline_and_a_rerun(topic: Topic, env: KafkaEnv) -> None:
