@@ -244,6 +244,26 @@ def test_a_topic_that_was_created_again_with_other_partitions_since_the_vote_is_
     assert seen == ["b"]
 
 
+def test_a_topic_that_is_deleted_and_created_again_while_an_epoch_is_sent_gets_all_of_it(
+    cluster: Playground, admin: AdminClient
+) -> None:
+    feed = cluster.feed(cluster.topic("out"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+
+    def again() -> None:
+        admin.delete_topics([feed.sink.topic])[feed.sink.topic].result()
+        wait_until(lambda: feed.sink.topic not in admin.list_topics(timeout=5).topics)
+        cluster.topic("out")
+
+    feed.world.at = {"kafka.rows.sent": again}
+    with pytest.raises(NotApplied, match="was deleted while"):
+        feed.sink.commit(attempt, staged, feed.world)
+    feed.world.at = {}
+    feed.commit(attempt, staged)
+    assert visible(cluster.pair.bootstrap, feed.sink.topic) == ["a", "b"]
+
+
 def test_a_topic_that_was_created_again_between_epochs_takes_the_next_one_and_the_log_warns(
     cluster: Playground, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
