@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,16 @@ def test_a_first_epoch_whose_marker_is_lost_before_its_receipt_is_not_sent_again
     with pytest.raises(Corrupt):
         feed.sink.commit(attempt, staged, world_at(broker.bootstrap))
     assert visible(broker.bootstrap, topic) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("loss", [deleted, recreated_by_another_sink], ids=lambda loss: str(loss.__name__))
+def test_a_first_epoch_that_version_0_1_voted_for_is_not_sent_again_either(
+    feed: Feed, admin: AdminClient, broker: Broker, topic: str, loss: Loss
+) -> None:
+    attempt = feed.attempt()
+    staged = replace(feed.staged(attempt, rows("a", "b")), detail={})
+    feed.sink.commit(attempt, staged, feed.world)
+    loss(feed, admin, broker)
+    with pytest.raises(Corrupt, match="cannot be told"):
+        feed.sink.commit(attempt, staged, world_at(broker.bootstrap))
+    assert visible(broker.bootstrap, topic) == ["a", "b"]

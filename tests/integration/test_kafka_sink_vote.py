@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -244,6 +244,26 @@ def test_a_topic_that_was_created_again_with_other_partitions_since_the_vote_is_
     assert seen == ["b"]
 
 
+def test_a_topic_that_is_deleted_and_created_again_while_an_epoch_is_sent_gets_all_of_it(
+    cluster: Playground, admin: AdminClient
+) -> None:
+    feed = cluster.feed(cluster.topic("out"))
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+
+    def again() -> None:
+        admin.delete_topics([feed.sink.topic])[feed.sink.topic].result()
+        wait_until(lambda: feed.sink.topic not in admin.list_topics(timeout=5).topics)
+        cluster.topic("out")
+
+    feed.world.at = {"kafka.rows.sent": again}
+    with pytest.raises(NotApplied, match="was deleted while"):
+        feed.sink.commit(attempt, staged, feed.world)
+    feed.world.at = {}
+    feed.commit(attempt, staged)
+    assert visible(cluster.pair.bootstrap, feed.sink.topic) == ["a", "b"]
+
+
 def test_a_topic_that_was_created_again_between_epochs_takes_the_next_one_and_the_log_warns(
     cluster: Playground, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,7 +310,9 @@ def test_a_sink_that_version_0_1_ran_first_fences_a_process_of_that_version(
     feed.run(rows("a"))
     with pytest.raises(Exception, match="fenced"):
         zombie.commit_transaction(10)
-    assert visible(cluster.pair.bootstrap, feed.sink.topic) == ["a"]
+    attempt = feed.attempt()
+    feed.commit(attempt, replace(feed.staged(attempt, rows("b")), detail={}))  # as that version voted
+    assert visible(cluster.pair.bootstrap, feed.sink.topic) == ["a", "b"]
 
 
 # --- time -----------------------------------------------------------------------------------------------------

@@ -191,12 +191,24 @@ class _Transaction:
         self.env.reached("kafka.begin")
         self._send_rows(len(partitions))
         self.env.reached("kafka.rows.sent")
+        self._require_same_topic()
         marker = self._marker(before, self.this.cluster.ends(self.this.topic, partitions))
         markers = self.this.markers
         self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.claimed().partition, [])
         self._flush()
         self.env.reached("kafka.commit.before")
         return marker
+
+    def _require_same_topic(self) -> None:
+        """Whoever sends to a deleted topic may create it by that: what was sent before is gone, the rest is not."""
+        (before, _), now = self.this.facts, self.this.cluster.topic(self.this.topic)
+        if before is None or now is None or now.id != before.id:
+            raise NotApplied(
+                f"Topic {self.this.topic} was deleted while {self.this.txn} was being sent to it. The transaction was "
+                "ended.",
+                remedy="Create it again, with as many partitions, unless it is there; and clear the commit task: it "
+                "sends the epoch again.",
+            )
 
     def _send_rows(self, partitions: int) -> None:
         sent = 0
