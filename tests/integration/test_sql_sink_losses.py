@@ -129,6 +129,17 @@ def test_a_key_that_the_database_drops_from_an_upsert_is_a_vote_against(pg: SqlW
     assert pg.ids("v") == [1, 3]
 
 
+def test_a_trigger_that_leaves_alone_what_is_the_same_drops_no_row(pg: SqlWorld) -> None:
+    pg.db.run(
+        "CREATE TABLE v (id bigint PRIMARY KEY, n bigint, j json)",
+        "CREATE TRIGGER t BEFORE UPDATE ON v FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        """INSERT INTO v VALUES (1, 10, '{"a":1}'), (2, NULL, NULL), (3, 30, NULL)""",
+    )
+    given = rows(1, 2, 3, n=[10, None, 31], j=['{"a":1}', None, None])
+    pg.epoch(pg.sink("v", **UPSERT), transaction(1), None, given)
+    assert pg.db.run("SELECT id, n FROM v ORDER BY id") == [(1, 10), (2, None), (3, 31)]
+
+
 def test_rules_that_do_nothing_instead_lose_no_row(pg: SqlWorld) -> None:
     pg.db.run("CREATE TABLE v (id bigint PRIMARY KEY, n bigint)")
     pg.db.run("CREATE RULE nothing AS ON INSERT TO v DO INSTEAD NOTHING")

@@ -89,8 +89,8 @@ class Sink(Protocol):
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Verify the staged rows independently of the claim and run every check that commit will run.
 
-        VOTE_COMMIT is a promise: after it ``commit`` can always succeed in the end. Changes nothing, so it may
-        be repeated. Durable: what VOTE_COMMIT describes survives a power cut.
+        VOTE_COMMIT is a promise: after it ``commit`` can always succeed in the end. Changes nothing that readers
+        see, so it may be repeated. Durable: what VOTE_COMMIT describes survives a power cut.
         """
         ...
 

@@ -39,7 +39,8 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
 
 
 def _is_elsewhere(recorded: JsonDict, session: Session) -> bool:
-    return "database" in recorded and recorded["database"] != session.identity()
+    then, now = recorded.get("database") or {}, session.identity()
+    return any(then.get(key) not in (None, value) for key, value in now.items() if value is not None)
 
 
 def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:

@@ -105,7 +105,7 @@ class Load:
     def _into(self, table: SqlTable, batches: Batches) -> int:
         return self.session.load(table, self.columns, self.fields, batches)
 
-    def _upsert(self, batches: Batches) -> int:
+    def _upsert(self, batches: _Counted) -> int:
         columns, target, batch = self._list(self.columns), self._name(self.table), self._batch
         self.session.execute(f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {columns} FROM {target} WHERE 1 = 0")
         self._into(batch, batches)
@@ -115,7 +115,7 @@ class Load:
             f"{self.table.insert} INTO {target} ({columns}) SELECT {columns} FROM {self._name(batch)} WHERE 1 = 1"
             f" ORDER BY {self._list(self.keys)} ON CONFLICT ({self._list(self.keys)}) DO {self._update()}"
         )
-        if not self._others:
+        if taken < batches.rows:  # those that were there already, if the database counts none for them
             taken = self._found(target, self._name(batch))
         self.session.execute(f"DROP TABLE {self._name(batch)}")
         return taken
@@ -133,8 +133,12 @@ class Load:
         return f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names)}" if names else "NOTHING"
 
     def _found(self, target: str, batch: str) -> int:
-        """How many rows of the batch have their keys in the table: of those that were there, no statement says so."""
-        same = " AND ".join(f"t.{key} = b.{key}" for key in map(self.session.quoted, self.keys))
+        """How many rows of the batch the table now has as they are: a trigger may leave one alone that is the same."""
+        alike = [f"t.{key} = b.{key}" for key in map(self.session.quoted, self.keys)]
+        for name in map(self.session.quoted, self._others):
+            both = f"CAST(t.{name} AS text) = CAST(b.{name} AS text)"  # not every type can be compared
+            alike.append(f"({both} OR t.{name} IS NULL AND b.{name} IS NULL)")
+        same = " AND ".join(alike)
         counted = f"SELECT count(*) FROM {batch} b WHERE EXISTS (SELECT 1 FROM {target} t WHERE {same})"
         return int(self.session.execute(counted)[0][0])
 

@@ -130,9 +130,9 @@ class MarkerTable:
         return self._putting(_NO_EPOCH, Claim.of(attempt).text, 0)
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
-        create = "" if self.table else f"{self.definition}; "
+        create, name = "" if self.table else f"{self.definition}; ", self.spelled.replace("%%", "%")
         return (
-            f"{create}INSERT INTO {self.spelled} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
+            f"{create}INSERT INTO {name} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
             f"('{self.pipeline}', '{self.sink}', {epoch}, '{text}', {rows}, CURRENT_TIMESTAMP) ON CONFLICT (pipeline, "
             "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count;"
         )

@@ -155,10 +155,8 @@ _SEQUENCES = """
            pg_catalog.div(CASE WHEN seqincrement > 0 THEN seqmax ELSE seqmin END - last, seqincrement::numeric)
     FROM numbers
 """
-_IDENTITY = """
-    SELECT s.system_identifier::text, d.oid::bigint, d.datname
-    FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
-"""
+_DATABASE = "SELECT oid::bigint, datname FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+_SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
 class Postgres:
@@ -260,7 +258,12 @@ class PostgresSession:
             return self._connection.execute(statement.encode(), tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
-        ((system, oid, name),) = self.execute(_IDENTITY)
+        ((oid, name),) = self.execute(_DATABASE)
+        try:
+            with self.part():
+                ((system,),) = self.execute(_SYSTEM)
+        except Refused:  # some who host databases do not tell
+            system = None
         return {"system": system, "oid": oid, "name": name}
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
