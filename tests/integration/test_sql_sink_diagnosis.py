@@ -136,6 +136,19 @@ def test_a_table_that_was_dropped_is_filled_anew_under_another_name_of_the_sink(
     goes_on(under_a_new_name(world, first=1))
 
 
+def test_a_table_that_was_dropped_beside_its_marker_is_told_of_by_the_vote_and_filled_anew(world: Related) -> None:
+    world.db.run("DROP TABLE orders")
+    world.source.produce(1)
+    error = str(world.run(3))
+    assert "any more, and epoch 2 went into it" in error
+    assert "'The table is gone'" in error
+    assert "CREATE TABLE" not in error, "an empty one would lack two epochs"
+    world.db.run(PARENT)
+    again = under_a_new_name(world, first=1)
+    assert again.run(4) is None
+    goes_on(again)
+
+
 def test_a_table_that_was_loaded_again_from_a_dump_gets_its_marker_back(world: Related) -> None:
     dump(world)
     world.db.run("DROP TABLE orders", "DROP TABLE epoch_markers", PARENT)

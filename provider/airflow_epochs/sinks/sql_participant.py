@@ -65,7 +65,7 @@ class SqlParticipant:
         Raises:
             Refused, Corrupt: The sink cannot promise the epoch.
         """
-        table = self._table(session, staging)
+        table = self._table(session, staging, attempt.previous)
         load = self._load(session, table, staging)
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_previous(attempt, marker, marker.make())
@@ -78,10 +78,18 @@ class SqlParticipant:
         self._require_room(session, table, load, staged.rows)
         return marker.lacks_ends
 
-    def _table(self, session: Session, staging: Staging) -> SqlTable:
+    def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
         if table is None:
             fields, kind = staging.shape.schema["fields"], self.database
+            if previous:
+                raise Refused(
+                    f"There is no table {self.sink.table} in {session.name} any more, and epoch {previous.epoch} went "
+                    "into it: it was dropped or renamed, or the connection's user may not see it now.",
+                    remedy="Put it back, with its rows. To fill a new one, create it and give the sink another name in "
+                    "the DAG, with backfill={<the new name>: <the first epoch to take again>}, and clear the failed "
+                    "tasks. See docs/sql.md, 'The table is gone'.",
+                )
             raise Refused(
                 f"There is no table {self.sink.table} in {session.name}, or its user may not see it.",
                 remedy=f"Create it, for example {suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}, "
@@ -143,7 +151,7 @@ class SqlParticipant:
         """Rows and marker. The session's transaction must have locked the marker."""
         try:
             staging = self._area().promised(attempt, staged)
-            load = self._load(session, self._table(session, staging), staging)
+            load = self._load(session, self._table(session, staging, attempt.previous), staging)
             load.run(self._reader(attempt, staged), staged.rows)
         except RowsGone as gone:
             gone.sink = self.sink.name  # of several that commit together, the one to be staged again
