@@ -248,9 +248,8 @@ class Coordinator(Actor):
         return self.ledger.put_receipt(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:
-        """Finish an epoch that another run left in doubt, and take it over: who rolls it forward tells of it."""
+        """Finish an epoch that another run left in doubt. Whoever completes it has it, and tells of it."""
         self.ledger.put_run(view.opened.run, view.number)
-        self.ledger.put_run(run, view.number)  # first, so that this run finds the epoch again if it dies on the way
         try:
             self._commit_sinks(view, view.epoch.unacknowledged)
         except Fenced:
@@ -324,6 +323,8 @@ class Coordinator(Actor):
             sink: (*reversed(waived_before.get(sink, [])), *([opened.txn_id] if sink in waived else []))
             for sink in {*waived_before, *waived} - set(receipts)
         }
+        if run != opened.run:
+            self.ledger.put_run(run, view.number)  # first: a run that dies here finds the epoch that it completed
         self.env.reached("complete.put")
         self.ledger.put_complete(
             CompleteRecord(

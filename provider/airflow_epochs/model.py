@@ -367,9 +367,9 @@ class CompleteRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunIndex:
-    """``runs/<hash>.json``: the one epoch that a run works through, which it opened or rolls forward.
+    """``runs/<hash>.json``: the one epoch that a run works through, which it opened or rolled forward.
 
-    Put after ``open.json``, which is the fact of opening; and before the first effect of a roll-forward.
+    Put after ``open.json``, which is the fact of opening; but before the ``complete.json`` of a roll-forward.
     """
 
     dag_id: str
