@@ -240,6 +240,20 @@ def test_int96_is_an_instant_also_in_structs(tmp_path: Path) -> None:
     assert compacted(table) == set()
 
 
+def test_partition_columns_that_a_file_has_too_are_not_read(tmp_path: Path) -> None:
+    """Some Sparks write them into files; the log's values count."""
+    table = tmp_path / "orders"
+    data = pa.table({"at": pa.array([NEW_INSTANT], pa.timestamp("us", "UTC")), "p": ["a"]})
+    for _ in range(4):
+        write_deltalake(str(table), data, partition_by=["p"], mode="append")
+    for path in table.glob("p=a/*.parquet"):
+        write(path, data.select(["p", "at"]), SPARK, use_deprecated_int96_timestamps=True)
+    before = seen_by_duckdb(table)
+    assert len(compacted(table)) == 4
+    assert seen_by_duckdb(table) == before
+    assert DeltaTable(str(table)).to_pyarrow_table()["at"].to_pylist() == [NEW_INSTANT] * 4
+
+
 def test_what_is_left_alone_keeps_no_other_partition_or_file_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from airflow_epochs.errors import Refused
@@ -95,7 +95,7 @@ def rewritten(group: list[Small], shape: TableShape, files: Files) -> Iterator[R
         taken: list[Small] = []
         write_deltalake(
             private,
-            _rows(group, _arrow_schema(private), files, taken),
+            _rows(group, _arrow_schema(private), shape.partition_by, files, taken),
             mode="append",
             target_file_size=TARGET_BYTES,
             writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=ROWS_IN_GROUP),
@@ -111,26 +111,31 @@ def _arrow_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _rows(group: list[Small], schema: pa.Schema, files: Files, taken: list[Small]) -> pa.RecordBatchReader:
+def _rows(
+    group: list[Small], schema: pa.Schema, partition_by: tuple[str, ...], files: Files, taken: list[Small]
+) -> pa.RecordBatchReader:
     """The rows of all files that are the table's, which are noted in ``taken``, in constant memory."""
     import pyarrow as pa
 
-    return pa.RecordBatchReader.from_batches(schema, _batches(group, schema, files, taken))
+    def batches() -> Iterator[pa.RecordBatch]:
+        fitting = None  # most files have the same columns, and looking at them takes as long as reading them
+        for small, opened in _opened(group, files):
+            with opened, parquet_batches.reader(opened) as parquet:
+                same = fitting is not None and parquet.schema.equals(fitting)
+                if problem := _problem(parquet, None if same else schema, partition_by):
+                    log.info("%s is left alone: %s", small.path, problem)
+                    continue
+                fitting = parquet.schema
+                taken.append(small)
+                for batch in parquet_batches.batches_of(parquet, opened, ROWS_AT_ONCE):
+                    yield _as_of(batch, schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _batches(group: list[Small], schema: pa.Schema, files: Files, taken: list[Small]) -> Iterator[pa.RecordBatch]:
-    for small, opened in _opened(group, files):
-        with opened, parquet_batches.reader(opened) as parquet:
-            if problem := _problem(parquet, schema):
-                log.info("%s is left alone: %s", small.path, problem)
-                continue
-            taken.append(small)
-            for batch in parquet_batches.batches_of(parquet, opened, ROWS_AT_ONCE):
-                yield _as_of(batch, schema)
-
-
-def _problem(parquet: pa.parquet.ParquetFile, schema: pa.Schema) -> str | None:
-    if problem := misfit(parquet.metadata, parquet.schema_arrow, schema):
+def _problem(parquet: Any, schema: pa.Schema | None, partition_by: tuple[str, ...]) -> str | None:
+    """Why a file is left alone. ``schema`` is the table's; None for a file whose columns are known to fit."""
+    if schema is not None and (problem := misfit(parquet.metadata, parquet.schema_arrow, schema, partition_by)):
         return problem
     if columns := misread(parquet.metadata):
         return f"{', '.join(columns)} may have dates in the calendar of old"

@@ -6,7 +6,7 @@ the name, and what it does not find is NULL. So only what is named exactly as in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,16 +16,21 @@ _UNIT = "us"
 """In which Delta has timestamps."""
 
 
-def misfit(metadata: Any, file: pa.Schema, table: pa.Schema) -> str | None:
+def misfit(metadata: Any, file: pa.Schema, table: pa.Schema, partition_by: Collection[str] = ()) -> str | None:
     """Why the file cannot be read as the table's; None: it can, and columns that it lacks are NULL.
 
     Args:
         metadata: The file's ``pyarrow.parquet.FileMetaData``.
         file: Its columns in Arrow's types, with INT96 read as microseconds.
         table: The table's columns, without those that it is partitioned by.
+        partition_by: Those: the log has their values, and nobody reads what a file says of them.
     """
+    import pyarrow.types as kinds
+
     columns = (metadata.schema.column(number) for number in range(metadata.num_columns))
-    return _fields_misfit(file, table, (column.physical_type == "INT96" for column in columns), "")
+    read = [column for column in columns if column.path not in partition_by]
+    fields = [field for field in file if field.name not in partition_by or kinds.is_nested(field.type)]
+    return _fields_misfit(fields, table, (column.physical_type == "INT96" for column in read), "")
 
 
 def _fields_misfit(file: Any, table: Any, int96: Iterator[bool], within: str) -> str | None:
