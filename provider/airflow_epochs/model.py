@@ -202,7 +202,8 @@ class TakeoverRecord:
 class OpenRecord:
     """``<attempt>.open.json``. ``now`` and ``seed`` are those of attempt 1, so that a rerun computes the same rows.
 
-    ``ledger``: where the ledger lay; in a copy of it that is elsewhere. Empty where it is not known.
+    ``ledger``: where the ledger lay; in a copy of it that is elsewhere. Empty where it is not known. ``warnings``: what
+    others have done to the sinks' rows since they were committed.
     """
 
     txn_id: str
@@ -220,6 +221,7 @@ class OpenRecord:
     writer: str
     code: str | None = None
     ledger: str = ""
+    warnings: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property
@@ -377,6 +379,7 @@ class Checkpoint:
     receipts: dict[str, Receipt] = field(default_factory=dict)
     metrics: JsonDict = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     format: int = FORMAT
 
 

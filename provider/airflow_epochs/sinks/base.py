@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -122,6 +122,20 @@ class Leftovers(Protocol):
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
         """Whether there is anything left at the place that ``discard`` would delete."""
+        ...
+
+
+class Watching(Protocol):
+    """A sink that can tell what others have done to its rows since one of its commits."""
+
+    def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
+        """What took whole epochs away while their markers stayed, without what was ``told`` before; a sentence each.
+
+        Reads little, changes nothing.
+
+        Raises:
+            Corrupt: There is such a change, and the sink is to stop at one.
+        """
         ...
 
 
