@@ -451,6 +451,7 @@ class Coordinator(Actor):
             reason=view.decision.reason if view.decision else None,
             receipts=view.complete.receipts if view.complete else view.receipts,
             metrics=view.complete.metrics if view.complete else _rows_out(view),
+            warnings=view.open.warnings if view.open else (),
         )
 
     def _aborted(self, view: EpochView) -> Refused:

@@ -224,7 +224,8 @@ class TakeoverRecord:
 class OpenRecord:
     """``<attempt>.open.json``. ``now`` and ``seed`` are those of attempt 1, so that a rerun computes the same rows.
 
-    ``ledger``: where the ledger lay; in a copy of it that is elsewhere. Empty where it is not known.
+    ``ledger``: where the ledger lay; in a copy of it that is elsewhere. Empty where it is not known. ``warnings``: what
+    others have done to the sinks' rows since they were committed.
     """
 
     txn_id: str
@@ -242,6 +243,7 @@ class OpenRecord:
     writer: str
     code: str | None = None
     ledger: str = ""
+    warnings: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property
@@ -405,6 +407,7 @@ class Checkpoint:
     metrics: JsonDict = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     format: int = FORMAT
 
 

@@ -38,6 +38,7 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
     if planned is None:
         raise _no_new_data(actor)
     sinks = with_backfill(actor, sinks, epoch, planned.ranges, planned.state)
+    warnings = changes_by_others(actor, before)
     now = actor.now()
     return _put_open(
         actor,
@@ -57,6 +58,7 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
             opened_at=now,
             writer=actor.writer,
             ledger=actor.ledger.root,
+            warnings=warnings,
         ),
         run,
     )
@@ -81,7 +83,8 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
     The source may move the beginning of a partition that has never been read (``Source.again``).
     """
     last = view.opened
-    sinks = sink_plans(actor, actor.ledger.complete_record(view.number - 1))
+    before = actor.ledger.complete_record(view.number - 1)
+    sinks = sink_plans(actor, before)
     planned = _planned_again(actor, last)
     sinks = with_backfill(actor, sinks, view.number, planned.ranges, planned.state)
     actor.ledger.put_run(last.run, view.number)
@@ -102,6 +105,7 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
             opened_at=actor.now(),
             writer=actor.writer,
             ledger=actor.ledger.root,
+            warnings=changes_by_others(actor, before),
         ),
         run,
     )
@@ -136,6 +140,25 @@ def sink_plans(actor: Actor, before: CompleteRecord | None) -> dict[str, SinkPla
         markers.require_marker(sink, expected, actor.pipeline.name, actor.env, receipt)
         plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
     return plans
+
+
+def changes_by_others(actor: Actor, before: CompleteRecord | None) -> tuple[str, ...]:
+    """What others have done to the rows of complete epochs, as far as no earlier attempt tells of it."""
+    if before is None:
+        return ()
+    opened = actor.ledger.open_record(before.txn.epoch, before.txn.attempt)
+    told = opened.warnings if opened else ()
+    earlier = actor.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
+    found: list[str] = []
+    for sink in actor.pipeline.sinks:
+        look = getattr(sink, "foreign_changes", None)
+        # since the epoch before that one: while it ran, there was nobody to tell
+        receipt = (earlier.receipts.get(sink.name) if earlier else None) or before.receipts.get(sink.name)
+        if look and receipt:
+            found += look(receipt, actor.pipeline.name, told, actor.env)
+    for change in found:
+        log.warning("%s", change)
+    return tuple(found)
 
 
 def _previous_of(actor: Actor, sink: Sink, before: CompleteRecord | None) -> str | None:

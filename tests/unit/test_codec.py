@@ -76,6 +76,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "sinks": st.dictionaries(TEXT, st.builds(SinkPlan, spec=JSON, previous=st.none() | TEXT), max_size=2),
     "waived": st.lists(TEXT, max_size=2).map(tuple),
     "waived_ids": st.dictionaries(TEXT, st.lists(TEXT, max_size=2).map(tuple), max_size=2),
+    "warnings": st.lists(TEXT, max_size=2).map(tuple),
     "places": st.dictionaries(TEXT, TEXT, max_size=2),
     "markers": st.dictionaries(TEXT, TEXT, max_size=2),
     "votes": st.dictionaries(TEXT, VOTES, max_size=2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -132,6 +132,20 @@ class Located(Protocol):
 
     def table_of(self, place: str) -> str:
         """The table that a staging place lies in, in the spelling that is left once links and names are resolved."""
+        ...
+
+
+class Watching(Protocol):
+    """A sink that can tell what others have done to its rows since one of its commits."""
+
+    def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
+        """What took whole epochs away while their markers stayed, without what was ``told`` before; a sentence each.
+
+        Reads little, changes nothing.
+
+        Raises:
+            Corrupt: There is such a change, and the sink is to stop at one.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ are one transaction of Spark, signed with the epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -54,6 +54,8 @@ class DeltaSink:
         properties: Table properties of a table that is created.
         compact_every: Compact small files after every so many epochs; 0: never.
         checkpoint_every: Checkpoint the table's log after every so many versions; 0: never.
+        on_foreign_change: What ``open`` does if others have taken rows of whole epochs away (RESTORE to an earlier
+            version, CREATE OR REPLACE, overwrite): ``warn`` in log, ledger and XCom, or ``stop``.
     """
 
     template_fields: Sequence[str] = ("table", "storage_conn_id", "partition_by", "properties")
@@ -77,6 +79,7 @@ class DeltaSink:
         properties: Mapping[str, str] | None = None,
         compact_every: int = 50,
         checkpoint_every: int = 10,
+        on_foreign_change: str = "warn",
     ) -> None:
         self.name = validated_name("sink", name)
         if isinstance(partition_by, str):
@@ -85,6 +88,8 @@ class DeltaSink:
             raise ValueError(f"commit {commit!r} of sink {name!r} is not known: 'deltalake', 'spark' or None")
         if compact_every < 0 or checkpoint_every < 0:
             raise ValueError(f"compact_every and checkpoint_every of sink {name!r} must not be negative")
+        if on_foreign_change not in ("warn", "stop"):
+            raise ValueError(f"on_foreign_change of sink {name!r} is 'warn' or 'stop', not {on_foreign_change!r}")
         try:
             self.how = Mode.of(
                 mode=mode,
@@ -105,6 +110,7 @@ class DeltaSink:
         self.properties = dict(properties or {})
         self.compact_every = compact_every
         self.checkpoint_every = checkpoint_every
+        self.on_foreign_change = on_foreign_change
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.name!r}, {self.table!r})"
@@ -137,6 +143,7 @@ class DeltaSink:
             "properties": dict(self.properties),
             "compact_every": self.compact_every,
             "checkpoint_every": self.checkpoint_every,
+            **({} if self.on_foreign_change == "warn" else {"on_foreign_change": self.on_foreign_change}),
         }
 
     @classmethod
@@ -188,6 +195,9 @@ class DeltaSink:
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         return self._participant(env).diagnose(disagreement)
+
+    def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
+        return self._participant(env).foreign_changes(since, pipeline, told)
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
         return self._participant(env).maintain(pipeline, epoch)

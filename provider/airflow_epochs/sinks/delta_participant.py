@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from airflow_epochs.sinks import (
     delta_compaction,
     delta_due,
     delta_durable,
+    delta_foreign,
     delta_lost,
     delta_publish,
     delta_references,
@@ -375,6 +376,33 @@ class DeltaParticipant:
         except Refused:
             return Target(Where(self.sink.target, self.sink.target, {}), None, None, self.env)
         return self._target(where)
+
+    def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str]) -> list[str]:
+        """What others have done since a commit that takes rows of epochs away, and was not told before.
+
+        Raises:
+            Corrupt: There is such a change, and the sink is to stop at one.
+        """
+        if since.version is None or since.detail.get("table") != self.sink.target:
+            return []
+        where = self._where()
+        found = delta_foreign.foreign_changes(where.files, App.of(pipeline, self.sink.name), since.version)
+        new = {text: change for change in found if (text := self._sentence(change, where)) not in told}
+        if new and self.sink.on_foreign_change == "stop":
+            first = next(iter(new.values()))
+            back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}), or " * (
+                not first.built_on
+            )
+            raise Corrupt(
+                f"Rows of complete epochs were taken away by others: {'; '.join(new)}.",
+                remedy=f"{back}set on_foreign_change='warn' until the next epoch is complete, if that was meant to be. "
+                "Nothing was opened.",
+                sink=self.sink.name,
+            )
+        return list(new)
+
+    def _sentence(self, change: delta_foreign.ForeignChange, where: Where) -> str:
+        return f"sink {self.sink.name}: {where.name} has lost rows of complete epochs in {change}"
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""

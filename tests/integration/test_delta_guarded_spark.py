@@ -1,0 +1,86 @@
+"""Spark takes rows away, clones, and stages: what the sink sees of it, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta_foreign import foreign_changes
+from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.sinks.staging_owner import OWNER
+from delta_world import SparkOn, World, attempt_of, promised, rows, run_epoch, stage_with_spark, transaction
+
+pytestmark = pytest.mark.jvm
+
+APP = App.of("orders", "bronze")
+
+
+@pytest.fixture
+def world(session: Any) -> World:
+    return World(spark=SparkOn(session))
+
+
+def told(table: str, since: int = 0) -> list[str]:
+    return [change.what for change in foreign_changes(Where(table, table, {}).files, APP, since)]
+
+
+STATEMENTS = {
+    "RESTORE TABLE {t} TO VERSION AS OF 0": "RESTORE to version 0",
+    "CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta": "CREATE OR REPLACE TABLE",
+    "CREATE OR REPLACE TABLE {t} USING delta AS SELECT 5L AS id": "CREATE OR REPLACE TABLE AS SELECT",
+    "INSERT OVERWRITE {t} SELECT 6L AS id": "WRITE, overwrite",
+    "DELETE FROM {t} WHERE id = 1": None,
+    "UPDATE {t} SET id = 7 WHERE id = 1": None,
+    "OPTIMIZE {t}": None,
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_what_spark_takes_away_is_told_and_what_it_corrects_is_not(
+    session: Any, world: World, tmp_path: Path, statement: str
+) -> None:
+    table, first, second = str(tmp_path / "orders"), transaction(1), transaction(2)
+    sink = DeltaSink("bronze", table)
+    run_epoch(sink, first, None, rows(1), world)
+    run_epoch(sink, second, first, rows(2), world)
+    session.sql(statement.format(t=f"delta.`file://{table}`")).collect()
+    expected = STATEMENTS[statement]
+    assert told(table, since=1) == ([expected] if expected else [])
+    assert sink.last_committed("orders", world) is not None, "markers stay"
+
+
+def test_a_shallow_clone_keeps_its_files_whatever_the_ledger_says_of_their_place(
+    session: Any, world: World, tmp_path: Path
+) -> None:
+    table, clone, txn = str(tmp_path / "orders"), str(tmp_path / "clone"), transaction(1)
+    sink = DeltaSink("bronze", table)
+    staged, _ = run_epoch(sink, txn, None, rows(1, 2), world)
+    session.sql(f"CREATE TABLE delta.`file://{clone}` SHALLOW CLONE delta.`file://{table}`").collect()
+    DeltaTable(table).delete()
+    sink.discard(attempt_of(txn), staged.place, world, published=False)
+    assert session.read.format("delta").load(f"file://{clone}").count() == 2
+
+
+@pytest.mark.parametrize("commit", ["deltalake", "spark"])
+def test_spark_stages_beside_the_owners_name_and_each_commit_has_table_id_and_ends(
+    session: Any, world: World, tmp_path: Path, commit: str
+) -> None:
+    table, previous = str(tmp_path / "orders"), None
+    sink, ends = DeltaSink("bronze", table, commit=commit), {"orders": {"0": 42, "1": 7}}
+    for epoch in (1, 2):
+        txn = transaction(epoch)
+        attempt = replace(attempt_of(txn, previous), ends=ends)
+        claim = stage_with_spark(sink, attempt, session.range(2).selectExpr("id"), world)
+        receipt = sink.commit(attempt, promised(sink.vote(attempt, claim, world)), world)
+        previous = txn
+    assert Path(claim.place).parent.joinpath(OWNER).exists()
+    [info] = DeltaTable(table).history(1)
+    assert json.loads(info["userMetadata"])["airflow_epochs"]["ends"] == ends
+    assert receipt.detail["table_id"] == str(DeltaTable(table).metadata().id)
+    assert session.read.format("delta").load(f"file://{table}").count() == 4

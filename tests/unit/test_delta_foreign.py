@@ -1,0 +1,144 @@
+"""Others take rows of complete epochs away while the markers stay: `open` says so, or stops."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs.errors import Corrupt
+from faults_world import DiskWorld, start
+
+ROWS = pa.table({"source": ["x"], "partition": pa.array([0], pa.int32()), "offset": [0], "payload": ["x"]})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """Two complete epochs, and input for the next one."""
+    world = start(DiskWorld(tmp_path))
+    assert world.run(2) is None
+    world.produce(3)
+    return world
+
+
+def restored(table: DeltaTable) -> None:
+    table.restore(table.version() - 1)
+
+
+def replaced(table: DeltaTable) -> None:
+    DeltaTable.create(table.table_uri, table.schema(), mode="overwrite")
+
+
+def overwritten(table: DeltaTable) -> None:
+    write_deltalake(table, ROWS, mode="overwrite")
+
+
+def table_of(world: DiskWorld) -> DeltaTable:
+    return DeltaTable(str(world.table("orders")))
+
+
+TAKES_EPOCHS_AWAY = {
+    "RESTORE to version 0": restored,
+    "CREATE OR REPLACE TABLE": replaced,
+    "WRITE, overwrite": overwritten,
+}
+
+
+@pytest.mark.parametrize("what", TAKES_EPOCHS_AWAY)
+def test_it_is_told_once_in_the_log_the_ledger_and_the_checkpoint(
+    world: DiskWorld, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    TAKES_EPOCHS_AWAY[what](table_of(world))
+    told = f"sink orders: {world.table('orders')} has lost rows of complete epochs in version 2 ({what})"
+    with caplog.at_level(logging.WARNING, "airflow_epochs"):
+        task = world.coordinator()
+        opened = task.open(world.run_of(3))
+    assert opened.warnings == (told,)
+    assert task.checkpoint(task.ledger.view(3)).warnings == (told,)
+    assert told in caplog.text
+    assert world.run(4) is None  # aborts, and takes the same offsets
+    assert task.ledger.newest_complete() == 3
+    world.produce(2)
+    assert world.coordinator().open(world.run_of(5)).warnings == ()
+
+
+def test_what_happens_while_an_epoch_runs_is_told_by_the_next(world: DiskWorld) -> None:
+    task, run = world.coordinator(), world.run_of(3)
+    task.open(run)
+    restored(table_of(world))
+    task.vote(run, task.stage(run).stage)
+    for sink in world.sinks:
+        task.commit(run, sink)
+    task.complete(run)
+    world.produce(2)
+    (told,) = world.coordinator().open(world.run_of(4)).warnings
+    assert "RESTORE to version 0" in told
+
+
+def appended(table: DeltaTable) -> None:
+    write_deltalake(table, ROWS, mode="append")
+
+
+def part_deleted(table: DeltaTable) -> None:
+    table.delete("offset = 1")
+
+
+def updated(table: DeltaTable) -> None:
+    table.update(predicate="offset = 1", new_values={"payload": "corrected"})
+
+
+def optimized(table: DeltaTable) -> None:
+    table.optimize.compact()
+
+
+def restored_to_after(table: DeltaTable) -> None:
+    """The owner takes back what he did himself."""
+    version = table.version()
+    table.delete("offset = 1")
+    table.restore(version)
+
+
+def put_back(table: DeltaTable) -> None:
+    """What was taken away is there again."""
+    version = table.version()
+    overwritten(table)
+    table.restore(version)
+
+
+@pytest.mark.parametrize("change", [appended, part_deleted, updated, optimized, restored_to_after, put_back])
+def test_what_users_do_with_their_rows_is_not_told(world: DiskWorld, change: Callable[[DeltaTable], None]) -> None:
+    change(table_of(world))
+    assert world.coordinator().open(world.run_of(3)).warnings == ()
+
+
+@pytest.fixture
+def strict(world: DiskWorld) -> DiskWorld:
+    return DiskWorld(world.folder, sink_options={"on_foreign_change": "stop"})
+
+
+@pytest.mark.parametrize("what", TAKES_EPOCHS_AWAY)
+def test_a_strict_sink_stops_until_the_rows_are_put_back(strict: DiskWorld, what: str) -> None:
+    TAKES_EPOCHS_AWAY[what](table_of(strict))
+    for number in (3, 4):
+        error = strict.run(number)
+        assert isinstance(error, Corrupt)
+        assert f"version 2 ({what})" in error.what
+        assert "RESTORE TABLE … TO VERSION AS OF 1" in error.remedy
+    assert strict.ledger.view(3).open is None
+    table_of(strict).restore(1)
+    assert strict.run(5) is None
+    assert [strict.rows(sink) for sink in strict.sinks] == [strict.source.all_rows()] * 2
+
+
+def test_a_strict_sink_goes_on_once_the_change_is_accepted(strict: DiskWorld, world: DiskWorld) -> None:
+    restored(table_of(strict))
+    assert isinstance(strict.run(3), Corrupt)
+    assert world.run(4) is None
+    for number in (5, 6):
+        strict.produce(2)
+        assert strict.run(number) is None
+    assert strict.rows("audit") == strict.source.all_rows()
