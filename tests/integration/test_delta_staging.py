@@ -86,10 +86,8 @@ def of_udfs(session: Any, *ids: int) -> Any:
         {},
         {"commit": "spark"},
         {"mode": "upsert", "keys": ["id"]},
-        {"mode": "overwrite", "schema_evolution": "add_columns"},
-        {"mode": "merge", "keys": ["id"], "merge": "WHEN NOT MATCHED THEN INSERT *"},
     ],
-    ids=["deltalake", "spark", "upsert", "overwrite", "merge"],
+    ids=["deltalake", "spark", "upsert"],
 )
 def test_a_table_with_text_of_python_udfs_can_be_opened_by_every_reader(
     session: Any, world: World, table: str, options: dict[str, Any]
@@ -98,10 +96,9 @@ def test_a_table_with_text_of_python_udfs_can_be_opened_by_every_reader(
     first, second = transaction(1), transaction(2)
     spark_epoch(sink, first, None, of_udfs(session, 1, 2), world)
     _, receipt = spark_epoch(sink, second, first, of_udfs(session, 3), world)
-    expected = [3] if options.get("mode") == "overwrite" else [1, 2, 3]
-    assert seen_by_duckdb(table) == expected
+    assert seen_by_duckdb(table) == [1, 2, 3]
     rows = {row["id"]: row for row in DeltaTable(table).to_pyarrow_table().to_pylist()}
-    assert sorted(rows) == expected
+    assert sorted(rows) == [1, 2, 3]
     assert rows[3]["m"] == [("text 3", {"deep": ["text 3"]})]
     assert DeltaTable(table).schema().fields[1].metadata == {"comment": "it's text"}
     assert receipt.detail["committer"] == ("spark" if options else "deltalake")
@@ -172,9 +169,10 @@ OTHER_ROWS = {
     "a NULL that moves to the next column": ("st", "NAMED_STRUCT('x', CAST(NULL AS BIGINT), 'y', id)"),
     "NULL for a struct of NULLs": ("st", "IF(id = 7, NULL, st)"),
     "the order in an array": ("ar", "REVERSE(ar)"),
-    "a NULL less in an array": ("ar", "ARRAY(id)"),
+    "a NULL less in an array": ("ar", "FILTER(ar, x -> x IS NOT NULL)"),
     "other brackets": ("nested", "ARRAY(ARRAY(1), ARRAY(2, 3))"),
-    "an empty array for NULL": ("ar", "IF(id = 7, ARRAY(), IF(id = 8, NULL, ar))"),
+    "an empty array and NULL": ("ar", "IF(id = 7, ARRAY(), IF(id = 8, NULL, ar))"),
+    "NULL and an empty array": ("ar", "IF(id = 7, NULL, IF(id = 8, ARRAY(), ar))"),
     "values of a map changed over": ("m", "MAP('k', 2L, 'l', id)"),
     "a byte": ("raw", "IF(id = 7, X'00FE', raw)"),
     "a microsecond": ("at", "IF(id = 7, at - INTERVAL '0.000001' SECOND, at)"),
@@ -202,7 +200,7 @@ def test_the_digest_tells_rows_that_differ_in_any_value_and_not_their_order_or_f
         assert hashed(change(rows)) == told, what
     seen = {str(told["sums"])}
     for what, (column, expression) in OTHER_ROWS.items():
-        other = hashed(rows.withColumn(column, F.expr(expression).cast(rows.schema[column].dataType)))
+        other = hashed(rows.withColumn(column, F.expr(expression)))
         assert str(other["sums"]) not in seen, what
         seen.add(str(other["sums"]))
 
@@ -237,8 +235,9 @@ def test_a_digest_of_other_rows_than_were_staged_is_none(session: Any, world: Wo
 
 INSTANTS = """
     SELECT at, NAMED_STRUCT('at', at) AS st, ARRAY(at) AS ar, MAP('at', at) AS m,
-        ARRAY(NAMED_STRUCT('at', at)) AS ar_st, NAMED_STRUCT('ar', ARRAY(at)) AS st_ar, MAP('k', ARRAY(at)) AS m_ar, ARRAY(MAP('k', at)) AS ar_m,
-        MAP('k', NAMED_STRUCT('at', at)) AS m_st, NAMED_STRUCT('st', NAMED_STRUCT('at', at)) AS st_st
+        ARRAY(NAMED_STRUCT('at', at)) AS ar_st, NAMED_STRUCT('ar', ARRAY(at)) AS st_ar,
+        MAP('k', ARRAY(at)) AS m_ar, ARRAY(MAP('k', at)) AS ar_m, MAP('k', NAMED_STRUCT('at', at)) AS m_st,
+        NAMED_STRUCT('st', NAMED_STRUCT('at', at)) AS st_st
     FROM (SELECT TIMESTAMP'2024-02-29 12:00:00.5Z' AS at)
 """
 
@@ -309,7 +308,7 @@ DEFAULTS = {
     f"{PROPERTY}enableChangeDataFeed": "true",
     f"{PROPERTY}enableDeletionVectors": "true",
     f"{PROPERTY}enableInCommitTimestamps": "true",
-    f"{PROPERTY}enableRowTracking": "true",
+    f"{PROPERTY}enableTypeWidening": "true",
     f"{PROPERTY}setTransactionRetentionDuration": "interval 1 hour",
 }
 
@@ -349,7 +348,7 @@ def test_no_default_of_a_server_keeps_epochs_from_a_table_that_is_created(
     properties = next(action["metaData"]["configuration"] for action in log_of(table)[0] if "metaData" in action)
     assert "delta.setTransactionRetentionDuration" not in properties
     assert properties["delta.enableChangeDataFeed"] == "true", "what does no harm is what the server says"
-    assert ("delta.enableRowTracking" in properties) == bool(options)
+    assert ("delta.enableTypeWidening" in properties) == bool(options)
 
 
 def test_no_default_of_a_server_gets_into_what_is_staged_for_a_topic_or_a_database(

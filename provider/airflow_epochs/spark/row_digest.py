@@ -34,7 +34,7 @@ def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
 
     if not all(_is_known(field.dataType) for field in df.schema.fields):
         return df, None
-    values = [part for f in df.schema.fields for part in _parts(F.col(quoted(f.name)), f.dataType, f.nullable)]
+    values = [part for f in df.schema.fields for part in _parts(F.col(quoted(f.name)), f.dataType)]
     salted = [F.xxhash64(F.lit(number), *values).alias(name) for number, name in enumerate(_HASHES)]
     observation = Observation(f"rows {uuid.uuid4().hex}")
     columns = [F.col(quoted(name)) for name in df.columns]
@@ -70,7 +70,7 @@ def _sums() -> list[Column]:
     return [F.count(F.lit(1)).alias("rows"), *halves]
 
 
-def _parts(column: Column, kind: DataType, nullable: bool) -> Iterable[Column]:
+def _parts(column: Column, kind: DataType) -> Iterable[Column]:
     """What is hashed of a value. Two values that differ differ in one of these."""
     from pyspark.sql import types as T
 
@@ -78,13 +78,12 @@ def _parts(column: Column, kind: DataType, nullable: bool) -> Iterable[Column]:
         return
     if isinstance(kind, T.StructType):
         for field in kind.fields:
-            yield from _parts(column.getField(field.name), field.dataType, True)
+            yield from _parts(column.getField(field.name), field.dataType)
     elif isinstance(kind, (T.ArrayType, T.MapType)):
         yield from _parts_of_many(column, kind)
     else:
         yield from _parts_of_one(column, kind)
-    if nullable:
-        yield column.isNull()
+    yield column.isNull()  # even of what cannot be: what Spark infers there is no part of the rows
 
 
 def _parts_of_one(column: Column, kind: DataType) -> Iterable[Column]:
@@ -105,12 +104,12 @@ def _parts_of_many(column: Column, kind: ArrayType | MapType) -> Iterable[Column
 
     def of_element(element: Column) -> Column:
         assert isinstance(kind, T.ArrayType)
-        return F.xxhash64(F.lit(0), *_parts(element, kind.elementType, kind.containsNull))
+        return F.xxhash64(F.lit(0), *_parts(element, kind.elementType))
 
     def of_entry(entry: Column) -> Column:
         assert isinstance(kind, T.MapType)
-        key = _parts(entry.getField("key"), kind.keyType, False)
-        return F.xxhash64(F.lit(0), *key, *_parts(entry.getField("value"), kind.valueType, kind.valueContainsNull))
+        parts = [*_parts(entry.getField("key"), kind.keyType), *_parts(entry.getField("value"), kind.valueType)]
+        return F.xxhash64(F.lit(0), *parts)
 
     yield F.size(column)
     if isinstance(kind, T.MapType):

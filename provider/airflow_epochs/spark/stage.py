@@ -154,8 +154,7 @@ def _metrics(rows_in: dict[str, Any]) -> JsonDict:
 
 def _warnings(plans: dict[str, str], users: transform.Transform, uses: int) -> list[str]:
     udfs = determinism.nondeterministic_udfs(users.module)
-    found = {sink: determinism.nondeterministic(plan, udfs) for sink, plan in plans.items()}
-    texts = [determinism.warning(sink, names) for sink, names in found.items() if names]
+    texts = [text for sink, plan in plans.items() for text in determinism.warnings(sink, plan, udfs)]
     if not uses:
         texts.append("The transform did not use the batch: no input row can be in any sink.")
     return texts
