@@ -55,7 +55,7 @@ def run(folder: Path, minutes: float, seed: int) -> Outcome:
     with System(folder, fetch()) as system:
         transfers = Transfers(system.broker.bootstrap, seed)
         readers = [Reader(system, pipeline) for pipeline in PIPELINES]
-        nemesis = Nemesis(system, seed)
+        nemesis = Nemesis(system, transfers, {reader.pipeline: reader for reader in readers}, seed)
         transfers.start()
         say("everything is up")
         unclear = [] if _both_work(system, FIRST_EPOCHS_S) else ["no epoch was complete before the first fault"]
@@ -113,7 +113,7 @@ def _judge(
         )
         for reader in readers
     }
-    wrong = [each for reader in readers for each in reader.wrong]
+    wrong = nemesis.wrong + [each for reader in readers for each in reader.wrong]
     return Outcome(
         seed=nemesis.seed,
         minutes=minutes,

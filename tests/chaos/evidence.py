@@ -4,44 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deltalake import DeltaTable
 from reader import Reader
-from system import SINKS, System
+from system import TABLES, System
 from transfers import Transfers
 
-from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.testing.checkers import Report, check
-from airflow_epochs.testing.history import History, Origin, Repeat, Rest, SinkState, VisibleRow
-from delta_history import commits_of, places_of, referenced_by
+from airflow_epochs.testing.history import History, Origin, Repeat, Rest
+from delta_history import places_of, referenced_by
 
 
 def judged(
     system: System, reader: Reader, transfers: Transfers, produced: Mapping[Origin, str], rest: Rest, repeat: Repeat
 ) -> Report:
     """All invariants of one pipeline."""
-    tables = [system.table(reader.pipeline, sink) for sink in SINKS]
+    tables = [system.table(reader.pipeline, name) for name in TABLES[reader.pipeline]]
+    empty = _epochs_without_rows(reader)
     return check(
         History.of_ledger(
             reader.ledger,
-            sinks={sink: _state(system, reader.pipeline, sink) for sink in SINKS},
+            sinks={sink: book.state(empty) for sink, book in system.books[reader.pipeline].items()},
             produced=produced,
             withdrawn=transfers.withdrawn,
             observations=reader.observations,
             balance=0,
             rest=rest,
             repeats=[repeat],
-            places={place for table in tables for place in places_of(table)},
+            places={place for table in tables for place in places_of(table)} | _staged(system),
             referenced={file for table in tables for file in referenced_by(table)},
         )
     )
 
 
-def _state(system: System, pipeline: str, sink: str) -> SinkState:
-    path = system.table(pipeline, sink)
-    table = DeltaTable(str(path)).to_pyarrow_table(columns=["topic", "partition", "offset", "crc"])
-    columns = [column.to_pylist() for column in table.columns]
-    rows = [VisibleRow(topic, p, offset, str(crc)) for topic, p, offset, crc in zip(*columns, strict=True)]
-    return SinkState(rows=rows, commits=commits_of(path, App.of(pipeline, sink)))
+def _staged(system: System) -> set[str]:
+    """What is left of rows that were staged for the topic and the databases."""
+    return {str(path) for path in system.staging.rglob("*") if path.is_file()}
+
+
+def _epochs_without_rows(reader: Reader) -> list[int]:
+    epochs = range(1, reader.ledger.newest_complete() + 1)
+    records = (reader.ledger.complete_record(epoch) for epoch in epochs)
+    return [record.txn.epoch for record in records if record and not any(r.rows for r in record.receipts.values())]
 
 
 def producers_view(transfers: Transfers, produced: Mapping[Origin, str]) -> list[str]:

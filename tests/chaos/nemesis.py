@@ -11,18 +11,38 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import psutil
+from confluent_kafka import KafkaException
+from deltalake import DeltaTable
+from grpc import RpcError
 from moments import Moment
+from pyspark.errors import PySparkException
+from reader import Reader
 from rest import submit
-from system import PIPELINES, System, stopped
+from surgery import SourceLogs, fill_up, restore, truncated, vacuum
+from system import PIPELINES, TABLES, System, stopped, wait_for
+from transfers import Transfers
+
+from airflow_epochs.protocol import State
 
 REST_S = (0.5, 5.0)
 STOPPED_S = (4.0, 12.0)
 DOWN_S = (0.0, 2.0)
 """Rests between faults, and how long a fault lasts: drawn from the seed, so there is no condition to wait for."""
-KILLS = {"kill task": 6, "kill spark server": 2, "kill executor": 3, "kill submit driver": 1, "kill broker": 1}
+DEATH_S = 10
+SETTLED_S = 90
+"""Within this, an attempt that was open is decided, a run has ended, a table is forward again."""
+KILLS = {
+    "kill task": 6,
+    "kill spark server": 2,
+    "kill executor": 3,
+    "kill submit driver": 1,
+    "kill broker": 1,
+    "kill database": 1,
+}
 OTHERS = {
     "stop task": 3,
     "stop spark server": 1,
@@ -32,7 +52,20 @@ OTHERS = {
     "wipe metadata": 1,
     "clear tasks": 4,
     "same run by a second scheduler": 2,
+    "VACUUM at 0 hours": 3,
+    "truncate the source's log": 1,
+    "RESTORE a table": 1,
 }
+GONE = (
+    psutil.Error,
+    ProcessLookupError,
+    httpx.HTTPError,
+    KafkaException,
+    PySparkException,
+    RpcError,
+    TimeoutError,
+)
+"""What was to be hit was gone or down by then."""
 DECK = {**KILLS, **OTHERS}
 
 
@@ -44,14 +77,18 @@ class Nemesis:
         fired, missed: How often, per kind.
         times: When a fault fired (``time.monotonic``).
         moments: Where the pipeline was then.
+        wrong: What a pipeline did that it must not do then.
     """
 
     system: System
+    transfers: Transfers
+    readers: dict[str, Reader]
     seed: int
     fired: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     times: list[float] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
@@ -62,14 +99,19 @@ class Nemesis:
             "stop spark server": lambda: self._stop_part("connect"),
             "kill executor": lambda: self._kill_one(self.system.executors()),
             "kill submit driver": lambda: self._kill_one(self.system.submit_drivers()),
-            "kill broker": lambda: self._kill_part("broker"),
+            "kill broker": self._kill_broker,
+            "kill database": self._kill_database,
             "stop broker": lambda: self._stop_part("broker"),
             "kill scheduler": lambda: self._kill_part("scheduler"),
             "kill api server": lambda: self._kill_part("api-server"),
             "wipe metadata": self._wipe_metadata,
             "clear tasks": self._clear,
             "same run by a second scheduler": self._same_run,
+            "VACUUM at 0 hours": self._vacuum,
+            "truncate the source's log": self._truncate,
+            "RESTORE a table": self._restore,
         }
+        self._logs = SourceLogs(self.system, self.system.folder / "source-logs")
         self._deck = self._shuffled()
 
     @property
@@ -84,8 +126,8 @@ class Nemesis:
         why, moment = "nothing to hit", Moment.of(self.system, kind)
         try:
             hit = self._kinds[kind]()
-        except (psutil.Error, ProcessLookupError, httpx.HTTPError) as error:
-            hit, why = False, repr(error)  # what was to be hit was gone or down by then
+        except GONE as error:
+            hit, why = False, repr(error)
         (self.fired if hit else self.missed)[kind] += 1
         if hit:
             self.times.append(at)
@@ -148,3 +190,108 @@ class Nemesis:
         self.system.api.trigger("bank", run_id)
         self.system.other_api.trigger("bank", run_id)
         return True
+
+    def _kill_broker(self) -> bool:
+        """Its disk is copied before it starts again, as a backup would be that is used one day."""
+        self._kill_part("broker")
+        self._buried("broker")
+        self._logs.keep("older")
+        return True
+
+    def _kill_database(self) -> bool:
+        self.system.postgres.kill()
+        return True
+
+    def _vacuum(self) -> bool:
+        """Of one table, beside whatever is going on."""
+        pipeline = self.dice.choice(PIPELINES)
+        vacuum(self.system, self.system.table(pipeline, self.dice.choice(TABLES[pipeline])))
+        return True
+
+    def _truncate(self) -> bool:
+        """An older copy of the source's log takes its place and is filled up by others, until it is put back.
+
+        Nothing of it may get into a table: what was read of it would be seen at the end as rows that nobody produced.
+        """
+        if not self._logs.has_copy:
+            return False
+        with self.transfers.paused():
+            self._without_broker(lambda: self._logs.keep("newest"), lambda: self._logs.put_back("older"))
+            try:
+                if hit := truncated(self.system):
+                    fill_up(self.system)
+                    time.sleep(self.dice.uniform(*STOPPED_S))
+                    self._nobody_reads()
+            finally:
+                self._without_broker(lambda: self._logs.put_back("newest"))
+        return hit
+
+    def _without_broker(self, *acts: Callable[[], None]) -> None:
+        self._kill_part("broker")
+        self._buried("broker")
+        for act in acts:
+            act()
+        self.system.mend()
+
+    def _buried(self, name: str) -> None:
+        self.system.bury()
+        if not wait_for(lambda: not self.system.part(name).running, DEATH_S):
+            raise TimeoutError(f"{name} does not die")
+
+    def _nobody_reads(self) -> None:
+        """Wait until no attempt is open; kill what is still at it then."""
+        if wait_for(lambda: not any(self._is_open(pipeline) for pipeline in PIPELINES), SETTLED_S):
+            return
+        for process in [*self.system.task_processes(), *self.system.submit_drivers()]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.system.kill(self.system.part("connect"))
+        self.system.bury()
+
+    def _is_open(self, pipeline: str) -> bool:
+        ledger = self.system.ledger_of(pipeline)
+        return ledger.view(ledger.newest_complete() + 1).state is State.OPEN
+
+    def _restore(self) -> bool:
+        """A table is taken back by two epochs, and forward again. In between no epoch may be completed."""
+        pipeline, ledger = "bank_submit", self.system.ledger_of("bank_submit")
+        if not wait_for(lambda: self._is_idle(pipeline), SETTLED_S) or (newest := ledger.newest_complete()) < 3:
+            return False
+        record = ledger.complete_record(newest - 2)
+        sink = self.dice.choice(TABLES[pipeline])
+        back = record.receipts[sink].version if record else None
+        table = self.system.table(pipeline, sink)
+        forward = DeltaTable(str(table)).version()
+        if back is None:
+            return False
+        with self.readers[pipeline].closed():
+            restore(self.system, table, back)
+            try:
+                self._require_a_stop(pipeline, newest)
+            finally:
+                self._forward(table, forward)
+        return True
+
+    def _require_a_stop(self, pipeline: str, newest: int) -> None:
+        submit(self.system)
+        wait_for(lambda: self._is_idle(pipeline), SETTLED_S)
+        ledger = self.system.ledger_of(pipeline)
+        if ledger.newest_complete() > newest or ledger.view(newest + 1).open is not None:
+            self.wrong.append(f"{pipeline} went on after RESTORE had taken epochs {newest - 1} and {newest} away")
+
+    def _forward(self, table: Path, version: int) -> None:
+        def forward() -> bool:
+            self.system.mend()
+            with contextlib.suppress(PySparkException, RpcError):
+                restore(self.system, table, version)
+                return True
+            return False
+
+        if not wait_for(forward, SETTLED_S):
+            self.wrong.append(f"{table} could not be taken forward again to version {version}")
+
+    def _is_idle(self, pipeline: str) -> bool:
+        """Whether nothing runs, and no epoch is begun."""
+        ledger = self.system.ledger_of(pipeline)
+        begun = ledger.view(ledger.newest_complete() + 1).open is not None
+        return not begun and not self.system.api.runs(pipeline, "running", "queued")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from system import PIPELINES, SINKS, System, wait_for
+from system import PIPELINES, System, wait_for
 from transfers import Transfers, ends
 
 from airflow_epochs.model import ends_of
@@ -111,7 +111,9 @@ def repeat_the_newest_run(system: System, pipeline: str) -> Repeat:
 
 
 def snapshot(system: System, pipeline: str) -> dict[str, str]:
-    """Every file of the pipeline's ledger and tables, by its digest."""
-    roots = [system.ledger / pipeline / "epochs", *(system.table(pipeline, sink) for sink in SINKS)]
-    files = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    """Every file of the pipeline's ledger by its digest, and what each sink shows."""
+    files = [path for path in sorted((system.ledger / pipeline / "epochs").rglob("*")) if path.is_file()]
+    ledger = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    for book in system.books[pipeline].values():
+        ledger |= book.fingerprint()
+    return ledger

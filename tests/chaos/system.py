@@ -1,8 +1,9 @@
-"""The system under test: broker, Spark Connect with an executor of its own, two Airflows that know the same DAGs."""
+"""The system under test: broker, Spark Connect with its own executor, PostgreSQL, two Airflows with the same DAGs."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,21 +11,27 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import books
 import httpx
 import psutil
+from books import Book, DeltaBook, TopicBook
 from transfers import create_topic
 
 from airflow_epochs.ledger import Ledger
+from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.store import LocalStore
-from stack.airflow import AirflowStack
+from stack import postgres
+from stack.airflow import AirflowStack, connection
 from stack.airflow_api import AirflowApi
 from stack.jars import Jars
+from stack.postgres import Postgres
 from stack.processes import Process, Server
 from stack.whole import Stack
 
 PROJECT = Path(__file__).parent / "project"
 PIPELINES = ("bank", "bank_submit")
-SINKS = ("debits", "credits")
+TABLES = {"bank": ("debits",), "bank_submit": ("debits", "credits")}
+"""The Delta tables of each pipeline."""
 SOON_MISSED = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
@@ -38,6 +45,8 @@ class System(Stack):
     """Everything; what was killed is brought back by ``mend``."""
 
     def __init__(self, folder: Path, jars: Jars) -> None:
+        self.postgres = Postgres(folder / "postgres")
+        self.till = folder / "till" / "till.db"
         project = folder / "project"
         shutil.copytree(PROJECT, project)
         dags = project / "dags"
@@ -47,22 +56,49 @@ class System(Stack):
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
         self.api, self.other_api = AirflowApi(self.airflow.url), AirflowApi(self.other.url)
         self.leftovers: list[int] = []
+        self.books: dict[str, dict[str, Book]] = {}
 
     @property
     def servers(self) -> tuple[Server, ...]:
-        return self.airflow, self.other, self.connect, self.broker
+        return self.airflow, self.other, self.connect, self.broker, self.postgres
 
     def wait_ready(self) -> None:
         self.broker.wait_ready()
+        self.postgres.wait_ready()
         create_topic(self.broker.bootstrap)
+        self.broker.create_topic("payments", partitions=2)
+        self.books = self._opened_books()
         for server in (self.connect, self.airflow, self.other):
             server.wait_ready()
+
+    def _opened_books(self) -> dict[str, dict[str, Book]]:
+        found: dict[str, dict[str, Book]] = {
+            pipeline: {name: DeltaBook(self.table(pipeline, name), App.of(pipeline, name)) for name in names}
+            for pipeline, names in TABLES.items()
+        }
+        found["bank"] |= {
+            "payments": TopicBook(self.broker.bootstrap, "payments"),
+            "withdrawals": books.of_postgres(self.postgres, "withdrawals"),
+            "deposits": books.of_sqlite(self.till, "deposits"),
+        }
+        return found
+
+    def _connections(self) -> dict[str, str]:
+        where = {"host": "127.0.0.1", "port": self.postgres.port, "schema": postgres.DATABASE}
+        bank = {"conn_type": "postgres", "login": postgres.USER, "password": postgres.PASSWORD, **where}
+        till = connection("sqlite", host=str(self.till))
+        return {**super()._connections(), "bank_db": json.dumps(bank), "till_db": till}
 
     def ledger_of(self, pipeline: str) -> Ledger:
         return Ledger(LocalStore(self.ledger), pipeline)
 
     def table(self, pipeline: str, sink: str) -> Path:
         return self.lake / pipeline / sink
+
+    @property
+    def staging(self) -> Path:
+        """Where rows are staged for the topic and the databases."""
+        return self.lake / "staging"
 
     # -- breaking ---------------------------------------------------------------------------------------------------
 
@@ -114,6 +150,9 @@ class System(Stack):
         if not self.part("broker").running:
             self.broker.start()
             self.broker.wait_ready()
+        if not self.postgres.processes[-1].running:
+            self.postgres.start_again()
+            self.postgres.wait_ready()
         self.restart_dead_connect()
         self.airflow.restart_dead()
 

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -16,6 +17,7 @@ from airflow_epochs.testing.history import Origin
 
 TOPIC, PARTITIONS = "transfers", 4
 PAUSE_S = 0.4
+PATIENCE_S = 60
 ABORTED_SHARE = 0.2
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -48,6 +50,7 @@ class Transfers:
         self.transactions = {"committed": 0, "aborted": 0, "unsure": 0}
         self.number = 0
         self._stop = threading.Event()
+        self._busy = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="transfers", daemon=True)
 
     def start(self) -> None:
@@ -60,6 +63,16 @@ class Transfers:
         if self._thread.is_alive():
             raise RuntimeError("the producer has not ended")
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Between two transactions. Raises TimeoutError if one does not end."""
+        if not self._busy.acquire(timeout=PATIENCE_S):
+            raise TimeoutError("a transaction of the producer does not end")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
     def one_more(self, records: int = 40) -> None:
         """One committed transaction, after ``finish``."""
         self._transaction(self._producer(), records, abort=False)
@@ -68,8 +81,9 @@ class Transfers:
         producer = None
         while not self._stop.is_set():
             try:
-                producer = producer or self._producer()
-                self._transaction(producer, self.dice.randint(10, 80), self.dice.random() < ABORTED_SHARE)
+                with self._busy:
+                    producer = producer or self._producer()
+                    self._transaction(producer, self.dice.randint(10, 80), self.dice.random() < ABORTED_SHARE)
             except KafkaException:
                 self.transactions["unsure"] += 1
                 producer = None  # the next one's init_transactions ends what is open

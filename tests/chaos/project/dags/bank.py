@@ -1,4 +1,4 @@
-"""Transfers between accounts, booked twice: what one table gains the other loses, so both always add up to nothing."""
+"""Transfers between accounts, booked twice: what one side gains the other loses, so all books add up to nothing."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, SparkSubmit
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, SparkConnect, SparkSubmit, SqlSink
 
 LAKE = os.environ["LAKE"]
+STAGING = f"{LAKE}/staging"
 SOON = {"retry_delay": timedelta(seconds=2), "retry_exponential_backoff": False}
 
 
-def books(pipeline: str) -> list[DeltaSink]:
-    return [
-        DeltaSink(side, f"{LAKE}/{pipeline}/{side}", compact_every=5, checkpoint_every=5)
-        for side in ("debits", "credits")
-    ]
+def table(pipeline: str, name: str) -> DeltaSink:
+    return DeltaSink(name, f"{LAKE}/{pipeline}/{name}", compact_every=5, checkpoint_every=5)
 
 
 with DAG("bank", schedule=os.environ.get("BANK_SCHEDULE") or None, max_active_runs=1, catchup=False):
     EpochPipeline(
         "bank",
         source=KafkaSource(topics=["transfers"], max_records=20_000, max_wait=1),
-        transform="spark_apps/bank.py:book",
-        sinks=books("bank"),
+        transform="spark_apps/bank.py:book_everywhere",
+        sinks=[
+            table("bank", "debits"),
+            KafkaSink("payments", "payments", staging=STAGING),
+            SqlSink("withdrawals", "bank_db", "withdrawals", staging=STAGING),
+            SqlSink("deposits", "till_db", "deposits", staging=STAGING),
+        ],
         spark=SparkConnect(),
         operator_args=SOON,
     )
@@ -35,7 +38,7 @@ with DAG("bank_submit", schedule=None, max_active_runs=1):
         "bank_submit",
         source=KafkaSource(topics=["transfers"], max_wait=0),
         transform="spark_apps/bank.py:book",
-        sinks=books("bank_submit"),
+        sinks=[table("bank_submit", "debits"), table("bank_submit", "credits")],
         spark=SparkSubmit(),
         operator_args=SOON,
     )

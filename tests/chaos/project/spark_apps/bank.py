@@ -1,4 +1,4 @@
-"""Each transfer becomes a debit and a credit of the same amount."""
+"""Each transfer becomes a debit and a credit of the same amount. Python UDFs write what stands beside them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,51 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TRANSFER = "payer string, payee string, amount long"
+PARTIES = "struct<from: string, to: string, tags: array<string>>"
+
+
+def _memo(payer: str, payee: str) -> str:
+    return f"{payer} an {payee} überwiesen"
+
+
+def _parties(payer: str, payee: str) -> dict[str, object]:
+    return {"from": payer, "to": payee, "tags": sorted({payer, payee})}
+
+
+def _transfers(batch: DataFrame, epoch: object) -> DataFrame:
+    value = F.col("value")
+    transfer = F.from_json(value.cast("string"), TRANSFER)
+    parties = (F.col("t.payer"), F.col("t.payee"))
+    transfers = batch.select("topic", "partition", "offset", F.crc32(value).alias("crc"), transfer.alias("t"))
+    return transfers.select(
+        "*",
+        F.lit(epoch.number).cast("long").alias("epoch"),
+        F.udf(_memo, "string")(*parties).alias("memo"),
+        F.udf(_parties, PARTIES)(*parties).alias("parties"),
+    )
 
 
 def book(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
-    value = F.col("value")
-    transfer = F.from_json(value.cast("string"), TRANSFER)
-    transfers = batch.select("topic", "partition", "offset", F.crc32(value).alias("crc"), transfer.alias("t"))
-    origin = ("topic", "partition", "offset", "crc")
+    """Into two Delta tables."""
+    transfers = _transfers(batch, epoch)
+    origin = ("topic", "partition", "offset", "crc", "epoch", "memo", "parties")
     return {
         "debits": transfers.select(*origin, F.col("t.payer").alias("account"), (-F.col("t.amount")).alias("amount")),
         "credits": transfers.select(*origin, F.col("t.payee").alias("account"), F.col("t.amount")),
+    }
+
+
+def book_everywhere(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+    """Into a Delta table, a topic and two databases: debits and withdrawals against payments and deposits."""
+    transfers = _transfers(batch, epoch)
+    debit, credit = (-F.col("t.amount")).alias("amount"), F.col("t.amount")
+    payer, payee = F.col("t.payer").alias("account"), F.col("t.payee").alias("account")
+    row = ("topic", F.col("partition").alias("part"), F.col("offset").alias("place"), "crc", "epoch", "memo")
+    return {
+        "debits": transfers.select("topic", "partition", "offset", "crc", "epoch", "memo", "parties", payer, debit),
+        "payments": transfers.select(
+            F.struct("topic", "partition", "offset").alias("origin"), "crc", "epoch", "memo", "parties", payee, credit
+        ),
+        "withdrawals": transfers.select(*row, payer, debit),
+        "deposits": transfers.select(*row, payee, credit),
     }
