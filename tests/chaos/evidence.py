@@ -8,6 +8,7 @@ from reader import Reader
 from system import TABLES, System
 from transfers import Transfers
 
+from airflow_epochs.sinks.staging_owner import OWNER
 from airflow_epochs.testing.checkers import Report, check
 from airflow_epochs.testing.history import History, Origin, Repeat, Rest
 from delta_history import places_of, referenced_by
@@ -37,7 +38,7 @@ def judged(
 
 def _staged(system: System) -> set[str]:
     """What is left of rows that were staged for the topic and the databases."""
-    return {str(path) for path in system.staging.rglob("*") if path.is_file()}
+    return {str(path) for path in system.staging.rglob("*") if path.is_file() and path.name != OWNER}
 
 
 def _epochs_without_rows(reader: Reader) -> list[int]:

@@ -15,7 +15,7 @@ SOON = {"retry_delay": timedelta(seconds=2), "retry_exponential_backoff": False}
 
 
 def table(pipeline: str, name: str) -> DeltaSink:
-    return DeltaSink(name, f"{LAKE}/{pipeline}/{name}", compact_every=5, checkpoint_every=5)
+    return DeltaSink(name, f"{LAKE}/{pipeline}/{name}", compact_every=5, checkpoint_every=5, on_foreign_change="stop")
 
 
 with DAG("bank", schedule=os.environ.get("BANK_SCHEDULE") or None, max_active_runs=1, catchup=False):
@@ -30,6 +30,7 @@ with DAG("bank", schedule=os.environ.get("BANK_SCHEDULE") or None, max_active_ru
             SqlSink("deposits", "till_db", "deposits", staging=STAGING),
         ],
         spark=SparkConnect(),
+        wait_for_others=5,
         operator_args=SOON,
     )
 
@@ -40,5 +41,6 @@ with DAG("bank_submit", schedule=None, max_active_runs=1):
         transform="spark_apps/bank.py:book",
         sinks=[table("bank_submit", "debits"), table("bank_submit", "credits")],
         spark=SparkSubmit(),
+        wait_for_others=5,
         operator_args=SOON,
     )
