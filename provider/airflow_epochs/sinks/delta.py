@@ -51,7 +51,7 @@ class DeltaSink:
             writes or optimizes the table through Spark, it must be ``spark``.
         storage_conn_id: Connection with the credentials of the table's store; without, the environment's count.
         properties: Table properties of a table that is created.
-        compact_every: Compact small files after every so many epochs; 0: never.
+        compact_every: Compact small files after every so many epochs, and sooner when many have come; 0: never.
         checkpoint_every: Checkpoint the table's log after every so many versions; 0: never.
     """
 
