@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import multiprocessing
 import os
+import tracemalloc
 from collections.abc import Callable
 from decimal import Decimal
 from multiprocessing.synchronize import Barrier
@@ -433,3 +434,23 @@ def test_partitions_of_other_types_are_compacted(table: Path, kind: str) -> None
         write_deltalake(str(table), data, partition_by=["p"], mode="append")
     done = compacted(table)
     assert (done["files_removed"], done["files_added"]) == (4, 1)
+
+
+def test_what_is_kept_of_the_log_does_not_grow_with_statistics_and_number_of_files(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_compaction, "FILES_MAX", 500)
+    (table / "_delta_log").mkdir(parents=True)
+    stats = json.dumps({"numRecords": 1, "minValues": {"text": "x" * 10_000}})
+    common = {"partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True, "stats": stats}
+    for version in range(20):
+        adds = [{"add": {"path": f"{version}-{number}.parquet", **common}} for number in range(100)]
+        (table / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, adds)))
+    tracemalloc.start()
+    try:
+        small = delta_compaction.small_files(open_files(str(table)), 19)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [each.path for each in (small[0], small[-1])] == ["15-0.parquet", "19-99.parquet"]
+    assert kept < 2**20, "a kilobyte per file and more"

@@ -52,7 +52,7 @@ class DeltaSink:
             writes or optimizes the table through Spark, it must be ``spark``.
         storage_conn_id: Connection with the credentials of the table's store; without, the environment's count.
         properties: Table properties of a table that is created.
-        compact_every: Compact small files after every so many epochs; 0: never.
+        compact_every: Compact small files after every so many epochs, and sooner when many have come; 0: never.
         checkpoint_every: Checkpoint the table's log after every so many versions; 0: never.
         on_foreign_change: What ``open`` does if others have taken rows of whole epochs away (RESTORE to an earlier
             version, CREATE OR REPLACE, overwrite): ``warn`` in log, ledger and XCom, or ``stop``.

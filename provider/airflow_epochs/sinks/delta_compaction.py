@@ -49,7 +49,7 @@ ENTRIES_MAX = 500
 TOUCHED_MAX = 200_000
 """Nor is the log read back further than this many files."""
 ROUNDS_MAX = 20
-_PARALLEL_READS = 16
+_PARALLEL_READS = 8
 _MAPPED = frozenset({"columnMapping", "variantType", "variantType-preview"})
 
 
