@@ -93,7 +93,7 @@ def test_after_the_decision_a_backfill_is_completed_though_the_dag_has_dropped_t
     added = with_gold(world, {"gold": 1})
     added.crash_at("decision.landed", 3)
     world.produce(2)
-    assert world.run(4) is None  # it finishes what was decided, and leaves new data to the next one
+    assert world.run(4) is None
     assert world.run(5) is None
     assert added.rows("gold") == rows_from(world, 1, 3)
     assert world.rows("orders") == world.source.all_rows()
@@ -172,7 +172,7 @@ def test_a_sink_is_let_go_only_once_the_epoch_that_it_took_part_in_is_complete(w
     world.crash_at(phase, 3)
     world.produce(2)
     without = replace(world, sinks=("orders",))
-    assert without.run(4) is None  # it finishes what was decided, and leaves new data to the next one
+    assert without.run(4) is None
     assert without.run(5) is None
     assert world.rows("audit") == rows_from(world, 1, 3)
     assert world.rows("orders") == world.source.all_rows()

@@ -272,6 +272,7 @@ def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_it
     shown = world.shown()
     assert {name for name in NAMES if shown[name] == promised} == others
     assert world.run(5) is None
+    assert world.run(6) is None
     complete = world.ledger.complete_record(2)
     assert complete
     assert complete.receipts.keys() == {*NAMES}
