@@ -104,7 +104,7 @@ class Promise:
 
     def _restaged(self, gone: RowsGone) -> tuple[str, Vote]:
         try:
-            report = stage_try(self.actor, self._opened, [self.name], again=True)
+            report = stage_try(self.actor, self._opened, [self.name], promised=self._voted)
         except Corrupt as error:
             raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
         for warning in report.warnings:

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+<<<<<<< HEAD
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord
+=======
+from airflow_epochs.actor import Actor
+from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.errors import tolerated
+from airflow_epochs.model import (
+    JsonDict,
+    OpenRecord,
+    Ranges,
+    Staged,
+    StagedClaim,
+    StageReport,
+    TryRecord,
+    Vote,
+    VoteKind,
+)
+>>>>>>> t10-staging
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
 
@@ -35,14 +52,14 @@ def _by_input(opened: OpenRecord) -> list[list[str]]:
     return list(found.values())
 
 
-def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, again: bool = False) -> StageReport:
+def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised: Staged | None = None) -> StageReport:
     """Fill fresh places of some sinks, all of which read the same ranges.
 
     Args:
         actor: Who does it.
         opened: The attempt.
         only: The sinks.
-        again: After the decision: the DAG may have gained and lost other sinks since, and its transform with it.
+        promised: What was promised, where it is staged again. The DAG may have gained and lost other sinks since.
 
     Raises:
         NotApplied: Spark failed. What it wrote is on record and will be swept.
@@ -66,10 +83,14 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, again: b
     )
     plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
     actor.env.reached("stage.start")
+<<<<<<< HEAD
     report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, again), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if confirm := getattr(actor.pipeline.source, "confirm", None):
         confirm(ranges, opened.source_state, actor.env)
+=======
+    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
+>>>>>>> t10-staging
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
@@ -80,6 +101,7 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, again: b
     )
 
 
+<<<<<<< HEAD
 def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], opened: OpenRecord) -> None:
     """Two names of one table, which only the disk or the catalog knows for one, are two sinks on one table."""
     taken: dict[str, str] = {}
@@ -96,6 +118,11 @@ def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], op
 
 
 def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], again: bool) -> SparkJob:
+=======
+def _stage_job(
+    actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], promised: Staged | None
+) -> SparkJob:
+>>>>>>> t10-staging
     read = actor.pipeline.source.spark_read(ranges, actor.env)
     transform = actor.pipeline.transform
     return SparkJob(
@@ -109,8 +136,9 @@ def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str
             "seed": opened.seed,
             "read": read.options,
             "transform": {"path": transform.path, "function": transform.function},
-            "outputs": sorted([sink.name for sink in actor.pipeline.sinks] if again else opened.sinks),
-            "again": again,
+            "outputs": sorted([sink.name for sink in actor.pipeline.sinks] if promised else opened.sinks),
+            "again": promised is not None,
+            "files_of_0_1": promised is not None and promised.content is None,
             "measure_input": actor.pipeline.measure_input,
             "sinks": plans,
         },

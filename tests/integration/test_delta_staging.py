@@ -223,6 +223,24 @@ def test_rows_staged_again_in_another_order_and_in_other_files_are_the_promised_
     assert not inverted.has_rows_of(first)
 
 
+def test_rows_that_version_0_1_promised_are_staged_again_into_such_files_as_it_wrote(
+    other_session: Any, tmp_path: Path
+) -> None:
+    other_session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    table, attempt = str(tmp_path / "orders"), attempt_of(transaction(1))
+    sink, world = DeltaSink("bronze", table, partition_by=["p"]), World(spark=SparkOn(other_session))
+    rows = other_session.sql("SELECT id, id % 3 AS p, timestamp_seconds(id) AS at FROM RANGE(0, 300, 1, 4)")
+    plan = sink.plan_stage(attempt, "a" * 32, world)
+    options = {"userMetadata": plan["user_metadata"], "txnAppId": plan["app"], "txnVersion": "1"}
+    writer = rows.write.format("delta").mode("append").options(**options, **{"delta.randomizeFilePrefixes": "true"})
+    writer.partitionBy("p").save(f"file://{plan['place']}")
+    before = promised(sink.vote(attempt, StagedClaim(place=plan["place"]), world))
+    assert (before.files, before.content) == (12, None)
+    plan = sink.plan_stage(attempt, "b" * 32, world)
+    again = fill_with_spark(other_session, plan, rows, files_of_0_1=True)
+    assert promised(sink.vote(attempt, again, world)).has_rows_of(before)
+
+
 def test_a_digest_of_other_rows_than_were_staged_is_none(session: Any, world: World, table: str) -> None:
     sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(1))
     claim = stage_with_spark(sink, attempt, session.range(5), world)

@@ -93,7 +93,7 @@ def _gathers(plan: JsonDict) -> bool:
     """
     if plan["committer"] == "copy":
         return False
-    if plan.get("optimize_write") is not None:
+    if plan["optimize_write"] is not None:
         return bool(plan["optimize_write"])
     return bool(plan["partition_by"]) or plan["records"] <= FEW_RECORDS
 
@@ -117,7 +117,7 @@ def planned_by_spark(spark: SparkSession, plan: JsonDict, columns: list[str]) ->
         "schema": schema,
         "partition_by": [name for name in about["partition_by"] if name.lower() in given],
         "properties": mapping,
-        "optimize_write": None if gather is None else gather.lower() == "true",
+        "optimize_write": plan["optimize_write"] if gather is None else gather.lower() == "true",
         "user_metadata": compact_json(note),
     }
     return plan, _rules(schema, about["properties"], given)

@@ -25,9 +25,10 @@ FOR_EVERY_READER = frozenset(
 )
 """Of a server's defaults, those that a table which deltalake creates gets: with another, such as column mapping or row
 tracking, deltalake would not commit to it, or not read it rightly."""
+INSTANTS = "spark.sql.parquet.outputTimestampType"
 OF_STAGING = {
     # Spark's default, INT96, loses within structs, arrays and maps that these are instants.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    INSTANTS: "TIMESTAMP_MICROS",
     # It would rewrite the staged files in a commit of its own.
     "spark.databricks.delta.autoCompact.enabled": "false",
     # The vote lives on statistics.
@@ -37,8 +38,12 @@ OF_STAGING = {
 }
 
 
-def prepare_staging(spark: SparkSession) -> dict[str, str]:
+def prepare_staging(spark: SparkSession, *, files_of_0_1: bool = False) -> dict[str, str]:
     """Set the session up.
+
+    Args:
+        spark: The session.
+        files_of_0_1: Write instants as version 0.1 did, which is as the server says.
 
     Returns:
         The properties that the server gives to tables that are created, as far as they are for every reader. No table
@@ -46,7 +51,8 @@ def prepare_staging(spark: SparkSession) -> dict[str, str]:
     """
     given = _defaults(spark)
     for key, value in OF_STAGING.items():
-        spark.conf.set(key, value)
+        if not (files_of_0_1 and key == INSTANTS):
+            spark.conf.set(key, value)
     for name in given:
         spark.conf.unset(DEFAULTS + name)
     return {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}

@@ -56,12 +56,10 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
         frames = {name: every[name] for name in sinks}  # fewer where one sink is staged again
         plans = determinism.analysed_plans(spark, frames)
         uses = sum(plan.count(f"SubqueryAlias {BATCH}\n") for plan in plans.values())
-        defaults = delta_session.prepare_staging(spark)
-        records = kafka_read.planned(args["read"])
-        plans_of_sinks = {name: {**plan, "defaults": defaults, "records": records} for name, plan in sinks.items()}
+        of_all = _of_all_sinks(spark, args)
         with _read_once(batch, observation, uses) as input_metrics:
             tasks = {
-                sink: _job(spark, args, stagers[sink], plan, frames[sink]) for sink, plan in plans_of_sinks.items()
+                sink: _job(spark, args, stagers[sink], {**plan, **of_all}, frames[sink]) for sink, plan in sinks.items()
             }
             staged = _staged(spark, tasks)
             metrics = _metrics(input_metrics()) if observation else {}
@@ -69,6 +67,20 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
         "sinks": staged,
         "metrics": metrics,
         "warnings": _warnings(plans, users, uses),
+    }
+
+
+def _of_all_sinks(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """What all plans have in common. Sets the session up for them.
+
+    Rows that version 0.1 promised have a digest of their files: staged again, they are laid out in files as it did.
+    """
+    files_of_0_1 = args.get("files_of_0_1", False)
+    defaults = delta_session.prepare_staging(spark, files_of_0_1=files_of_0_1)
+    return {
+        "defaults": defaults,
+        "records": kafka_read.planned(args["read"]),
+        **({"optimize_write": False} if files_of_0_1 else {}),
     }
 
 
