@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-<<<<<<< HEAD
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
-from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord
-=======
-from airflow_epochs.actor import Actor
-from airflow_epochs.environment import Environment, SparkJob
-from airflow_epochs.errors import tolerated
-from airflow_epochs.model import (
-    JsonDict,
-    OpenRecord,
-    Ranges,
-    Staged,
-    StagedClaim,
-    StageReport,
-    TryRecord,
-    Vote,
-    VoteKind,
-)
->>>>>>> t10-staging
+from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Sink, SinkAttempt
 
@@ -83,14 +66,10 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
     )
     plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
     actor.env.reached("stage.start")
-<<<<<<< HEAD
-    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, again), session)
+    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if confirm := getattr(actor.pipeline.source, "confirm", None):
         confirm(ranges, opened.source_state, actor.env)
-=======
-    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
->>>>>>> t10-staging
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
@@ -101,7 +80,6 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
     )
 
 
-<<<<<<< HEAD
 def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], opened: OpenRecord) -> None:
     """Two names of one table, which only the disk or the catalog knows for one, are two sinks on one table."""
     taken: dict[str, str] = {}
@@ -117,12 +95,9 @@ def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], op
             )
 
 
-def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], again: bool) -> SparkJob:
-=======
 def _stage_job(
     actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], promised: Staged | None
 ) -> SparkJob:
->>>>>>> t10-staging
     read = actor.pipeline.source.spark_read(ranges, actor.env)
     transform = actor.pipeline.transform
     return SparkJob(
