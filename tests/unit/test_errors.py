@@ -16,6 +16,7 @@ from airflow_epochs.errors import (
     OutcomeUnknown,
     Refused,
     RowsGone,
+    RowsLost,
     tolerated,
 )
 
@@ -28,6 +29,7 @@ TREE = {
     Fenced: EpochError,
     Corrupt: EpochError,
     RowsGone: Corrupt,
+    RowsLost: RowsGone,
 }
 
 
