@@ -410,8 +410,8 @@ MUTATIONS = [
         [
             (
                 "sinks/delta_participant.py",
-                "        delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)\n",
-                "",
+                "            delta_checks.require_marker(found, attempt.previous, name)\n",
+                "            pass\n",
             )
         ],
         [SINKS, "-k", "TestDeltaSink and does_not_promise"],
