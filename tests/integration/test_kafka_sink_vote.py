@@ -19,7 +19,7 @@ from airflow_epochs.sinks import kafka_participant
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.kafka_claims import DIRECTORY
 from airflow_epochs.sinks.kafka_cluster import Cluster
-from kafka_sink_world import Feed, a_feed, rows, seen_by_confluent, set_config, values, visible, world_at
+from kafka_sink_world import Feed, a_feed, rows, seen_by_confluent, set_config, values, visible
 from kafka_tools import in_text
 from kafka_tools import run as run_tool
 from stack.broker import Broker
