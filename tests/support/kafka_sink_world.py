@@ -137,7 +137,16 @@ def create(admin: AdminClient, name: str, partitions: int = 1, **config: str) ->
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result()
     wait_until(lambda: name in admin.list_topics(timeout=5).topics)
+    wait_until(lambda: _is_led(admin, name, partitions))
     return name
+
+
+def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+    return all(answer.exception() is None for answer in admin.list_offsets(latest, request_timeout=5).values())
 
 
 def set_config(admin: AdminClient, topic: str, name: str, value: str) -> None:
