@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,6 +15,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
+from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -40,6 +44,27 @@ def test_spark_writes_and_reads_delta_tables_on_s3(connect: ConnectServer, s3: S
         session.range(10).write.format("delta").mode("append").save(table)
     assert session.read.format("delta").load(table).count() == 20
     session.stop()
+
+
+def test_a_short_job_does_not_wait_for_a_long_one_of_another_pipeline(connect: ConnectServer, tmp_path: Path) -> None:
+    long, short = connect.session(), connect.session()
+    begun = tmp_path / "begun"
+
+    def slowly(rows: Any) -> Any:
+        for batch in rows:
+            begun.touch()
+            time.sleep(0.2)
+            yield batch
+
+    with ThreadPoolExecutor() as pool:
+        # As many tasks as keep the server's two cores busy for some seconds.
+        job = pool.submit(long.range(0, 40, 1, 40).mapInArrow(slowly, "id bigint").count)
+        wait_until(begun.exists, what="the long job has begun")
+        assert short.range(0, 10, 1, 1).where("id % 2 = 0").count() == 5
+        assert not job.done()
+        assert job.result() == 40
+    for session in (long, short):
+        session.stop()
 
 
 def test_a_standalone_cluster_has_two_workers(standalone: StandaloneCluster) -> None:
