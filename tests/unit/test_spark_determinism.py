@@ -44,6 +44,9 @@ def plan(expression: str) -> str:
         ("drawn(offset#6L)#43 AS d#55, brand(offset#6L)#44 AS b#56", ["drawn"]),
         ("concat(cast(offset#6L as string), x) AS now()#7", []),
         ("knows(value#1)#3 AS k#4", []),
+        ("random(-83692897979573199) AS r#507, random(7) AS s#508", ["random"]),
+        ("current_user() AS u#742, user() AS v#743, session_user() AS w#744", ["current_user", "session_user", "user"]),
+        ("input_file_name() AS f#753, user#3 AS g#4", ["input_file_name"]),
     ],
 )
 def test_expressions_that_differ_from_run_to_run_are_named(expression: str, names: list[str]) -> None:
@@ -60,3 +63,64 @@ def test_a_udfs_name_counts_only_if_no_deterministic_one_has_it() -> None:
     for name, deterministic in (("drawn", False), ("<lambda>", False), ("<lambda>", True), ("calm", True)):
         setattr(module, f"{name}{deterministic}", SimpleNamespace(__name__=name, deterministic=deterministic))
     assert determinism.nondeterministic_udfs(module) == {"drawn"}
+
+
+KAFKA = "RelationV2[key#0, value#1, topic#2, partition#3, offset#4L, timestamp#5, timestampType#6] KafkaTable"
+
+
+def window(function: str, order: str) -> str:
+    spec = f"windowspecdefinition(key#0, {order}, specifiedwindowframe(RowFrame, unboundedpreceding$(), currentrow$()))"
+    return f"+- Window [{function} {spec} AS rn#9], [key#0], [{order}]"
+
+
+BY_TIME, BY_PLACE = "timestamp#5 DESC NULLS LAST", "partition#3 ASC NULLS FIRST, offset#4L DESC NULLS LAST"
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        (["Deduplicate [key#0]"], ["dropDuplicates"]),
+        (["Deduplicate [key#0, partition#3, offset#4L]"], []),
+        (["Deduplicate [key#0, v#8]", "Project [key#0, cast(value#1 as string) AS v#8]"], []),
+        (
+            ["Deduplicate [key#0]", "Filter isnotnull(key#0)", "Project [key#0, if(true, a, b) AS v#8]"],
+            ["dropDuplicates"],
+        ),
+        (["Deduplicate [key#0, value#1, topic#2, partition#3, offset#4L, timestamp#5, timestampType#6]"], []),
+        (["GlobalLimit 3", "LocalLimit 3"], ["limit"]),
+        (["Offset 2"], ["limit"]),
+        (["GlobalLimit 3", "LocalLimit 3", f"Sort [{BY_TIME}], true"], ["limit"]),
+        (["GlobalLimit 3", "LocalLimit 3", f"Sort [{BY_TIME}, {BY_PLACE}], true"], []),
+        ([window("row_number()", BY_TIME)[3:]], ["row_number"]),
+        ([window("row_number()", f"{BY_TIME}, {BY_PLACE}")[3:]], []),
+        ([window("lag(value#1, -1, null)", BY_TIME)[3:]], ["lag"]),
+        ([window("first(value#1, false)", BY_TIME)[3:]], ["first"]),
+        ([window("first(value#1, false)", BY_PLACE)[3:]], []),
+        ([window("rank(timestamp#5)", BY_TIME)[3:]], []),
+        (["Aggregate [key#0], [key#0, first(value#1, false) AS first(value)#9]"], ["first"]),
+        (
+            ["Aggregate [key#0], [any_value(value#1, false) AS a#9, max_by(value#1, timestamp#5) AS b#9]"],
+            ["any_value", "max_by"],
+        ),
+        (["Aggregate [key#0], [collect_list(value#1, 0, 0, true) AS c#9]"], ["collect_list"]),
+        (["Aggregate [key#0], [sort_array(collect_list(value#1, 0, 0, true), true) AS c#9]"], []),
+        (["Aggregate [key#0], [listagg(key#0, ,, 0, 0) AS c#9]"], ["listagg"]),
+        (["Aggregate [key#0], [listagg(key#0, ,, key#0 ASC NULLS FIRST, 0, 0) AS c#9]"], []),
+        (["Project [key#0 AS first(x)#1100, value#1 AS limit#1101, count(value#1) AS mode(x)#7]"], []),
+        (["Aggregate [key#0], [sum(offset#4L) AS s#9, max(value#1) AS m#9]"], []),
+    ],
+    ids=str,
+)
+def test_what_depends_on_the_order_of_rows_is_named_unless_it_names_the_records_places(
+    lines: list[str], names: list[str]
+) -> None:
+    text = "\n".join(
+        f"{'   ' * depth}+- {line}" for depth, line in enumerate([*lines, "SubqueryAlias epoch_input", KAFKA])
+    )
+    assert determinism.unordered(f"Filter false\n{text}") == names
+
+
+def test_each_kind_of_warning_says_its_own_remedy() -> None:
+    drawn, chosen = determinism.warnings("orders", plan("first(rand(7996487648725338848)) AS r#1"), ())
+    assert "(rand)" in drawn and "epoch.seed" in drawn
+    assert "(first)" in chosen and "partition and offset" in chosen

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,12 +19,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CLOCKS = ("current_timestamp", "now", "current_date", "curdate", "current_time", "localtimestamp")
-RANDOM = ("rand", "randn", "randstr", "uniform", "uuid", "shuffle")
-PLACES = ("monotonically_increasing_id", "SPARK_PARTITION_ID")
+RANDOM = ("rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle")
+PLACES = (
+    *("monotonically_increasing_id", "SPARK_PARTITION_ID"),
+    *("input_file_name", "input_file_block_start", "input_file_block_length"),
+)
+USERS = ("current_user", "session_user", "user")
+CHOICES = (
+    *("any_value", "first", "first_value", "last", "last_value", "max_by", "min_by", "mode"),
+    *("collect_list", "collect_set", "listagg", "string_agg"),
+)
+"""Aggregates whose result depends on the order in which rows come, or on which of equals comes first."""
+RANKS = ("lag", "lead", "nth_value", "ntile", "row_number")
+"""Functions of windows that tell rows apart which are equal in the window's order."""
 _FIELDS_CONF = "spark.sql.debug.maxToStringFields"
 # Whoever names a seed writes a small number (epoch.seed has 31 bits); a seed drawn by Spark has 63 or 64.
 _SEED_CHOSEN_BELOW = 2**32
 _ALIAS = re.compile(r" AS [^#]*#\d+")
+_SORTED = re.compile(r"\b(?:sort_array|array_sort)\(collect_(?:list|set)\(")
+_WINDOW = re.compile(r" (windowspecdefinition\()")
+_DEDUPLICATE = re.compile(r"\bDeduplicate(?:WithinWatermark)? \[(.*)\]")
+_LIMIT = re.compile(r"\b(?:GlobalLimit|LocalLimit|Offset|Tail) ")
+_OUTPUT = re.compile(r"\b(?:Project|RelationV2|Range)\s*[\[(](.*)[\])]")
+_ATTRIBUTE = re.compile(r"[^\s,\[(]+#\d+L?")
+_ROWS_PLACE = ("partition#", "offset#")
+"""Of a record of Kafka; with its topic, which is one for most, no other has the same."""
 _SAMPLE = re.compile(r"\bSample [\d.E-]+, [\d.E-]+, \w+, (-?\d+)")
 
 
@@ -56,13 +75,80 @@ def _analysed(frame: DataFrame) -> str:
 def nondeterministic(plan: str, udfs: Iterable[str] = ()) -> list[str]:
     """Names of the expressions in an analysed plan that differ from run to run, sorted."""
     text = _ALIAS.sub("", plan)
-    found = {name for name in (*CLOCKS, *PLACES, *udfs) if re.search(rf"(?<![\w.]){re.escape(name)}\(", text)}
+    found = {name for name in (*CLOCKS, *PLACES, *USERS, *udfs) if re.search(rf"(?<![\w.]){re.escape(name)}\(", text)}
     for call in re.finditer(rf"\b({'|'.join(RANDOM)})\(", text):
         if _drawn_seed(_arguments(text, call.end())):
             found.add(call.group(1))
     if any(_drawn_seed(seed) for seed in _SAMPLE.findall(text)):
         found.add("sample")
     return sorted(name.lower() for name in found)
+
+
+def unordered(plan: str) -> list[str]:
+    """What in an analysed plan may choose other rows, or another order of values, when it runs again; sorted.
+
+    Not if the order it names has the records' partition and offset in it.
+    """
+    text = _ALIAS.sub("", plan)
+    found = {name for name in (*CHOICES, *RANKS) if any(_may_vary(text, call) for call in _calls(text, name))}
+    lines = plan.splitlines()
+    for number, line in enumerate(lines):
+        below = lines[number + 1 :]
+        if (keys := _DEDUPLICATE.search(line)) and not _whole_rows(keys.group(1), below):
+            found.add("dropDuplicates")
+        if _LIMIT.search(line) and not _sorted_below(below):
+            found.add("limit")
+    return sorted(found)
+
+
+def _calls(text: str, name: str) -> Iterator[re.Match[str]]:
+    return re.finditer(rf"(?<![\w.]){name}\(", text)
+
+
+def _may_vary(text: str, call: re.Match[str]) -> bool:
+    arguments = _arguments(text, call.end())
+    if call.group().startswith(("listagg", "string_agg")) and re.search(r" (ASC|DESC) NULLS", arguments):
+        return False
+    if any(sort.end() == call.end() for sort in _SORTED.finditer(text)):
+        return False
+    window = _WINDOW.match(text, call.end() + len(arguments) + 1)
+    return not (window and _names_the_rows_place(_arguments(text, window.end())))
+
+
+def _names_the_rows_place(text: str) -> bool:
+    return all(name in text for name in _ROWS_PLACE)
+
+
+def _whole_rows(keys: str, below: list[str]) -> bool:
+    """Whether rows are duplicates only if they are equal in all columns, or are one record."""
+    if _names_the_rows_place(keys):
+        return True
+    for line in below:
+        if output := _OUTPUT.search(line):
+            columns = {_ATTRIBUTE.findall(item)[-1] for item in _items(output.group(1)) if _ATTRIBUTE.search(item)}
+            return bool(columns) and columns <= set(_ATTRIBUTE.findall(keys))
+        if not re.search(r"\b(Filter|SubqueryAlias|Sort|Deduplicate|GlobalLimit|LocalLimit)\b", line):
+            return False
+    return False
+
+
+def _items(text: str) -> list[str]:
+    """What the commas divide that stand in no parentheses."""
+    items, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    return items
+
+
+def _sorted_below(below: list[str]) -> bool:
+    for line in below:
+        if not _LIMIT.search(line):
+            return "+- Sort [" in line and _names_the_rows_place(line)
+    return False
 
 
 def _arguments(text: str, start: int) -> str:
@@ -93,9 +179,18 @@ def nondeterministic_udfs(module: ModuleType) -> set[str]:
     return names[False] - names[True]
 
 
-def warning(sink: str, names: list[str]) -> str:
-    """One sentence for the checkpoint record and the task's log."""
-    return (
-        f"The plan for sink {sink!r} is not deterministic ({', '.join(names)}): a rerun of the epoch would compute "
-        "other rows. Use epoch.now in place of the clock, and epoch.seed as the seed of random functions."
-    )
+def warnings(sink: str, plan: str, udfs: Iterable[str]) -> list[str]:
+    """Sentences for the checkpoint record and the task's log."""
+    texts = []
+    if names := nondeterministic(plan, udfs):
+        texts.append(
+            f"The plan for sink {sink!r} is not deterministic ({', '.join(names)}): a rerun of the epoch would compute "
+            "other rows. Use epoch.now in place of the clock, and epoch.seed as the seed of random functions."
+        )
+    if names := unordered(plan):
+        texts.append(
+            f"The plan for sink {sink!r} depends on the order in which rows come ({', '.join(names)}): a rerun of the "
+            "epoch may choose others among equals. Order by columns that tell all rows apart, with the records' "
+            "partition and offset among them."
+        )
+    return texts
