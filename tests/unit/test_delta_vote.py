@@ -396,10 +396,11 @@ def with_text(place: str | Path) -> None:
         entry.write_text(entry.read_text().replace('\\"type\\":\\"string\\"', f'\\"type\\":\\"{COLLATED}\\"'))
 
 
+@pytest.mark.parametrize("commit", ["deltalake", "spark"])
 def test_a_new_table_that_only_spark_could_open_is_a_vote_abort_with_column_and_type(
-    tmp_path: Path, attempt: SinkAttempt, world: World
+    tmp_path: Path, attempt: SinkAttempt, world: World, commit: str
 ) -> None:
-    sink = DeltaSink("bronze", str(tmp_path / "new"))
+    sink = DeltaSink("bronze", str(tmp_path / "new"), commit=commit)
     claim = stage(sink, attempt, rows(1, note=["x"]), world)
     with_text(claim.place)
     reason = reason_of(sink, attempt, claim, world)

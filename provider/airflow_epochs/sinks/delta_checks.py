@@ -120,9 +120,7 @@ def require_same_table(shape: TableShape | None, staging: Staging, name: str) ->
 def require_addable(shape: TableShape | None, staging: Staging, name: str) -> None:
     """The staged files can be added to the table as they are."""
     require_committable(shape or staging.shape, name)
-    if shape is None:
-        require_readable(staging.shape, name)
-    elif difference := shape.difference_for(staging.shape):
+    if shape is not None and (difference := shape.difference_for(staging.shape)):
         raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy=_STAGE_ANEW)
 
 
@@ -172,7 +170,7 @@ def require_committable(shape: TableShape, name: str) -> None:
 
 
 def require_readable(shape: TableShape, name: str) -> None:
-    """Every reader can open a table that is created with this shape."""
+    """Every reader can open a table that gets these columns."""
     if strange := shape.unreadable:
         raise Refused(
             f"Of the readers of {name}, only Spark would know its types: {_listed(strange)}.",

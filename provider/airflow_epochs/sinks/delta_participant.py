@@ -163,6 +163,8 @@ class DeltaParticipant:
         """The checks of commit on the target, made early."""
         name, shape = target.where.name, target.shape()
         delta_checks.require_same_table(shape, staging, name)
+        if shape is None or self.sink.how.schema_evolution == ADD_COLUMNS:
+            delta_checks.require_readable(staging.shape, name)
         if staging.note["committer"] == SPARK:
             delta_checks.require_known(shape, staging, name)
             how = self.sink.how
