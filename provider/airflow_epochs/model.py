@@ -115,7 +115,11 @@ class DecisionKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What a sink has to show for its vote. ``digest`` is of the content alone: the same rows staged again have it."""
+    """What a sink has to show for its vote.
+
+    ``digest``: of what lies at ``place``, by content: the same rows staged again *into files of the same kind* have it.
+    ``content``: of the rows alone, whatever their order and their files; None where the sink has no such digest.
+    """
 
     place: str
     version: int
@@ -123,6 +127,13 @@ class Staged:
     rows: int
     bytes: int
     digest: str
+    content: str | None = None
+
+    def has_rows_of(self, other: Staged) -> bool:
+        """Whether these are the same rows, as far as the two tell."""
+        if self.content is None or other.content is None:
+            return self.digest == other.digest
+        return self.content == other.content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +156,12 @@ class StagedClaim:
     """What Spark says it staged for a sink. A claim, not proof: the vote looks for itself.
 
     ``problem`` is set where the rows cannot be staged because of the data or the schema: a VOTE_ABORT's reason.
+    ``content``: what Spark says of the rows that it wrote, for ``Staged.content``.
     """
 
     place: str
     problem: str | None = None
+    content: JsonDict | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Keeping a sink's promise after GLOBAL_COMMIT: commit what was staged, and stage it again if it is gone.
 
 A VACUUM takes staged files once they are old enough, because no table refers to them yet. The promise stands, so the
-same ranges are staged into a fresh place. It may stand in for the lost one only if the sink's digest of it is the one
-in the decision, and only once a record says so. The effects, in order:
+same ranges are staged into a fresh place. It may stand in for the lost one only if the sink's digest of its rows is the
+one in the decision, and only once a record says so. The effects, in order:
 
     try record → Spark → the vote's checks, digests compared → <sink>.restaged.<n>.json → commit, same transaction id
 
@@ -61,7 +61,7 @@ class Promise:
 
     def _on_record(self) -> list[RestagedRecord]:
         records = self.actor.ledger.restaged(self.view.number, self.name)
-        if any((r.txn_id, r.staged.digest) != (self._opened.txn_id, self._voted.digest) for r in records):
+        if any(r.txn_id != self._opened.txn_id or not r.staged.has_rows_of(self._voted) for r in records):
             raise Corrupt(
                 "What was staged again, on record, is not what the decision promises.",
                 remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
@@ -86,17 +86,18 @@ class Promise:
         stop_earlier_tries(self.actor, self.view.number, self.name)
         nonce, vote = self._restaged(gone)
         difference = _difference(self._voted, vote)
-        if vote.staged and not difference and not self.actor.ledger.complete_record(self.view.number):
+        doubtful = not difference and self._other_code(vote)
+        if vote.staged and not difference and not doubtful and not self.actor.ledger.complete_record(self.view.number):
             standing = self._put_on_record(vote.staged, len(before) + 1)
         if vote.staged != standing:
             self._clear_away(self._sink.place(self._attempt, nonce, self._env))
-        if difference and not self._is_shown():
-            raise self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{self._new_code()}")
+        if (difference or doubtful) and not self._is_shown():
+            raise self._asking(gone) if doubtful else self._not_those(gone, difference)
         return standing
 
     def _restaged(self, gone: RowsGone) -> tuple[str, Vote]:
         try:
-            report = stage_try(self.actor, self._opened, [self.name])
+            report = stage_try(self.actor, self._opened, [self.name], promised=self._voted)
         except Corrupt as error:
             raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
         for warning in report.warnings:
@@ -139,9 +140,36 @@ class Promise:
             **where(txn),
         )
 
-    def _new_code(self) -> str:
+    def _not_those(self, gone: RowsGone, difference: str | None) -> Corrupt:
+        changed = " The transform's code has changed since the epoch was opened." if self._code_changed else ""
+        return self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{changed}")
+
+    def _asking(self, gone: RowsGone) -> Corrupt:
+        then, now = self._opened.code or "", self.actor.pipeline.transform.digest or ""
+        return Corrupt(
+            f"{gone.what} Staged again, they have the promised digest, but the transform's code is not the one that "
+            f"the epoch was opened with: {then[:12]} then, {now[:12]} now. Are they the same rows?",
+            remedy="put the transform's file, and those it imports, back as they were when the epoch was opened, and "
+            "clear the commit task: the same offsets are staged again, by the code that made the promise. Once the "
+            "epoch is complete, bring the new code back. Nothing was changed.",
+            sink=self.name,
+            **where(self._opened.txn),
+        )
+
+    def _other_code(self, vote: Vote) -> bool:
+        """Whether to ask: other code made these rows, and not for a reason that is known.
+
+        If the DAG gained or lost a sink, its transform had to change; then the digest of all values will do.
+        """
+        if not self._code_changed:
+            return False
+        same_sinks = {sink.name for sink in self.actor.pipeline.sinks} == set(self._opened.sinks)
+        return same_sinks or None in (self._voted.content, vote.staged and vote.staged.content)
+
+    @property
+    def _code_changed(self) -> bool:
         then, now = self._opened.code, self.actor.pipeline.transform.digest
-        return " The transform's code has changed since the epoch was opened." if then != now else ""
+        return None not in (then, now) and then != now
 
     # -- of what ------------------------------------------------------------------------------------------------
 
@@ -170,11 +198,15 @@ class Promise:
 
 
 def _difference(promised: Staged, vote: Vote) -> str | None:
-    """How what was staged again differs; None if it has the promised digest."""
+    """How what was staged again differs; None if it is the promised rows."""
     if vote.staged is None:
         return vote.reason
-    if vote.staged.digest == promised.digest:
+    if vote.staged.has_rows_of(promised):
         return None
-    if (vote.staged.rows, vote.staged.files) != (promised.rows, promised.files):
-        return f"{vote.staged.rows} rows in {vote.staged.files} files, not {promised.rows} in {promised.files}"
+    if vote.staged.rows != promised.rows:
+        return f"{vote.staged.rows} rows, not {promised.rows}"
+    if None not in (vote.staged.content, promised.content):
+        return "as many rows, but with other values or columns, or for another table"
+    if vote.staged.files != promised.files:
+        return f"as many rows, but in {vote.staged.files} files instead of {promised.files}"
     return "as many rows and files, but with other sizes, statistics or columns, or for another table"

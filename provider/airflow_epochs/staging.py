@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from airflow_epochs.actor import Actor
 from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import tolerated
-from airflow_epochs.model import JsonDict, OpenRecord, Ranges, StagedClaim, StageReport, TryRecord, Vote, VoteKind
+from airflow_epochs.model import (
+    JsonDict,
+    OpenRecord,
+    Ranges,
+    Staged,
+    StagedClaim,
+    StageReport,
+    TryRecord,
+    Vote,
+    VoteKind,
+)
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import SinkAttempt
 
@@ -35,8 +45,14 @@ def _by_input(opened: OpenRecord) -> list[list[str]]:
     return list(found.values())
 
 
-def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageReport:
+def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised: Staged | None = None) -> StageReport:
     """Fill fresh places of some sinks, all of which read the same ranges.
+
+    Args:
+        actor: Who does it.
+        opened: The attempt.
+        only: The sinks.
+        promised: What was promised, where it is staged again. The DAG may have gained and lost other sinks since.
 
     Raises:
         NotApplied: Spark failed. What it wrote is on record and will be swept.
@@ -58,7 +74,7 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
     )
     plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
     actor.env.reached("stage.start")
-    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans), session)
+    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
@@ -69,7 +85,9 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str]) -> StageRep
     )
 
 
-def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict]) -> SparkJob:
+def _stage_job(
+    actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], promised: Staged | None
+) -> SparkJob:
     read = actor.pipeline.source.spark_read(ranges, actor.env)
     transform = actor.pipeline.transform
     return SparkJob(
@@ -83,7 +101,9 @@ def _stage_job(actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str
             "seed": opened.seed,
             "read": read.options,
             "transform": {"path": transform.path, "function": transform.function},
-            "outputs": sorted(opened.sinks),
+            "outputs": sorted([sink.name for sink in actor.pipeline.sinks] if promised else opened.sinks),
+            "again": promised is not None,
+            "files_of_0_1": promised is not None and promised.content is None,
             "measure_input": actor.pipeline.measure_input,
             "sinks": plans,
         },

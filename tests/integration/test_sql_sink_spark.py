@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.model import StagedClaim, VoteKind
-from airflow_epochs.spark.delta_jobs import stage_sink
-from delta_world import attempt_of, transaction
+from delta_world import attempt_of, fill_with_spark, transaction
 from sql_world import SqlWorld, new_postgres
 from stack.postgres import Postgres
 
@@ -43,7 +41,7 @@ def world(postgres: Postgres, tmp_path: Path) -> SqlWorld:
 
 
 def staged(world: SqlWorld, session: Any, plan: dict[str, Any], frame: Any) -> StagedClaim:
-    return StagedClaim(**stage_sink(session, json.loads(json.dumps(plan)), frame))
+    return fill_with_spark(session, plan, frame)
 
 
 def test_rows_that_spark_staged_arrive_as_they_were(world: SqlWorld, session: Any) -> None:

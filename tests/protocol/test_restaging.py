@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.definition import Pipeline, Transform
+from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
-from airflow_epochs.model import Receipt, WaivedRecord
+from airflow_epochs.model import OpenRecord, Receipt, StageReport, Vote, WaivedRecord
 from airflow_epochs.protocol import State
+from airflow_epochs.staging import vote_of
 from airflow_epochs.testing import Crash, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch
 from airflow_epochs.testing.world import Row
@@ -286,7 +289,7 @@ def broken(batch: list[Row], epoch: MemoryEpoch) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("transform", "why"),
     [
-        (fewer, "9 rows in 1 files, not 10 in 1"),
+        (fewer, "9 rows, not 10"),
         (other_values, "as many rows and files, but"),
         (broken, "column 'id' is gone"),
     ],
@@ -306,6 +309,70 @@ def test_rows_that_come_out_differently_are_refused_and_nothing_is_changed(
         assert facts(scenario) == before
     scenario.coordinator().commit(run(1), "orders")  # the transform was put back
     finished(scenario)
+
+
+@dataclass
+class Coded(Scenario):
+    """A DAG whose transform has a known digest."""
+
+    code: str = "old"
+
+    @property
+    def pipeline(self) -> Pipeline:
+        transform = Transform(path="memory.py", function="keep_all", digest=self.code)
+        return replace(super().pipeline, transform=transform)
+
+
+def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the_promise() -> None:
+    scenario = Coded()
+    in_doubt(scenario)
+    vacuum(scenario)
+    before = facts(scenario)
+    scenario.code = "new"
+    for task in (lambda c: c.commit(run(1), "orders"), lambda c: c.open(run(2))):
+        with pytest.raises(Corrupt, match="not the one that the epoch was opened with: old then, new now") as caught:
+            task(scenario.coordinator())
+        assert "put the transform's file, and those it imports, back" in caught.value.remedy
+        assert facts(scenario) == before
+    scenario.code = "old"
+    scenario.coordinator().commit(run(1), "orders")
+    scenario.coordinator().complete(run(1))
+    scenario.code = "new"
+    finished(scenario)
+
+
+@pytest.mark.parametrize(("digests", "kept"), [(True, True), (False, False)], ids=["of all values", "of another kind"])
+@pytest.mark.parametrize("sinks", [("orders",), ("orders", "audit", "more")], ids=["lost", "gained"])
+def test_a_promise_outlives_a_dag_that_gains_or_loses_a_sink_if_the_digest_is_of_all_values(
+    sinks: tuple[str, ...], digests: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code had to change with the sinks."""
+    if digests:
+        for module in ("coordinator", "promises"):
+            monkeypatch.setattr(f"airflow_epochs.{module}.vote_of", with_content)
+    scenario = Coded(("orders", "audit"))
+    in_doubt(scenario)
+    vacuum(scenario)
+    today = scenario.with_sinks(*sinks)
+    assert isinstance(today, Coded)
+    today.code, spark = "new", MemorySpark()
+    if not kept:
+        with pytest.raises(Corrupt, match="old then, new now"):
+            today.coordinator(spark=spark).commit(run(1), "orders")
+        return
+    today.coordinator(spark=spark).commit(run(1), "orders")
+    (job,) = spark.jobs
+    assert (job.args["again"], job.args["outputs"], set(job.args["sinks"])) == (True, sorted(sinks), {"orders"})
+    assert today.airflow_run(run(2)) is None
+    assert today.ledger.newest_complete() == 1
+    scenario.check_every_row()
+
+
+def with_content(opened: OpenRecord, sink: str, report: StageReport, env: Environment) -> Vote:
+    """As a sink votes that has a digest of the rows alone."""
+    vote = vote_of(opened, sink, report, env)
+    assert vote.staged
+    return replace(vote, staged=replace(vote.staged, content=f"content of {vote.staged.digest}"))
 
 
 def facts(scenario: Scenario) -> tuple[object, ...]:

@@ -148,11 +148,12 @@ def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: W
     return fill_with_spark(world.spark.session, sink.plan_stage(attempt, uuid.uuid4().hex, world), frame)
 
 
-def fill_with_spark(session: Any, plan: JsonDict, frame: Any) -> StagedClaim:
+def fill_with_spark(session: Any, plan: JsonDict, frame: Any, **args: Any) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
-    from airflow_epochs.spark import delta_jobs, delta_merge
+    from airflow_epochs.spark import delta_jobs, delta_merge, stage
 
-    plan = json.loads(json.dumps(plan))
+    read = {"startingOffsets": "{}", "endingOffsets": "{}"}
+    plan = {**json.loads(json.dumps(plan)), **stage._of_all_sinks(session, {"read": read, **args})}
     stager = delta_merge.stage_sink if plan["kind"] == "delta_change" else delta_jobs.stage_sink
     return StagedClaim(**stager(session, plan, frame))
 

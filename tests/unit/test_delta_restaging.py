@@ -17,7 +17,7 @@ from airflow_epochs.errors import Corrupt, RowsGone
 from airflow_epochs.model import Staged
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
+from airflow_epochs.sinks.delta_digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
 from airflow_epochs.sinks.delta_log import StagedFile, Staging
 from airflow_epochs.sinks.delta_shape import TableShape
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
@@ -61,7 +61,7 @@ def test_the_same_rows_staged_again_have_the_same_digest(table: str, world: Worl
         rows(1, 2, 4, day=["a", "b", None], note=["x", None, "y"]),
         rows(1, 2, 3, day=["a", "b", "c"], note=["x", None, "y"]),
         rows(1, 2, 3, day=["a", "b", None], note=["x", "x", "y"]),
-        rows(1, 2, 3, day=["a", "b", None], note=["x", None, "y"], more=[None, None, None]),
+        rows(1, 2, 3, day=["a", "b", None], note=["x", None, "y"], more=pa.nulls(3, pa.int64())),
         rows(1, 2, 3, day=["a", "b", None], other=["x", None, "y"]),
         rows(1, 1, 2, 3, day=["a", "a", "b", None], note=["x", "x", None, "y"]),
     ],
@@ -136,6 +136,56 @@ def test_names_times_and_order_of_files_and_physical_names_of_columns_do_not_cou
 def test_every_other_fact_of_a_file_and_its_table_counts(change: Callable[[Staging], Staging]) -> None:
     staging = mapped("col-")
     assert digest_of(change(staging)) != digest_of(staging)
+
+
+TOLD = {"rows": 3, "sums": [1, 2, 3, 4], "columns": "names and types"}
+
+
+def of_files(*files: dict[str, Any]) -> Staging:
+    """A staging table whose files have these partition values and rows."""
+    staging = mapped("col-")
+    staged = tuple(
+        replace(
+            staging.files[0],
+            partition_values={"col-day": file["day"]},
+            size=number,
+            stats=json.dumps({"numRecords": file["rows"], "nullCount": {"col-outer": {"col-inner": file["nulls"]}}}),
+        )
+        for number, file in enumerate(files)
+    )
+    return replace(staging, files=staged)
+
+
+A2 = {"day": "a", "rows": 2, "nulls": 1}
+A1 = {"day": "a", "rows": 1, "nulls": 1}
+B1 = {"day": "b", "rows": 1, "nulls": 0}
+
+
+def test_the_digest_of_the_rows_is_the_same_in_other_files_and_counts_what_the_log_says_of_them() -> None:
+    digest = content_of(of_files(A2, B1), TOLD)
+    assert digest and digest.startswith(CONTENT_SCHEME)
+    assert content_of(of_files(B1, {**A1, "nulls": 0}, A1), TOLD) == digest
+    for other in (
+        content_of(of_files(A2, B1), {**TOLD, "sums": [1, 2, 3, 5]}),
+        content_of(of_files(A2, B1), {**TOLD, "columns": "others"}),
+        content_of(of_files(A2, {**B1, "nulls": 1}), TOLD),
+        content_of(of_files(A1, B1, B1), TOLD),
+        content_of(replace(of_files(A2, B1), note={"table_id": "another"}), TOLD),
+    ):
+        assert other and other != digest
+
+
+def test_a_count_of_other_rows_than_lie_there_gives_no_digest_of_the_rows() -> None:
+    assert content_of(of_files(A2), TOLD) is None
+
+
+def test_without_a_digest_of_the_rows_on_both_sides_the_stricter_one_of_the_files_decides() -> None:
+    first = Staged(place="a", version=1, files=1, rows=3, bytes=9, digest="files", content="rows")
+    moved = replace(first, place="b", digest="other files")
+    assert moved.has_rows_of(first)
+    assert not replace(moved, content="other rows").has_rows_of(first)
+    assert not replace(moved, content=None).has_rows_of(first)
+    assert replace(moved, content=None, digest="files").has_rows_of(first)
 
 
 LOSSES: dict[str, Callable[[Path], object]] = {

@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.model import Marker, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import DeltaSink
 from delta_world import (
@@ -229,7 +229,7 @@ def staged_of(sink: DeltaSink, attempt: object, place: str) -> object:
 
     staging = read_staging(open_files(sink.target), place.removeprefix(f"{sink.target}/"))
     assert staging is not None
-    return delta_digest.staged_of(place, staging)
+    return delta_digest.staged_of(StagedClaim(place=place), staging)
 
 
 def test_a_specification_and_its_sink_are_inverse(table: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
@@ -381,3 +382,68 @@ def test_epochs_of_two_pipelines_in_one_table_do_not_disturb_each_other(table: P
     first, second = sink.last_committed("orders", world), sink.last_committed("returns", world)
     assert first is not None and second is not None
     assert (first.token, second.token) == (ours.token, theirs.token)
+
+
+# -- types that only Spark knows --------------------------------------------------------------------------------------
+
+COLLATED = "string collate UTF8_BINARY"
+
+
+def with_text(place: str | Path) -> None:
+    """Spell the type of the column ``note`` as Spark Connect once did."""
+    for entry in Path(place, "_delta_log").glob("*.json"):
+        # in a schema within a line of JSON within JSON
+        entry.write_text(entry.read_text().replace('\\"type\\":\\"string\\"', f'\\"type\\":\\"{COLLATED}\\"'))
+
+
+@pytest.mark.parametrize("commit", ["deltalake", "spark"])
+def test_a_new_table_that_only_spark_could_open_is_a_vote_abort_with_column_and_type(
+    tmp_path: Path, attempt: SinkAttempt, world: World, commit: str
+) -> None:
+    sink = DeltaSink("bronze", str(tmp_path / "new"), commit=commit)
+    claim = stage(sink, attempt, rows(1, note=["x"]), world)
+    with_text(claim.place)
+    reason = reason_of(sink, attempt, claim, world)
+    assert f"column 'note' is {COLLATED}" in reason
+    assert '.cast("string")' in reason
+
+
+@pytest.mark.parametrize("commit", [None, "deltalake"])
+def test_a_spoilt_table_takes_no_epoch_and_the_message_has_the_command_that_repairs_it(
+    tmp_path: Path, attempt: SinkAttempt, world: World, commit: str | None
+) -> None:
+    path = tmp_path / "spoilt"
+    write_deltalake(str(path), rows(0, note=["x"]))
+    with_text(path)
+    sink = DeltaSink("bronze", str(path), commit=commit)
+    with pytest.raises(Refused, match=f"column 'note' is {COLLATED}") as caught:
+        stage(sink, attempt, rows(1, note=["y"]), world)
+    assert f"ALTER TABLE delta.`file://{path}` REPLACE COLUMNS (`id` bigint, `note` string)" in caught.value.remedy
+
+
+def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was_asked(
+    tmp_path: Path, world: World
+) -> None:
+    path = tmp_path / "spoilt"
+    sink, attempt = DeltaSink("bronze", str(path)), attempt_of(transaction(1))
+    claim = stage(sink, attempt, rows(1, note=["x"]), world)
+    staged = promised(sink.vote(attempt, claim, world))
+    sink.commit(attempt, staged, world)
+    (entry,) = Path(path, "_delta_log").glob("*.json")
+    note = json.loads(json.loads(entry.read_text().splitlines()[0])["commitInfo"]["userMetadata"])["airflow_epochs"]
+    with_text(path)
+    asked = World(
+        spark=Answering({"exists": True, "epoch": 1, "deletions": None, "version": 0, "timestamp_ms": 1, **note})
+    )
+    sink.discard(attempt, staged.place, asked, published=True)
+    assert list(Path(staged.place).glob("*.parquet"))
+
+
+class Answering:
+    """A Spark that knows one answer."""
+
+    def __init__(self, report: JsonDict) -> None:
+        self.report = report
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        return self.report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,30 @@ def test_the_context_is_the_same_in_every_attempt_but_for_its_number() -> None:
 def test_a_time_without_zone_is_an_error() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         transform.EpochContext.of({**ARGS, "now": "2026-01-02T03:04:05"})
+
+
+@dataclass
+class Frame:
+    """What a transform takes for a DataFrame here."""
+
+    isStreaming: bool = False
+
+
+RETURNED = {"orders": Frame(), "later": Frame(isStreaming=True), "audit": None}
+
+
+@pytest.mark.parametrize(
+    ("result", "sinks"),
+    [(RETURNED, ["later", "orders", "audit"]), (RETURNED, ["orders", "gone"]), (RETURNED["orders"], ["orders"])],
+    ids=["gained", "lost", "alone"],
+)
+def test_a_sink_staged_again_needs_its_own_frame_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: object, sinks: list[str]
+) -> None:
+    monkeypatch.setattr(transform, "_is_frame", lambda value: isinstance(value, Frame))
+    write(tmp_path, app="def f(batch, epoch): return batch")
+    epoch = transform.EpochContext.of(ARGS)
+    with transform.loaded(app(tmp_path)) as users:
+        assert users(result, epoch, sinks, ["orders"]) == {"orders": Frame()}  # type: ignore[arg-type]
+        with pytest.raises(Refused, match="no DataFrame for sink 'lost'"):
+            users({"orders": Frame()}, epoch, ["orders"], ["lost"])  # type: ignore[arg-type]

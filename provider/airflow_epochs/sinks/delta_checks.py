@@ -13,9 +13,9 @@ from airflow_epochs.model import Marker, TransactionId, agree
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import StagedFile, Staging, checked_stats, rows_of
 from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
-from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import Where
-from airflow_epochs.spark import delta_schema
+from airflow_epochs.sinks.delta_shape import TableShape, unreadable
+from airflow_epochs.sinks.delta_table import Where, newest_schema
+from airflow_epochs.spark import delta_jobs, delta_schema
 from airflow_epochs.storage import Files
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
@@ -169,12 +169,40 @@ def require_committable(shape: TableShape, name: str) -> None:
         )
 
 
+def require_readable(shape: TableShape, name: str) -> None:
+    """Every reader can open a table that gets these columns."""
+    if strange := shape.unreadable:
+        raise Refused(
+            f"Of the readers of {name}, only Spark would know its types: {_listed(strange)}.",
+            remedy='Let the transform return another type, for example by `.cast("string")`, and clear the stage task.',
+        )
+
+
+def require_not_spoilt(where: Where) -> None:
+    """The table has no column of a type that keeps every reader but Spark from opening it."""
+    schema = newest_schema(where.files)
+    strange = unreadable(schema) if schema else []
+    if not schema or not any(kind == delta_schema.PLAIN_TEXT for _, kind in strange):
+        return
+    raise Refused(
+        f"No reader but Spark can open {where.name}: {_listed(strange)}. Version 0.1 created it so from a Python UDF.",
+        remedy="Repair it in Spark, which changes the schema's spelling and no file: "
+        f"ALTER TABLE {delta_jobs.identifier(where.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). Then "
+        "clear the failed task. See docs/delta.md, 'A table that only Spark can open'.",
+    )
+
+
+def _listed(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"column {name!r} is {kind}" for name, kind in columns)
+
+
 def require_lasting_marker(shape: TableShape, name: str) -> None:
     """The table keeps our markers. One that expires makes an idle pipeline's table look as if it had never been fed."""
     if retention := shape.properties.get(TXN_RETENTION):
         raise Refused(
             f"{name} forgets transactions after {retention} ({TXN_RETENTION}): the epoch marker would expire.",
-            remedy=f"Take it off: ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}').",
+            remedy=f"Take it off: ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}'); for a table that is created, "
+            "out of the sink's properties.",
         )
 
 

@@ -1,38 +1,90 @@
-"""A digest of what was staged, by content: equal if the same rows are staged again into other files.
+"""Two digests of what was staged: is this still what was voted for, and are these the same rows?
 
-It covers, of every file and in no order, its partition values, rows, bytes, and the minimum, maximum and number of
-nulls of each column that Delta keeps statistics of; and the columns' names and types, and for which table all this
-was staged. It leaves out what differs from try to try: names of files, times, physical names of columns.
+``digest_of`` is of what the log says: of every file and in no order, its partition values, rows, bytes, and the
+minimum, maximum and number of nulls of each column that Delta keeps statistics of; of the columns' names and types; and
+for which table all this was staged. It leaves out what differs from try to try: names of files, times, physical names
+of columns. It costs nothing, and tells that the staged files are those of the vote.
 
-An equal digest is not proof that every value is equal: nobody reads the rows again. A different one need not mean
-different rows: another Spark, another number of cores or a shuffle may lay the same rows out in other files.
+``content_of`` is of the rows: of every value (``spark.row_digest``), whatever their order and files. Rows that are
+staged again are the promised ones if theirs is equal. The hashes are what Spark says of the rows that it wrote; what
+the log says beside them is counted in, and must agree.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from airflow_epochs.model import JsonDict, Staged
+from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.sinks.delta_log import StagedFile, Staging, rows_of
 
+log = logging.getLogger(__name__)
+
+CONTENT_SCHEME = "rows-1:"
 SCHEME = "content-1:"
 """Digests of another scheme cannot be compared with these."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _STATISTICS = ("numRecords", "minValues", "maxValues", "nullCount")
 
 
-def staged_of(place: str, staging: Staging) -> Staged:
-    """What a vote promises of the rows staged at ``place``."""
+def staged_of(claim: StagedClaim, staging: Staging) -> Staged:
+    """What a vote promises of the rows staged at the claimed place."""
     return Staged(
-        place=place,
+        place=claim.place,
         version=staging.version,
         files=len(staging.files),
         rows=sum(map(rows_of, staging.files)),
         bytes=sum(file.size for file in staging.files),
         digest=digest_of(staging),
+        content=content_of(staging, claim.content) if claim.content else None,
     )
+
+
+def content_of(staging: Staging, told: JsonDict) -> str | None:
+    """The digest of the rows; None if Spark, in a task that ran twice, counted other rows than lie there."""
+    rows = sum(map(rows_of, staging.files))
+    if told["rows"] != rows:
+        log.warning("%s: %s rows were hashed, %s staged: no digest of theirs", staging.place, told["rows"], rows)
+        return None
+    content = {
+        "table": staging.note.get("table_id"),
+        "columns": told["columns"],
+        "rows": rows,
+        "sums": told["sums"],
+        "nulls": _nulls(staging, rows),
+        "partitions": sorted(_partitions(staging).items()),
+    }
+    return CONTENT_SCHEME + hashlib.sha256(_compact(content).encode()).hexdigest()
+
+
+def _nulls(staging: Staging, rows: int) -> dict[str, int]:
+    """Per column and field, how many are NULL, as the log says; without those that the table has and the rows lack."""
+    found: Counter[str] = Counter()
+    for file in staging.files:
+        nulls = _logical(json.loads(file.stats).get("nullCount"), staging.shape.schema["fields"])
+        found.update({_compact(path): count for path, count in _leaves(nulls)})
+    return {path: count for path, count in found.items() if 0 < count < rows}
+
+
+def _leaves(nulls: Any) -> Iterator[tuple[list[str], int]]:
+    for name, value in nulls.items() if isinstance(nulls, dict) else ():
+        if isinstance(value, dict):
+            yield from (([name, *path], count) for path, count in _leaves(value))
+        elif isinstance(value, int):
+            yield [name], value
+
+
+def _partitions(staging: Staging) -> Counter[str]:
+    """Rows per partition, as the log says."""
+    found: Counter[str] = Counter()
+    for file in staging.files:
+        values = _logical(file.partition_values, staging.shape.schema["fields"])
+        found[_compact(values)] += rows_of(file)
+    return found
 
 
 def digest_of(staging: Staging) -> str:

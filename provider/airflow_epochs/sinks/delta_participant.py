@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import NOTES_FOLDER, STAGING_FOLDER, App, CannotOpen, FoundCommit, Where
 from airflow_epochs.sinks.delta_target import Target
-from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.spark.delta_jobs import OPTIMIZE_WRITE, compact_json
 from airflow_epochs.storage import is_local, storage_options
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class DeltaParticipant:
             "schema": shape.schema if shape else None,
             "partition_by": list(shape.partition_by) if shape else list(self.sink.partition_by),
             "properties": dict(self.sink.properties),
+            "optimize_write": _optimize_write(shape.properties if shape else self.sink.properties),
             "user_metadata": compact_json({NOTE: note}),
             **({} if self.sink.how.is_plain_append else {"kind": "delta_change", "how": self.sink.how.plan()}),
         }
@@ -90,6 +92,8 @@ class DeltaParticipant:
             return self.sink.commit_by
         if self.sink.in_catalog:
             return SPARK
+        if target.problem:
+            delta_checks.require_not_spoilt(target.where)
         reason = target.problem or ", ".join(shape.refused_features if shape else [])
         if reason:
             log.warning(
@@ -130,12 +134,14 @@ class DeltaParticipant:
         self._require_promisable(self._target(where), attempt, staging)
         delta_checks.require_store(files, self._folder(attempt))
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
-        return staged_of(place, staging)
+        return staged_of(claim, staging)
 
     def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
         """The checks of commit on the target, made early."""
         name, shape = target.where.name, target.shape()
         delta_checks.require_same_table(shape, staging, name)
+        if shape is None or self.sink.how.schema_evolution == ADD_COLUMNS:
+            delta_checks.require_readable(staging.shape, name)
         if staging.note["committer"] == SPARK:
             delta_checks.require_known(shape, staging, name)
             how = self.sink.how
@@ -146,8 +152,7 @@ class DeltaParticipant:
             delta_checks.require_keys(how, staging)
         else:
             delta_checks.require_addable(shape, staging, name)
-        if shape is not None:
-            delta_checks.require_lasting_marker(shape, name)
+        delta_checks.require_lasting_marker(shape or staging.shape.with_properties(self.sink.properties), name)
         delta_checks.require_marker(target.marker(self._app(attempt)), attempt.previous, name)
         self._require_notes(target, attempt)
 
@@ -259,7 +264,7 @@ class DeltaParticipant:
             version=found.version,
             place=f"{where.url}/{note['place']}" if note.get("place") else None,
             committed_at=at.isoformat() if at else "unknown",
-            detail={"table": self.sink.target, "committer": note.get("committer", DELTALAKE)},
+            detail={"table": self.sink.target, "committer": note.get("committer") or "unknown"},
         )
 
     # -- clean-up and upkeep -------------------------------------------------------------------------------------
@@ -359,6 +364,12 @@ class DeltaParticipant:
                 sink=self.sink.name,
             )
         return Where(self.sink.target, root, self._options())
+
+
+def _optimize_write(properties: Mapping[str, str]) -> bool | None:
+    """What the table's owner says of shuffling before a write; None if nothing."""
+    said = properties.get(OPTIMIZE_WRITE)
+    return None if said is None else said.lower() == "true"
 
 
 def _write_version_0(where: Where, place: str, shape: TableShape) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,12 @@ _FEATURES = frozenset(
     }
 )
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+_TYPES = re.compile(
+    r"string|long|integer|short|byte|float|double|decimal\(\d+,\s*-?\d+\)|boolean|binary|date|timestamp|timestamp_ntz|variant"
+)
+"""Those of Delta's protocol that are not nested."""
 _NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.checkpointPolicy")
+_NESTED = {"elementType": "element", "keyType": "key", "valueType": "value"}
 _RULES = ("delta.constraints.", "delta.columnMapping.")
 
 
@@ -100,6 +106,11 @@ class TableShape:
             named.add(f"writer version {self.min_writer}")
         return sorted(named)
 
+    @property
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Columns, each with its type, that make a table one which no reader but Spark can open."""
+        return unreadable(self.schema)
+
     def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
         """``protocol`` and ``metaData`` for version 0 of a table of this shape."""
         features = {"readerFeatures": self.reader_features, "writerFeatures": self.writer_features}
@@ -126,6 +137,10 @@ class TableShape:
         kept = {key: value for key, value in self.properties.items() if not key.startswith(_NOT_FOR_STAGING)}
         return replace(self, properties={**kept, RANDOM_PREFIXES: "true"})
 
+    def with_properties(self, properties: Mapping[str, str]) -> TableShape:
+        """The same table with more properties."""
+        return replace(self, properties={**self.properties, **properties})
+
     def without(self, names: Iterable[str]) -> TableShape:
         """The same table without some properties."""
         return replace(self, properties={k: v for k, v in self.properties.items() if k not in names})
@@ -141,6 +156,22 @@ class TableShape:
             changed = sorted(key for key in rules.keys() | promised.keys() if rules.get(key) != promised.get(key))
             return f"its rules were changed: {', '.join(changed)}"
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
+
+
+def unreadable(schema: JsonDict) -> list[tuple[str, str]]:
+    """Columns of types that no reader but Spark knows, each with its type."""
+    return list(_unreadable(schema))
+
+
+def _unreadable(kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if not isinstance(kind, dict):
+        if not _TYPES.fullmatch(kind):
+            yield path, kind
+        return
+    parts = [(field["name"], field["type"]) for field in kind.get("fields", ())]
+    parts += [(name, kind[key]) for key, name in _NESTED.items() if key in kind]
+    for name, part in parts:
+        yield from _unreadable(part, f"{path}.{name}" if path else name)
 
 
 def _sorted(features: Any) -> tuple[str, ...] | None:

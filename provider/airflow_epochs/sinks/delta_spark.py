@@ -109,8 +109,11 @@ def commit_of(target: str, app: App, txn: TransactionId, env: Environment) -> Fo
 
 
 def found_in(report: JsonDict) -> FoundCommit:
-    """What a report of ``delta_marker`` or ``delta_commit`` says of the commit."""
-    note = {"committer": "spark", "place": report["place"], "deletions": report["deletions"]}
+    """What a report of ``delta_marker`` or ``delta_commit`` says of the commit.
+
+    That Spark was asked does not mean that Spark committed: who did stands in the commit's own note.
+    """
+    note = {name: report[name] for name in ("txn", "committer", "place", "deletions")}
     return FoundCommit(report["version"], report["timestamp_ms"] or 0, note)
 
 

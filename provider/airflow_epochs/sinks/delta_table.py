@@ -163,3 +163,15 @@ def newest_checkpoint(files: Files) -> int:
         return int(json.loads(hint)["version"]) if hint else -1
     except (ValueError, KeyError, TypeError):
         return -1
+
+
+def newest_schema(files: Files) -> JsonDict | None:
+    """The schema as the log spells it, for a table that deltalake cannot open; None if no entry left has it."""
+    entries = sorted((name for name in files.names("_delta_log") if name.endswith(".json")), reverse=True)
+    for name in entries[:COMMITS_SEARCHED_MAX]:
+        entry = files.read(f"_delta_log/{name}") or b""
+        for action in actions_of(entry) if b'"metaData"' in entry else ():
+            if metadata := action.get("metaData"):
+                schema: JsonDict = json.loads(metadata["schemaString"])
+                return schema
+    return None

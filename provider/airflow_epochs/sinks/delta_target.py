@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks import delta_spark
+from airflow_epochs.sinks import delta_checks, delta_spark
 from airflow_epochs.sinks.delta_look import anchor_at
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import App, CannotOpen, FoundCommit, Where, find_commit, open_table, read_marker
@@ -46,6 +46,7 @@ class Target:
         except CannotOpen as error:
             if not deltalake_only:
                 return cls(where, None, str(error), env)
+            delta_checks.require_not_spoilt(where)
             raise Refused(
                 f"deltalake cannot open {where.name}: {error}",
                 remedy='Repair the table, or give the sink commit="spark".',

@@ -100,7 +100,7 @@ class StagedTable:
         delta_checks.require_rows(staging)
         delta_checks.require_files(files, staging)
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
-        return staging, staged_of(claim.place, staging)
+        return staging, staged_of(claim, staging)
 
     def rows(self, attempt: SinkAttempt, staged: Staged) -> Iterator[pa.RecordBatch]:
         """The promised rows, always in the same order: by number of Spark's task, then as they lie in its file.

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import durable
-from airflow_epochs.spark.delta_jobs import exists, for_spark, identifier, quoted
+from airflow_epochs.spark.delta_jobs import exists, for_spark, identifier
 from airflow_epochs.spark.delta_keys import DELETED, column
+from airflow_epochs.spark.delta_schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

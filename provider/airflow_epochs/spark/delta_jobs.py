@@ -11,7 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark import delta_schema
+from airflow_epochs.spark import delta_schema, delta_session, delta_types, row_digest
+from airflow_epochs.spark.delta_schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -23,6 +24,10 @@ Rule = tuple[str, str]
 WRITER_CONF = {"parquet.page.size.row.check.min": "10"}
 """By itself the writer looks at a page's size after 100 rows: pages of 100 MB where a row is a megabyte, each of which
 whoever reads the staged rows has to hold whole."""
+OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
+"""A property by which a table's owner says whether rows are shuffled before they are written."""
+FEW_RECORDS = 200_000
+"""Of an epoch: to shuffle so many takes a moment."""
 HISTORY_DEPTHS = (20, 1_000)
 """How many of the newest commits are searched for a marker, before the log itself is read."""
 MESSAGE_LINES_MAX = 4
@@ -37,7 +42,8 @@ def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
     """Write ``df`` into the private table of this try, in one commit that carries the transaction id.
 
     Returns:
-        ``place``, and ``problem`` where the rows or their schema do not fit the target; then nothing was staged.
+        ``place`` and ``content`` (of ``row_digest``); or ``problem`` where the rows or their schema do not fit the
+        target: then nothing was staged.
     """
     rows = json.loads(df.schema.json())
     if plan["committer"] == "spark":
@@ -51,12 +57,13 @@ def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
 def write_staged(plan: JsonDict, df: DataFrame) -> JsonDict:
     """The append to the staging table; its claim."""
     try:
+        df, observation = row_digest.observing(delta_types.plain(df))
         _staging_writer(plan, df).save(for_spark(plan["place"]))
     except Exception as error:
         if problem := problem_in(error):
             return {"place": plan["place"], "problem": problem}
         raise
-    return {"place": plan["place"]}
+    return {"place": plan["place"], "content": row_digest.told(df, observation)}
 
 
 def _staging_writer(plan: JsonDict, df: DataFrame) -> DataFrameWriter:
@@ -68,11 +75,27 @@ def _staging_writer(plan: JsonDict, df: DataFrame) -> DataFrameWriter:
         .option("txnAppId", plan["app"])
         .option("txnVersion", plan["epoch"])
     )
+    writer = writer.option("optimizeWrite", str(_gathers(plan)).lower())
     if plan["has_version_0"]:
         return writer
-    for key, value in {**plan["properties"], "delta.randomizeFilePrefixes": "true"}.items():
+    # A table that deltalake creates is a copy of this one; where Spark does, it applies the server's defaults itself.
+    given = plan["defaults"] if plan["committer"] == "deltalake" else {}
+    for key, value in {**given, **plan["properties"], "delta.randomizeFilePrefixes": "true"}.items():
         writer = writer.option(key, value)
     return writer.partitionBy(*plan["partition_by"])
+
+
+def _gathers(plan: JsonDict) -> bool:
+    """Whether rows are shuffled first, so that those of one partition get into one file, up to a size worth a file.
+
+    Else every task writes a file for every partition that it has rows of. Without partitions a file is a task's, and
+    only the files of few records are too small. Rows that will be copied keep their order.
+    """
+    if plan["committer"] == "copy":
+        return False
+    if plan["optimize_write"] is not None:
+        return bool(plan["optimize_write"])
+    return bool(plan["partition_by"]) or plan["records"] <= FEW_RECORDS
 
 
 def planned_by_spark(spark: SparkSession, plan: JsonDict, columns: list[str]) -> tuple[JsonDict, list[Rule]]:
@@ -88,11 +111,13 @@ def planned_by_spark(spark: SparkSession, plan: JsonDict, columns: list[str]) ->
     note = json.loads(plan["user_metadata"])
     note["airflow_epochs"]["table_id"] = about["id"]
     mapping = {key: value for key, value in about["properties"].items() if key == "delta.columnMapping.mode"}
+    gather = about["properties"].get(OPTIMIZE_WRITE)
     plan = {
         **plan,
         "schema": schema,
         "partition_by": [name for name in about["partition_by"] if name.lower() in given],
         "properties": mapping,
+        "optimize_write": plan["optimize_write"] if gather is None else gather.lower() == "true",
         "user_metadata": compact_json(note),
     }
     return plan, _rules(schema, about["properties"], given)
@@ -157,11 +182,11 @@ def delta_marker(spark: SparkSession, args: JsonDict) -> JsonDict:
     """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it.
 
     Returns:
-        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``place``, ``deletions``, ``version``,
-        ``timestamp_ms``, ``metrics``; all None where unknown.
+        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``committer``, ``place``, ``deletions``,
+        ``version``, ``timestamp_ms``, ``metrics``; all None where unknown.
     """
     about = delta_describe(spark, args)
-    none: JsonDict = dict.fromkeys(("epoch", "txn", "place", "deletions", "version", "timestamp_ms"))
+    none: JsonDict = dict.fromkeys(("epoch", "txn", "committer", "place", "deletions", "version", "timestamp_ms"))
     none["metrics"] = {}
     if not about["exists"]:
         return {"exists": False, "table_id": None, **none}
@@ -189,6 +214,7 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonD
     return {
         "epoch": int(note["txn"].split("/")[1]),
         "txn": note["txn"],
+        "committer": note.get("committer"),
         "place": note.get("place"),
         "deletions": note.get("deletions"),
         "version": newest[0]["version"],
@@ -233,6 +259,7 @@ def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
     if refused := refusal(before, args):
         return {**before, "refused": refused}
     if before["epoch"] != args["epoch"]:
+        delta_session.keep_markers(spark)
         append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args) | NO_NEW_COLUMNS)
     return {**delta_marker(spark, args), "refused": None}
 
@@ -295,10 +322,6 @@ def identifier(target: str) -> str:
     if is_path(target):
         return f"delta.{quoted(for_spark(target))}"
     return ".".join(quoted(part) for part in target.split("."))
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def for_spark(url: str) -> str:

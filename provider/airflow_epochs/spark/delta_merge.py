@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark import delta_deletions, delta_keys, delta_schema, determinism
+from airflow_epochs.spark import delta_deletions, delta_keys, delta_schema, delta_session, determinism
 from airflow_epochs.spark.delta_jobs import (
     MESSAGE_LENGTH_MAX,
     NO_NEW_COLUMNS,
@@ -24,13 +24,13 @@ from airflow_epochs.spark.delta_jobs import (
     is_path,
     planned_by_spark,
     problem_in,
-    quoted,
     refusal,
     ruled,
     signature,
     staged_rows,
     write_staged,
 )
+from airflow_epochs.spark.delta_schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,6 +161,7 @@ def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
         promised, with ``refused`` saying why. Nothing was written then.
     """
     spark.conf.set(_AUTO_MERGE, "false")
+    delta_session.keep_markers(spark)
     before = delta_marker(spark, args)
     if refused := refusal(before, args) or _replaced(before, args):
         return {**before, "refused": refused}

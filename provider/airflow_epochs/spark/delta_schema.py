@@ -68,3 +68,36 @@ def type_name(kind: Any) -> str:
     if kind["type"] == "map":
         return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
     return str(kind["type"])
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+PLAIN_TEXT = "string collate UTF8_BINARY"
+"""What Spark Connect may write for ``string``. The same to Spark; no other reader knows it."""
+_IN_SQL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", PLAIN_TEXT: "string"}
+
+
+def sql_type(kind: Any) -> str:
+    """A type as Spark's SQL reads it back."""
+    if not isinstance(kind, dict):
+        return _IN_SQL.get(kind, str(kind))
+    if kind["type"] == "struct":
+        inside = ", ".join(f"{quoted(field['name'])}: {_sql_of(field)}" for field in kind["fields"])
+        return f"struct<{inside}>"
+    if kind["type"] == "array":
+        return f"array<{sql_type(kind['elementType'])}>"
+    return f"map<{sql_type(kind['keyType'])}, {sql_type(kind['valueType'])}>"
+
+
+def sql_columns(schema: JsonDict) -> str:
+    """All columns of a table as CREATE TABLE and REPLACE COLUMNS take them."""
+    return ", ".join(f"{quoted(field['name'])} {_sql_of(field)}" for field in schema["fields"])
+
+
+def _sql_of(field: JsonDict) -> str:
+    comment = field.get("metadata", {}).get("comment", "").replace("\\", "\\\\").replace("'", "\\'")
+    required = "" if field["nullable"] else " not null"
+    return sql_type(field["type"]) + required + (f" comment '{comment}'" if comment else "")

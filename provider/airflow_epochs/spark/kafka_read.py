@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,12 @@ _PROBES = (
 def batch(spark: SparkSession, options: dict[str, str], secrets: dict[str, str]) -> DataFrame:
     """The batch, lazily. ``secrets`` are options too; they are kept apart only on their way here."""
     return spark.read.format("kafka").options(**options).options(**secrets).load()
+
+
+def planned(options: dict[str, str]) -> int:
+    """How many offsets the batch has: at least as many as records."""
+    starts, ends = (json.loads(options[which]) for which in ("startingOffsets", "endingOffsets"))
+    return sum(int(end) - int(starts[topic][partition]) for topic in ends for partition, end in ends[topic].items())
 
 
 def refuse_unless_redacting(spark: SparkSession, where: str) -> None:

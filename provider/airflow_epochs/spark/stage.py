@@ -11,11 +11,10 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib import import_module
-from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark import determinism, kafka_read, transform
+from airflow_epochs.spark import delta_session, determinism, kafka_read, observed, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -29,18 +28,18 @@ STAGERS = {
     "delta": "airflow_epochs.spark.delta_jobs:stage_sink",
     "delta_change": "airflow_epochs.spark.delta_merge:stage_sink",
 }
-"""Kind of a sink's plan -> the function that stages it: ``(spark, plan, frame) -> {"place", "problem"}``."""
+"""Kind of a sink's plan -> the function that stages it: ``(spark, plan, frame) -> {"place", "problem",
+"content"}``."""
 
 BATCH = "epoch_input"
 """The name under which the batch stands in plans."""
-OBSERVATION_WAIT_S = 5.0
 
 
 def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
     """Stage one epoch's rows in every sink.
 
     Returns:
-        ``sinks``: per sink ``place``, ``problem``; ``metrics``; ``warnings``. A sink that cannot take
+        ``sinks``: per sink ``place``, ``problem``, ``content``; ``metrics``; ``warnings``. A sink that cannot take
         its rows reports a ``problem``; the others are staged all the same, so that the vote can name every one.
 
     Raises:
@@ -52,18 +51,36 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
     with transform.loaded(args["transform"]) as users:
         batch = kafka_read.batch(spark, args["read"], secrets).alias(BATCH)
         batch, observation = _observed(batch) if args["measure_input"] else (batch, None)
-        every = users(batch, epoch, args.get("outputs", sinks))
+        outputs = args.get("outputs", sinks)
+        every = users(batch, epoch, outputs, sinks if args.get("again") else None)
         frames = {name: every[name] for name in sinks}  # fewer where one sink is staged again
         plans = determinism.analysed_plans(spark, frames)
         uses = sum(plan.count(f"SubqueryAlias {BATCH}\n") for plan in plans.values())
+        of_all = _of_all_sinks(spark, args)
         with _read_once(batch, observation, uses) as input_metrics:
-            tasks = {sink: _job(spark, args, stagers[sink], frames[sink], sink) for sink in sinks}
+            tasks = {
+                sink: _job(spark, args, stagers[sink], {**plan, **of_all}, frames[sink]) for sink, plan in sinks.items()
+            }
             staged = _staged(spark, tasks)
             metrics = _metrics(input_metrics()) if observation else {}
     return {
         "sinks": staged,
         "metrics": metrics,
         "warnings": _warnings(plans, users, uses),
+    }
+
+
+def _of_all_sinks(spark: SparkSession, args: JsonDict) -> JsonDict:
+    """What all plans have in common. Sets the session up for them.
+
+    Rows that version 0.1 promised have a digest of their files: staged again, they are laid out in files as it did.
+    """
+    files_of_0_1 = args.get("files_of_0_1", False)
+    defaults = delta_session.prepare_staging(spark, files_of_0_1=files_of_0_1)
+    return {
+        "defaults": defaults,
+        "records": kafka_read.planned(args["read"]),
+        **({"optimize_write": False} if files_of_0_1 else {}),
     }
 
 
@@ -101,7 +118,7 @@ def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> 
     the first to finish would lack what the other counted.
     """
     if uses == 1 and observation:
-        yield lambda: _result(observation)
+        yield lambda: observed.result(observation)
     elif uses <= 1:
         yield dict
     else:
@@ -113,12 +130,14 @@ def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> 
             batch.unpersist()
 
 
-def _job(spark: SparkSession, args: JsonDict, stager: StageSink, frame: DataFrame, sink: str) -> Callable[[], JsonDict]:
+def _job(
+    spark: SparkSession, args: JsonDict, stager: StageSink, plan: JsonDict, frame: DataFrame
+) -> Callable[[], JsonDict]:
     def job() -> JsonDict:
         # Spark's UI shows whose job it is. A tag belongs to its thread, and this thread ends with the job.
         spark.addTag(f"epochs:{args['pipeline']}:{args['epoch']}:{args['attempt']}")
-        claim = stager(spark, args["sinks"][sink], frame)
-        return {"place": claim["place"], "problem": claim.get("problem")}
+        claim = stager(spark, plan, frame)
+        return {"place": claim["place"], "problem": claim.get("problem"), "content": claim.get("content")}
 
     return job
 
@@ -135,25 +154,6 @@ def _staged(spark: SparkSession, jobs: dict[str, Callable[[], JsonDict]]) -> dic
         return {name: future.result() for name, future in futures.items()}
 
 
-def _result(observation: Observation) -> dict[str, Any]:
-    """The observed metrics; empty if they never arrived.
-
-    In the classic driver ``get`` waits for ever where the optimizer has dropped the batch from every plan.
-    """
-    result: dict[str, Any] = {}
-
-    def wait_for_it() -> None:
-        try:
-            result.update(observation.get)
-        except Exception as error:
-            log.warning("a metric could not be computed: %s", error)
-
-    waiter = Thread(target=wait_for_it, daemon=True)
-    waiter.start()
-    waiter.join(OBSERVATION_WAIT_S)
-    return result
-
-
 def _metrics(rows_in: dict[str, Any]) -> JsonDict:
     newest = rows_in.get("newest")
     return {
@@ -166,8 +166,7 @@ def _metrics(rows_in: dict[str, Any]) -> JsonDict:
 
 def _warnings(plans: dict[str, str], users: transform.Transform, uses: int) -> list[str]:
     udfs = determinism.nondeterministic_udfs(users.module)
-    found = {sink: determinism.nondeterministic(plan, udfs) for sink, plan in plans.items()}
-    texts = [determinism.warning(sink, names) for sink, names in found.items() if names]
+    texts = [text for sink, plan in plans.items() for text in determinism.warnings(sink, plan, udfs)]
     if not uses:
         texts.append("The transform did not use the batch: no input row can be in any sink.")
     return texts

@@ -116,8 +116,17 @@ class Transform:
     function: Callable[..., Any]
     module: ModuleType
 
-    def __call__(self, batch: DataFrame, epoch: EpochContext, sinks: Iterable[str]) -> dict[str, DataFrame]:
+    def __call__(
+        self, batch: DataFrame, epoch: EpochContext, sinks: Iterable[str], needed: Iterable[str] | None = None
+    ) -> dict[str, DataFrame]:
         """Run the user's function and check what it returns.
+
+        Args:
+            batch: The input.
+            epoch: Of which it is.
+            sinks: What there should be a DataFrame for.
+            needed: What there must be one for, by default all. Others are no mistake then: a sink of an older epoch
+                is staged again, when the pipeline may have had other sinks.
 
         Raises:
             Refused: It raised, or returned something else than one DataFrame per sink. Nothing was written.
@@ -128,7 +137,7 @@ class Transform:
             raise
         except Exception as error:
             raise self._raised(error) from error
-        return self._per_sink(result, sorted(sinks))
+        return self._per_sink(result, sorted(sinks), sorted(sinks if needed is None else needed))
 
     def _raised(self, error: Exception) -> Refused:
         return Refused(
@@ -136,25 +145,26 @@ class Transform:
             remedy=f"Correct {self.path} and clear the stage task; nothing was written.",
         )
 
-    def _per_sink(self, result: object, sinks: list[str]) -> dict[str, DataFrame]:
+    def _per_sink(self, result: object, sinks: list[str], needed: list[str]) -> dict[str, DataFrame]:
         if not isinstance(result, dict):
             if len(sinks) > 1 and _is_frame(result):
                 raise self._wrong(f"one DataFrame, but the pipeline has {len(sinks)} sinks", sinks)
             result = {sinks[0]: result} if len(sinks) == 1 else result
         if not isinstance(result, dict):
             raise self._wrong(_describe(result), sinks)
-        missing = [name for name in sinks if name not in result]
-        unknown = [str(name) for name in result if name not in sinks]
+        missing = [name for name in needed if name not in result]
+        unknown = [str(name) for name in result if name not in sinks] if needed == sinks else []
         if missing or unknown:
             parts = [f"no DataFrame for sink {name!r}" for name in missing]
             parts += [f"a DataFrame for {name!r}, which is not a sink" for name in unknown]
             raise self._wrong("; ".join(parts), sinks)
-        for name, frame in result.items():
+        for name in needed:
+            frame = result[name]
             if not _is_frame(frame):
                 raise self._wrong(f"{_describe(frame)} for sink {name!r}", sinks)
             if frame.isStreaming:
                 raise self._wrong(f"a streaming DataFrame for sink {name!r}", sinks)
-        return result
+        return {name: result[name] for name in needed}
 
     def _wrong(self, what: str, sinks: list[str]) -> Refused:
         wanted = ", ".join(repr(name) for name in sinks)

@@ -1,0 +1,70 @@
+"""What a server may be set up to do with every Delta table, and must not do with a staging table.
+
+A stage job has its Spark session to itself, so that its settings are nobody else's; they are made once, before the
+sinks are staged side by side.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS = "spark.databricks.delta.properties.defaults."
+"""Before the name of a table property without ``delta.``: what every table gets that this session creates."""
+MARKERS_EXPIRE = "setTransactionRetentionDuration"
+"""A table with it forgets its epochs' markers, and takes an epoch that it has for one that it has never seen."""
+FOR_EVERY_READER = frozenset(
+    {
+        *("appendOnly", "autoOptimize.autoCompact", "autoOptimize.optimizeWrite", "checkpointInterval"),
+        *("checkpointPolicy", "dataSkippingNumIndexedCols", "dataSkippingStatsColumns", "deletedFileRetentionDuration"),
+        *("enableChangeDataFeed", "enableDeletionVectors", "enableExpiredLogCleanup", "logRetentionDuration"),
+        *("parquet.compression.codec", "randomizeFilePrefixes", "randomPrefixLength"),
+    }
+)
+"""Of a server's defaults, those that a table which deltalake creates gets: with another, such as column mapping or row
+tracking, deltalake would not commit to it, or not read it rightly."""
+INSTANTS = "spark.sql.parquet.outputTimestampType"
+OF_STAGING = {
+    # Spark's default, INT96, loses within structs, arrays and maps that these are instants.
+    INSTANTS: "TIMESTAMP_MICROS",
+    # It would rewrite the staged files in a commit of its own.
+    "spark.databricks.delta.autoCompact.enabled": "false",
+    # The vote lives on statistics.
+    "spark.databricks.delta.stats.collect": "true",
+    # By default half a gigabyte: where all rows are of one partition, one task would write them all.
+    "spark.databricks.delta.optimizeWrite.binSize": "64",
+}
+
+
+def prepare_staging(spark: SparkSession, *, files_of_0_1: bool = False) -> dict[str, str]:
+    """Set the session up.
+
+    Args:
+        spark: The session.
+        files_of_0_1: Write instants as version 0.1 did, which is as the server says.
+
+    Returns:
+        The properties that the server gives to tables that are created, as far as they are for every reader. No table
+        of this session gets any by itself.
+    """
+    given = _defaults(spark)
+    for key, value in OF_STAGING.items():
+        if not (files_of_0_1 and key == INSTANTS):
+            spark.conf.set(key, value)
+    for name in given:
+        spark.conf.unset(DEFAULTS + name)
+    return {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
+
+
+def keep_markers(spark: SparkSession) -> None:
+    """Let tables that this session creates keep the epochs' markers, whatever the server's default."""
+    for name in _defaults(spark):
+        if name == MARKERS_EXPIRE:
+            spark.conf.unset(DEFAULTS + name)
+
+
+def _defaults(spark: SparkSession) -> dict[str, str]:
+    settings = spark.conf.getAll
+    return {key.removeprefix(DEFAULTS): value for key, value in settings.items() if key.startswith(DEFAULTS)}

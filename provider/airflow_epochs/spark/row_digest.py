@@ -1,0 +1,130 @@
+"""A digest of rows by their content: of every value of every column, whatever the order of the rows and their files.
+
+Each row has two hashes of 64 bits, made of all of its values; the digest is the sums of these. Spark observes them as
+the rows flow into the staging table. What Spark's own hash leaves out is hashed beside the values: which of them are
+NULL, how long an array or map is, the sign of a zero. The order of a map's entries does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.spark import observed
+from airflow_epochs.spark.delta_schema import quoted, sql_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql.types import ArrayType, DataType, MapType
+
+JsonDict = dict[str, Any]
+
+_HASHES = ("__epochs_hash_1", "__epochs_hash_2")
+_HALF = 32
+"""Bits that are summed at once: a sum of whole hashes would leave the range of a BIGINT at the second row."""
+
+
+def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
+    """``df``, whose rows are digested as they flow by; None where it has a type that cannot be."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    if not all(_is_known(field.dataType) for field in df.schema.fields):
+        return df, None
+    values = [part for f in df.schema.fields for part in _parts(F.col(quoted(f.name)), f.dataType)]
+    salted = [F.xxhash64(F.lit(number), *values).alias(name) for number, name in enumerate(_HASHES)]
+    observation = Observation(f"rows {uuid.uuid4().hex}")
+    columns = [F.col(quoted(name)) for name in df.columns]
+    return df.select(*columns, *salted).observe(observation, *_sums()).select(*columns), observation
+
+
+def told(df: DataFrame, observation: Observation | None) -> JsonDict | None:
+    """What the digest is made of, once the rows have flowed by; None if it was not to be had."""
+    sums = observed.result(observation) if observation else {}
+    if "rows" not in sums:
+        return None
+    rows = sums.pop("rows")
+    return {"rows": rows, "sums": [sums[name] or 0 for name in sorted(sums)], "columns": _of_columns(df)}
+
+
+def _of_columns(df: DataFrame) -> str:
+    """Names and types of the columns, in short: it travels through XCom."""
+    kinds = [[field.name, sql_type(field.dataType.jsonValue())] for field in df.schema.fields]
+    return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()[:32]
+
+
+def _sums() -> list[Column]:
+    from pyspark.sql import functions as F
+
+    halves = [
+        F.sum(half).alias(f"{name}_{which}")
+        for name in _HASHES
+        for which, half in (
+            ("high", F.shiftrightunsigned(name, _HALF)),
+            ("low", F.col(name).bitwiseAND(F.lit(2**_HALF - 1))),
+        )
+    ]
+    return [F.count(F.lit(1)).alias("rows"), *halves]
+
+
+def _parts(column: Column, kind: DataType) -> Iterable[Column]:
+    """What is hashed of a value. Two values that differ differ in one of these."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.NullType):
+        return
+    if isinstance(kind, T.StructType):
+        for field in kind.fields:
+            yield from _parts(column.getField(field.name), field.dataType)
+    elif isinstance(kind, (T.ArrayType, T.MapType)):
+        yield from _parts_of_many(column, kind)
+    else:
+        yield from _parts_of_one(column, kind)
+    yield column.isNull()  # even of what cannot be: what Spark infers there is no part of the rows
+
+
+def _parts_of_one(column: Column, kind: DataType) -> Iterable[Column]:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.VariantType):
+        yield F.to_json(column)
+        return
+    yield column
+    if isinstance(kind, (T.FloatType, T.DoubleType)):  # of which Spark hashes -0.0 like 0.0
+        yield (column == 0) & column.cast("string").startswith("-")
+
+
+def _parts_of_many(column: Column, kind: ArrayType | MapType) -> Iterable[Column]:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    def of_element(element: Column) -> Column:
+        assert isinstance(kind, T.ArrayType)
+        return F.xxhash64(F.lit(0), *_parts(element, kind.elementType))
+
+    def of_entry(entry: Column) -> Column:
+        assert isinstance(kind, T.MapType)
+        parts = [*_parts(entry.getField("key"), kind.keyType), *_parts(entry.getField("value"), kind.valueType)]
+        return F.xxhash64(F.lit(0), *parts)
+
+    yield F.size(column)
+    if isinstance(kind, T.MapType):
+        yield F.array_sort(F.transform(F.map_entries(column), of_entry))
+    else:
+        yield F.transform(column, of_element)
+
+
+def _is_known(kind: DataType) -> bool:
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        return all(_is_known(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _is_known(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return _is_known(kind.keyType) and _is_known(kind.valueType)
+    return not isinstance(kind, T.UserDefinedType)
