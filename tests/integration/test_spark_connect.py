@@ -326,7 +326,7 @@ SparkConnect("spark").runner(spark_world.Env(connection)).run(job, {session!r})
     wait_until(lambda: busy(connect, session), 20)  # it goes on without its client
     runner.stop(session)
     wait_until(lambda: not busy(connect, session), 20)
-    assert not list(table.rglob("*.json"))
+    assert not list(table.rglob("_delta_log/*.json"))
     runner.stop(session)  # a repeat is fine
 
 

@@ -204,7 +204,7 @@ SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)
     assert all(orphan.is_running() for orphan in orphans)
     runner.stop(session)
     assert list(with_token(session["session_id"])) == []
-    assert not list(table.rglob("*.json"))
+    assert not list(table.rglob("_delta_log/*.json"))
     runner.stop(session)  # a repeat is fine
 
 
