@@ -22,9 +22,9 @@ from moments import Moment
 from pyspark.errors import PySparkException
 from reader import Reader
 from rest import submit
-from surgery import SourceLogs, fill_up, restore, truncated, vacuum
+from surgery import SourceLogs, fill_up, restore, taken, truncated, vacuum
 from system import PIPELINES, TABLES, System, stopped, wait_for
-from transfers import Transfers
+from transfers import Transfers, ends
 
 from airflow_epochs.protocol import State
 
@@ -112,6 +112,7 @@ class Nemesis:
             "RESTORE a table": self._restore,
         }
         self._logs = SourceLogs(self.system, self.system.folder / "source-logs")
+        self._copied: dict[int, int] = {}
         self._deck = self._shuffled()
 
     @property
@@ -193,6 +194,7 @@ class Nemesis:
 
     def _kill_broker(self) -> bool:
         """Its disk is copied before it starts again, as a backup would be that is used one day."""
+        self._copied = ends(self.system.broker.bootstrap)
         self._kill_part("broker")
         self._buried("broker")
         self._logs.keep("older")
@@ -213,7 +215,7 @@ class Nemesis:
 
         Nothing of it may get into a table: what was read of it would be seen at the end as rows that nobody produced.
         """
-        if not self._logs.has_copy:
+        if not self._has_older_copy():
             return False
         with self.transfers.paused():
             self._without_broker(lambda: self._logs.keep("newest"), lambda: self._logs.put_back("older"))
@@ -225,6 +227,18 @@ class Nemesis:
             finally:
                 self._without_broker(lambda: self._logs.put_back("newest"))
         return hit
+
+    def _has_older_copy(self) -> bool:
+        """Whether a copy of the log ends before what was read; if there is none, one is made and waited for."""
+        if not self._logs.has_copy:
+            self._kill_broker()
+            self.system.mend()
+        return wait_for(self._is_read_beyond_the_copy, SETTLED_S)
+
+    def _is_read_beyond_the_copy(self) -> bool:
+        submit(self.system)
+        read = taken(self.system)
+        return any(read[partition] > end for partition, end in self._copied.items())
 
     def _without_broker(self, *acts: Callable[[], None]) -> None:
         self._kill_part("broker")
@@ -253,11 +267,11 @@ class Nemesis:
         return ledger.view(ledger.newest_complete() + 1).state is State.OPEN
 
     def _restore(self) -> bool:
-        """A table is taken back by two epochs, and forward again. In between no epoch may be completed."""
+        """A table is taken back by an epoch, and forward again. In between no epoch may be completed."""
         pipeline, ledger = "bank_submit", self.system.ledger_of("bank_submit")
-        if not wait_for(lambda: self._is_idle(pipeline), SETTLED_S) or (newest := ledger.newest_complete()) < 3:
+        if not wait_for(lambda: self._comes_to_rest(pipeline), SETTLED_S) or (newest := ledger.newest_complete()) < 2:
             return False
-        record = ledger.complete_record(newest - 2)
+        record = ledger.complete_record(newest - 1)
         sink = self.dice.choice(TABLES[pipeline])
         back = record.receipts[sink].version if record else None
         table = self.system.table(pipeline, sink)
@@ -274,10 +288,10 @@ class Nemesis:
 
     def _require_a_stop(self, pipeline: str, newest: int) -> None:
         submit(self.system)
-        wait_for(lambda: self._is_idle(pipeline), SETTLED_S)
+        wait_for(lambda: self._nothing_runs(pipeline), SETTLED_S)
         ledger = self.system.ledger_of(pipeline)
         if ledger.newest_complete() > newest or ledger.view(newest + 1).open is not None:
-            self.wrong.append(f"{pipeline} went on after RESTORE had taken epochs {newest - 1} and {newest} away")
+            self.wrong.append(f"{pipeline} went on after RESTORE had taken epoch {newest} away")
 
     def _forward(self, table: Path, version: int) -> None:
         def forward() -> bool:
@@ -290,8 +304,13 @@ class Nemesis:
         if not wait_for(forward, SETTLED_S):
             self.wrong.append(f"{table} could not be taken forward again to version {version}")
 
-    def _is_idle(self, pipeline: str) -> bool:
-        """Whether nothing runs, and no epoch is begun."""
+    def _comes_to_rest(self, pipeline: str) -> bool:
+        """Whether nothing runs, and no epoch is begun. One that is gets a run that finishes it."""
         ledger = self.system.ledger_of(pipeline)
         begun = ledger.view(ledger.newest_complete() + 1).open is not None
-        return not begun and not self.system.api.runs(pipeline, "running", "queued")
+        if begun:
+            submit(self.system)
+        return not begun and self._nothing_runs(pipeline)
+
+    def _nothing_runs(self, pipeline: str) -> bool:
+        return not self.system.api.runs(pipeline, "running", "queued")
