@@ -19,8 +19,13 @@ from airflow_epochs.model import ends_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NO_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
-LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+SETTINGS = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+"""VACUUM at once; and not in hundreds of tasks, for which it would take a minute here."""
 BEYOND = 20
 """So many records more than the pipelines have read, a truncated log is filled up with."""
 
@@ -96,8 +101,8 @@ def fill_up(system: System) -> None:
 def spark(system: System) -> Iterator[SparkSession]:
     session = system.connect.session()
     try:
-        session.conf.set(NO_CHECK, "false")
-        session.conf.set(LISTING, "2")
+        for key, value in SETTINGS.items():
+            session.conf.set(key, value)
         yield session
     finally:
         session.stop()
