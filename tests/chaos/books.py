@@ -49,8 +49,14 @@ class Book(Protocol):
         """Of the rows of all epochs up to this one."""
         ...
 
-    def state(self, empty: Iterable[int]) -> SinkState:
-        """Everything, at the end. ``empty``: complete epochs without rows, which leave no trace in rows."""
+    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
+        """Everything, at the end.
+
+        Args:
+            complete: The transaction ids of complete epochs. Rows in a topic or a database tell their epoch, but not
+                which attempt at it; there, that of a complete epoch is taken for granted.
+            empty: Complete epochs without rows, which leave no trace in rows.
+        """
         ...
 
     def commits(self) -> Sequence[Marker] | None:
@@ -75,7 +81,7 @@ class DeltaBook:
         distinct = rows.group_by(["partition", "offset"]).aggregate([]).num_rows
         return Sums(rows.num_rows, distinct, pc.sum(rows["amount"]).as_py() or 0)
 
-    def state(self, empty: Iterable[int]) -> SinkState:
+    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
         table = self._table("topic", "partition", "offset", "crc")
         columns = [column.to_pylist() for column in table.columns]
         rows = [VisibleRow(topic, p, offset, str(crc)) for topic, p, offset, crc in zip(*columns, strict=True)]
@@ -114,10 +120,10 @@ class TopicBook:
         found = [each for each in self._seen if each.epoch <= epoch]
         return Sums(len(found), len({each.row.origin for each in found}), sum(each.amount for each in found))
 
-    def state(self, empty: Iterable[int]) -> SinkState:
+    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
         self._catch_up()
         epochs = dict.fromkeys(each.epoch for each in self._seen)
-        return SinkState(rows=[each.row for each in self._seen], commits=_with_empty(epochs, empty))
+        return SinkState(rows=[each.row for each in self._seen], commits=_commits(epochs, complete, empty))
 
     def commits(self) -> None:
         return None
@@ -165,10 +171,10 @@ class SqlBook:
         ((rows, records, amount),) = self.query(f"SELECT {counts} FROM {self.table} WHERE epoch <= {int(epoch)}")
         return Sums(rows, records, int(amount))
 
-    def state(self, empty: Iterable[int]) -> SinkState:
+    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
         found = self.query(f"SELECT topic, part, place, crc, epoch FROM {self.table} ORDER BY id")
         rows = [VisibleRow(topic, part, place, str(crc)) for topic, part, place, crc, _ in found]
-        return SinkState(rows=rows, commits=_with_empty(dict.fromkeys(row[4] for row in found), empty))
+        return SinkState(rows=rows, commits=_commits(dict.fromkeys(row[4] for row in found), complete, empty))
 
     def commits(self) -> None:
         return None
@@ -178,13 +184,13 @@ class SqlBook:
         return {self.table: f"{rows} rows, the newest {newest}"}
 
 
-def _with_empty(epochs: Iterable[int], empty: Iterable[int]) -> list[Marker]:
-    """The epochs of the rows, in their order, and those that have none. Rows do not tell which attempt it was."""
+def _commits(epochs: Iterable[int], complete: Mapping[int, str], empty: Iterable[int]) -> list[str | Marker]:
+    """The epochs of the rows, in their order, and those that have none. One that is not complete is nobody's."""
     shown = list(epochs)
     for number in sorted(set(empty) - set(shown)):
         at = next((index for index, epoch in enumerate(shown) if epoch > number), len(shown))
         shown.insert(at, number)
-    return [Marker(epoch, None) for epoch in shown]
+    return [complete.get(epoch, Marker(epoch, -1)) for epoch in shown]
 
 
 def of_postgres(server: Postgres, table: str) -> SqlBook:

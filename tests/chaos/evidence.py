@@ -8,6 +8,7 @@ from reader import Reader
 from system import TABLES, System
 from transfers import Transfers
 
+from airflow_epochs.model import CompleteRecord
 from airflow_epochs.sinks.staging_owner import OWNER
 from airflow_epochs.testing.checkers import Report, check
 from airflow_epochs.testing.history import History, Origin, Repeat, Rest
@@ -19,11 +20,13 @@ def judged(
 ) -> Report:
     """All invariants of one pipeline."""
     tables = [system.table(reader.pipeline, name) for name in TABLES[reader.pipeline]]
-    empty = _epochs_without_rows(reader)
+    records = _complete(reader)
+    complete = {record.txn.epoch: record.txn_id for record in records}
+    empty = [record.txn.epoch for record in records if not any(receipt.rows for receipt in record.receipts.values())]
     return check(
         History.of_ledger(
             reader.ledger,
-            sinks={sink: book.state(empty) for sink, book in system.books[reader.pipeline].items()},
+            sinks={sink: book.state(complete, empty) for sink, book in system.books[reader.pipeline].items()},
             produced=produced,
             withdrawn=transfers.withdrawn,
             observations=reader.observations,
@@ -41,10 +44,9 @@ def _staged(system: System) -> set[str]:
     return {str(path) for path in system.staging.rglob("*") if path.is_file() and path.name != OWNER}
 
 
-def _epochs_without_rows(reader: Reader) -> list[int]:
+def _complete(reader: Reader) -> list[CompleteRecord]:
     epochs = range(1, reader.ledger.newest_complete() + 1)
-    records = (reader.ledger.complete_record(epoch) for epoch in epochs)
-    return [record.txn.epoch for record in records if record and not any(r.rows for r in record.receipts.values())]
+    return [record for epoch in epochs if (record := reader.ledger.complete_record(epoch))]
 
 
 def producers_view(transfers: Transfers, produced: Mapping[Origin, str]) -> list[str]:
