@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -114,6 +114,10 @@ class Table:
             FOREIGN[kind](handle, new)
         except CommitFailedError:
             return  # told, and nothing has changed
+        except DeltaError:
+            if handle is not self.held:
+                raise
+            return  # told as well: a VACUUM at 0 hours has taken files of the version that it was begun on
         self.ids = [id_ for id_ in self.ids if id_ not in gone or kind in ("append", "optimize")] + new
         self.held = None
 
