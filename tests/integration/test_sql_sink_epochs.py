@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import Marker, Run
 from airflow_epochs.sinks.delta import DeltaSink
@@ -18,23 +17,13 @@ from airflow_epochs.sinks.staging_owner import OWNER
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash
 from faults_disk import FileSource, Row
-from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
+from faults_world import Action, airflow_run, crash, rows_in
+from sql_pipeline import Environment
 from sql_world import Db, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
 
 TABLE = "CREATE TABLE orders (source text, partition bigint, {offset} bigint, payload text)"
-
-
-class Environment(DiskEnvironment):
-    """With a connection to the database."""
-
-    def __init__(self, db: Db, at: Mapping[str, Action]) -> None:
-        super().__init__(at)
-        self.db = db
-
-    def connection(self, conn_id: str) -> Connection:
-        return self.db.connection()
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 
 if TYPE_CHECKING:
@@ -79,10 +79,6 @@ class Session(Protocol):
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
         """The sequences that number rows of ``table`` with these columns, and how many numbers each has left."""
-        ...
-
-    def part(self) -> AbstractContextManager[None]:
-        """What happens within is undone if it raises, and the transaction goes on."""
         ...
 
     def hurry(self) -> None:
@@ -157,3 +153,15 @@ def database_of(connection: Connection) -> Database:
         f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, no database of a SqlSink.",
         remedy="Give a connection of type postgres or sqlite.",
     )
+
+
+@contextmanager
+def part_of(session: Session) -> Iterator[None]:
+    """What happens within is undone if it raises, and the session's transaction goes on."""
+    session.execute("SAVEPOINT airflow_epochs")
+    try:
+        yield
+    except (Refused, Corrupt):
+        session.execute("ROLLBACK TO SAVEPOINT airflow_epochs")
+        raise
+    session.execute("RELEASE SAVEPOINT airflow_epochs")

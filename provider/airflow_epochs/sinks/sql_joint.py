@@ -15,7 +15,7 @@ from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging
-from airflow_epochs.sinks.sql_database import Session
+from airflow_epochs.sinks.sql_database import Session, part_of
 from airflow_epochs.sinks.sql_participant import SqlParticipant
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _rehearsed(
     with _session([voter for voter, _, _ in found]) as session:
         for voter, staging, staged in found:
             try:
-                with session.part():
+                with part_of(session):
                     old += [voter] if voter.of.rehearse(session, voter.attempt, staging, staged) else []
                 votes[voter.name] = Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
             except (Refused, Corrupt) as refused:

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, tolerated
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_table import first_line
-from airflow_epochs.sinks.sql_database import RowRefused, Session
+from airflow_epochs.sinks.sql_database import RowRefused, Session, part_of
 from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
 from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type
 from airflow_epochs.sinks.sql_values import csv_of, postgres_check
@@ -260,7 +260,7 @@ class PostgresSession:
     def identity(self) -> JsonDict:
         ((oid, name),) = self.execute(_DATABASE)
         try:
-            with self.part():
+            with part_of(self):
                 ((system,),) = self.execute(_SYSTEM)
         except Refused:  # some who host databases do not tell
             system = None
@@ -309,16 +309,6 @@ class PostgresSession:
         drawn = [column.name for column in table.columns if column.name not in given]
         found = self.execute(_SEQUENCES, (table.id, drawn) * 2)
         return [(name, int(left)) for name, left in found if left is not None]
-
-    @contextmanager
-    def part(self) -> Iterator[None]:
-        self.execute("SAVEPOINT airflow_epochs")
-        try:
-            yield
-        except (Refused, Corrupt):
-            self.execute("ROLLBACK TO SAVEPOINT airflow_epochs")
-            raise
-        self.execute("RELEASE SAVEPOINT airflow_epochs")
 
     def hurry(self) -> None:
         self.execute("SELECT pg_catalog.set_config('lock_timeout', '1s', true)")

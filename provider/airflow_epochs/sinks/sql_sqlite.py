@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
 from airflow_epochs.sinks.sql_database import RowRefused, Session
@@ -148,16 +148,6 @@ class SqliteSession:
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
         """None: there are no sequences, and enough numbers for all rows that a file can hold."""
         return []
-
-    @contextmanager
-    def part(self) -> Iterator[None]:
-        self.execute("SAVEPOINT airflow_epochs")
-        try:
-            yield
-        except (Refused, Corrupt):
-            self.execute("ROLLBACK TO airflow_epochs")
-            raise
-        self.execute("RELEASE airflow_epochs")
 
     def hurry(self) -> None:
         """Nothing to do: once the transaction has begun there is nobody to wait for."""
