@@ -6,7 +6,6 @@ it. ``EPOCHS_EXAMPLES=5000`` makes a long run, ``EPOCHS_SHRINK=1`` looks for the
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from airflow_epochs.testing import MemoryEnvironment, Repeat, Rest, check, memor
 from airflow_epochs.testing.history import copy_of_ledger
 from airflow_epochs.testing.ledger_facts import LedgerFacts
 from explored import SCHEDULED
+from quiet import nothing_logged
 from random_world import STEPS_MAX, Action, Process, RandomWorld, Swarm
 from recorded import PIPELINE
 
@@ -254,11 +254,10 @@ SETTINGS = settings(
 def test_whatever_happens_every_record_is_shown_once(part: int, record_property: Callable[[str, object], None]) -> None:
     """In two parts, so that two processes share the work."""
     RandomSchedules.seen.clear()
-    logging.disable()  # the tolerated failures of thousands of runs
     try:
-        run_state_machine_as_test(seed(SEED + part)(RandomSchedules), settings=SETTINGS)
+        with nothing_logged():
+            run_state_machine_as_test(seed(SEED + part)(RandomSchedules), settings=SETTINGS)
     finally:
-        logging.disable(logging.NOTSET)
         record_property(SCHEDULED, {"seed": SEED, **RandomSchedules.seen})
         print(f"EPOCHS_SEED={SEED}")
     assert RandomSchedules.seen["examples"] >= EXAMPLES

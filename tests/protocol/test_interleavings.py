@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,6 +18,7 @@ from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import Crash, MemoryEnvironment, Rest, check
 from explored import EXPLORED, explored
+from quiet import nothing_logged
 from recorded import history_of
 from scenario import Scenario, crashes, run
 from scheduled_world import ScheduledWorld
@@ -164,12 +164,9 @@ class Model:
 
     def explore(self, *actors: Actor, lost_answers: int = 1) -> Exploration:
         exploration = Exploration(self.world, list(actors), self.invariant, lost_answers)
-        logging.disable()  # every lost answer is worth a warning, thousands of times
-        try:
+        with nothing_logged():
             exploration.run()
             exploration.check_worlds()
-        finally:
-            logging.disable(logging.NOTSET)
         self.record_property(EXPLORED, explored(exploration))
         return exploration
 
