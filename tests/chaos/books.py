@@ -1,7 +1,7 @@
 """The books of a pipeline, one per sink, each read by a stranger: deltalake, a consumer, psycopg, sqlite3.
 
 Every row carries the epoch that booked it, so a reader can look at all sinks up to a complete epoch, whatever was
-compacted, vacuumed or committed since.
+compacted, vacuumed or committed since. Where a sink does not tell which attempts it has committed, the rows do.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
-from airflow_epochs.model import Marker
+from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.testing.history import SinkState, VisibleRow
 from delta_history import commits_of
 from stack.postgres import Postgres
 
-COLUMNS = ("id", "topic", "part", "place", "crc", "epoch", "amount")
-"""Of the tables in databases. ``id`` grows with every row, so it tells in which order epochs were booked."""
 CREATE_TABLE = (
-    "CREATE TABLE {table} ({id}, topic text, part integer, place bigint, crc bigint, epoch bigint, account text, "
-    "amount bigint, memo text)"
+    "CREATE TABLE {table} ({id}, topic text, part integer, place bigint, crc bigint, epoch bigint, txn_id text, "
+    "account text, amount bigint, memo text)"
 )
+"""``id`` grows with every row, so it tells in which order epochs were booked."""
 READ_S = 20
 
 
@@ -49,13 +48,11 @@ class Book(Protocol):
         """Of the rows of all epochs up to this one."""
         ...
 
-    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
+    def state(self, empty: Iterable[str]) -> SinkState:
         """Everything, at the end.
 
         Args:
-            complete: The transaction ids of complete epochs. Rows in a topic or a database tell their epoch, but not
-                which attempt at it; there, that of a complete epoch is taken for granted.
-            empty: Complete epochs without rows, which leave no trace in rows.
+            empty: The transaction ids of complete epochs without rows, which leave no trace in a topic or a database.
         """
         ...
 
@@ -81,7 +78,7 @@ class DeltaBook:
         distinct = rows.group_by(["partition", "offset"]).aggregate([]).num_rows
         return Sums(rows.num_rows, distinct, pc.sum(rows["amount"]).as_py() or 0)
 
-    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
+    def state(self, empty: Iterable[str]) -> SinkState:
         table = self._table("topic", "partition", "offset", "crc")
         columns = [column.to_pylist() for column in table.columns]
         rows = [VisibleRow(topic, p, offset, str(crc)) for topic, p, offset, crc in zip(*columns, strict=True)]
@@ -103,6 +100,7 @@ class _Booked(NamedTuple):
 
     row: VisibleRow
     epoch: int
+    txn_id: str
     amount: int
 
 
@@ -120,10 +118,10 @@ class TopicBook:
         found = [each for each in self._seen if each.epoch <= epoch]
         return Sums(len(found), len({each.row.origin for each in found}), sum(each.amount for each in found))
 
-    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
+    def state(self, empty: Iterable[str]) -> SinkState:
         self._catch_up()
-        epochs = dict.fromkeys(each.epoch for each in self._seen)
-        return SinkState(rows=[each.row for each in self._seen], commits=_commits(epochs, complete, empty))
+        txn_ids = (each.txn_id for each in self._seen)
+        return SinkState(rows=[each.row for each in self._seen], commits=_commits(txn_ids, empty))
 
     def commits(self) -> None:
         return None
@@ -156,7 +154,7 @@ def _booked(value: bytes) -> _Booked:
     record = json.loads(value)
     origin = record["origin"]
     row = VisibleRow(origin["topic"], origin["partition"], origin["offset"], str(record["crc"]))
-    return _Booked(row, record["epoch"], record["amount"])
+    return _Booked(row, record["epoch"], record["txn_id"], record["amount"])
 
 
 @dataclass(frozen=True)
@@ -171,10 +169,10 @@ class SqlBook:
         ((rows, records, amount),) = self.query(f"SELECT {counts} FROM {self.table} WHERE epoch <= {int(epoch)}")
         return Sums(rows, records, int(amount))
 
-    def state(self, complete: Mapping[int, str], empty: Iterable[int]) -> SinkState:
-        found = self.query(f"SELECT topic, part, place, crc, epoch FROM {self.table} ORDER BY id")
+    def state(self, empty: Iterable[str]) -> SinkState:
+        found = self.query(f"SELECT topic, part, place, crc, txn_id FROM {self.table} ORDER BY id")
         rows = [VisibleRow(topic, part, place, str(crc)) for topic, part, place, crc, _ in found]
-        return SinkState(rows=rows, commits=_commits(dict.fromkeys(row[4] for row in found), complete, empty))
+        return SinkState(rows=rows, commits=_commits((row[4] for row in found), empty))
 
     def commits(self) -> None:
         return None
@@ -184,13 +182,17 @@ class SqlBook:
         return {self.table: f"{rows} rows, the newest {newest}"}
 
 
-def _commits(epochs: Iterable[int], complete: Mapping[int, str], empty: Iterable[int]) -> list[str | Marker]:
-    """The epochs of the rows, in their order, and those that have none. One that is not complete is nobody's."""
-    shown = list(epochs)
-    for number in sorted(set(empty) - set(shown)):
-        at = next((index for index, epoch in enumerate(shown) if epoch > number), len(shown))
-        shown.insert(at, number)
-    return [complete.get(epoch, Marker(epoch, -1)) for epoch in shown]
+def _commits(txn_ids: Iterable[str], empty: Iterable[str]) -> list[str]:
+    """The attempts of the rows, in their order; those without rows where their epoch belongs."""
+    shown = list(dict.fromkeys(txn_ids))
+    for txn_id in empty:
+        at = next((index for index, each in enumerate(shown) if _epoch(each) > _epoch(txn_id)), len(shown))
+        shown.insert(at, txn_id)
+    return shown
+
+
+def _epoch(txn_id: str) -> int:
+    return TransactionId.parse(txn_id).epoch
 
 
 def of_postgres(server: Postgres, table: str) -> SqlBook:

@@ -20,13 +20,11 @@ def judged(
 ) -> Report:
     """All invariants of one pipeline."""
     tables = [system.table(reader.pipeline, name) for name in TABLES[reader.pipeline]]
-    records = _complete(reader)
-    complete = {record.txn.epoch: record.txn_id for record in records}
-    empty = [record.txn.epoch for record in records if not any(receipt.rows for receipt in record.receipts.values())]
+    empty = [each.txn_id for each in _complete(reader) if not any(receipt.rows for receipt in each.receipts.values())]
     return check(
         History.of_ledger(
             reader.ledger,
-            sinks={sink: book.state(complete, empty) for sink, book in system.books[reader.pipeline].items()},
+            sinks={sink: book.state(empty) for sink, book in system.books[reader.pipeline].items()},
             produced=produced,
             withdrawn=transfers.withdrawn,
             observations=reader.observations,

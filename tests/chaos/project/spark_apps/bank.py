@@ -1,4 +1,8 @@
-"""Each transfer becomes a debit and a credit of the same amount. Python UDFs write what stands beside them."""
+"""Each transfer becomes a debit and a credit of the same amount. Python UDFs write what stands beside them.
+
+Rows of the topic and of the databases tell which attempt they belong to, for the judge of the chaos run. A pipeline's
+rows should not depend on the attempt; these do so in this column alone.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ def _transfers(batch: DataFrame, epoch: object) -> DataFrame:
     return transfers.select(
         "*",
         F.lit(epoch.number).cast("long").alias("epoch"),
+        F.lit(epoch.txn_id).alias("txn_id"),
         F.udf(_memo, "string")(*parties).alias("memo"),
         F.udf(_parties, PARTIES)(*parties).alias("parties"),
     )
@@ -49,11 +54,14 @@ def book_everywhere(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
     transfers = _transfers(batch, epoch)
     debit, credit = (-F.col("t.amount")).alias("amount"), F.col("t.amount")
     payer, payee = F.col("t.payer").alias("account"), F.col("t.payee").alias("account")
-    row = ("topic", F.col("partition").alias("part"), F.col("offset").alias("place"), "crc", "epoch", "memo")
+    row = ("topic", F.col("partition").alias("part"), F.col("offset").alias("place"), "crc", "epoch", "txn_id", "memo")
     return {
         "debits": transfers.select("topic", "partition", "offset", "crc", "epoch", "memo", "parties", payer, debit),
         "payments": transfers.select(
-            F.struct("topic", "partition", "offset").alias("origin"), "crc", "epoch", "memo", "parties", payee, credit
+            F.struct("topic", "partition", "offset").alias("origin"),
+            *("crc", "epoch", "txn_id", "memo", "parties"),
+            payee,
+            credit,
         ),
         "withdrawals": transfers.select(*row, payer, debit),
         "deposits": transfers.select(*row, payee, credit),
