@@ -115,6 +115,20 @@ def test_a_file_whose_columns_are_named_otherwise_is_left_alone(tmp_path: Path, 
     assert seen_by_duckdb(table) == before
 
 
+@pytest.mark.parametrize("first", ["right", "other"])
+def test_a_column_whose_name_alone_differs_is_not_taken_for_the_tables_after_a_file_that_fits(
+    tmp_path: Path, first: str
+) -> None:
+    table = tmp_path / "orders"
+    create(table, pa.schema([("id", LONG), ("at", struct(place=TEXT))]))
+    places = pa.array([{"place": "x"}], struct(place=TEXT))
+    right = set()
+    for name in ("at", "At") * 4 if first == "right" else ("At", "at") * 4:
+        added = add(table, pa.table({"id": pa.array([1], LONG), name: places}))
+        right |= {added} if name == "at" else set()
+    assert compacted(table) == right
+
+
 def test_a_file_that_lacks_a_column_that_is_never_null_is_left_alone(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     create(table, pa.schema([pa.field("id", LONG), pa.field("must", TEXT, nullable=False)]))

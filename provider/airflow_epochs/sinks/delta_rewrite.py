@@ -118,14 +118,16 @@ def _rows(
     import pyarrow as pa
 
     def batches() -> Iterator[pa.RecordBatch]:
-        fitting = None  # most files have the same columns, and looking at them takes as long as reading them
+        # Most files have the same columns, and looking at them takes as long as reading them. Their text is compared,
+        # because two schemas of Parquet are equal to pyarrow whatever the columns that have fields are called.
+        fitting = None
         for small, opened in _opened(group, files):
             with opened, parquet_batches.reader(opened) as parquet:
-                same = fitting is not None and parquet.schema.equals(fitting)
-                if problem := _problem(parquet, None if same else schema, partition_by):
+                columns = str(parquet.schema)
+                if problem := _problem(parquet, None if columns == fitting else schema, partition_by):
                     log.info("%s is left alone: %s", small.path, problem)
                     continue
-                fitting = parquet.schema
+                fitting = columns
                 taken.append(small)
                 for batch in parquet_batches.batches_of(parquet, opened, ROWS_AT_ONCE):
                     yield _as_of(batch, schema)
