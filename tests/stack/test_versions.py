@@ -52,6 +52,14 @@ def test_the_readme_names_the_versions_that_are_tested() -> None:
     assert tested in " ".join((PROJECT / "README.md").read_text().split())
 
 
+def test_the_packages_for_spark_submit_in_the_docs_are_those_that_are_tested() -> None:
+    page = (PROJECT / "docs/spark.md").read_text()
+    found = re.findall(r"(?:io\.delta|org\.apache\.spark):([\w.-]+):([\d.]+)", page)
+    assert len(found) == 2
+    for name, version in found:
+        assert version == jar(name)
+
+
 def test_the_containers_of_airflow_and_of_spark_run_the_same_python() -> None:
     versions = [re.search(r"python:?(\d+\.\d+)", dockerfile(name)) for name in ("airflow", "spark")]
     first, second = (version and version[1] for version in versions)
