@@ -217,7 +217,6 @@ def seconds(operator: type[operators.EpochOperator], what: str) -> int:
 
 MB = 2**20
 OPEN, STAGE, COMMIT = operators.OpenEpochOperator, operators.StageEpochOperator, operators.CommitSinkOperator
-RETRIES_OF_FIVE_S = {retries(kind): seconds(kind, "retry_delay") for kind in (OPEN, operators.VoteEpochOperator, STAGE)}
 SERVER, CLIENT = sql_postgres.SERVER, sql_postgres.CLIENT
 NUMBERS = {
     "docs/protocol.md": [f"seconds ago ({definition.WAIT_FOR_OTHERS_S:.0f}; for an epoch"],
@@ -227,6 +226,11 @@ NUMBERS = {
         f"`open`, `vote`, `abort` {retries(OPEN)}, `stage` {retries(STAGE)}, each after "
         f"{seconds(OPEN, 'retry_delay')} s; `commit.<sink>` and `complete` {retries(COMMIT)}, after "
         f"{seconds(COMMIT, 'retry_delay')} s up to {seconds(COMMIT, 'max_retry_delay') // 60} min",
+    ],
+    "docs/failures.md": [
+        f"`open`, `vote` and `abort` retry {retries(OPEN)} times after {seconds(OPEN, 'retry_delay')} s, `stage` twice; "
+        f"`commit.<sink>` and `complete` {retries(COMMIT)} times, after {seconds(COMMIT, 'retry_delay')} s and then ever "
+        f"longer, up to {seconds(COMMIT, 'max_retry_delay') // 60} minutes",
     ],
     "docs/kafka.md": [
         f"`kafka.max.poll.records` is {kafka_reader.CONSUMER_DEFAULTS['kafka.max.poll.records']} and "
