@@ -228,9 +228,9 @@ NUMBERS = {
         f"{seconds(COMMIT, 'retry_delay')} s up to {seconds(COMMIT, 'max_retry_delay') // 60} min",
     ],
     "docs/failures.md": [
-        f"`open`, `vote` and `abort` retry {retries(OPEN)} times after {seconds(OPEN, 'retry_delay')} s, `stage` twice; "
-        f"`commit.<sink>` and `complete` {retries(COMMIT)} times, after {seconds(COMMIT, 'retry_delay')} s and then ever "
-        f"longer, up to {seconds(COMMIT, 'max_retry_delay') // 60} minutes",
+        f"`open`, `vote` and `abort` retry {retries(OPEN)} times after {seconds(OPEN, 'retry_delay')} s, `stage` twice;",
+        f"`commit.<sink>` and `complete` {retries(COMMIT)} times, after {seconds(COMMIT, 'retry_delay')} s and then",
+        f"ever longer, up to {seconds(COMMIT, 'max_retry_delay') // 60} minutes",
     ],
     "docs/kafka.md": [
         f"`kafka.max.poll.records` is {kafka_reader.CONSUMER_DEFAULTS['kafka.max.poll.records']} and "
