@@ -228,7 +228,7 @@ NUMBERS = {
         f"{seconds(COMMIT, 'retry_delay')} s up to {seconds(COMMIT, 'max_retry_delay') // 60} min",
     ],
     "docs/failures.md": [
-        f"`open`, `vote` and `abort` retry {retries(OPEN)} times after {seconds(OPEN, 'retry_delay')} s, `stage` twice;",
+        f"`open`, `vote` and `abort` retry {retries(OPEN)} times after {seconds(OPEN, 'retry_delay')} s, `stage` twice",
         f"`commit.<sink>` and `complete` {retries(COMMIT)} times, after {seconds(COMMIT, 'retry_delay')} s and then",
         f"ever longer, up to {seconds(COMMIT, 'max_retry_delay') // 60} minutes",
     ],
