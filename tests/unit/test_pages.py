@@ -33,7 +33,7 @@ from airflow_epochs.sinks import (
 )
 from airflow_epochs.sinks.kafka_repair import MarkerRepair
 from airflow_epochs.sources import kafka_connection, kafka_history, kafka_loss, kafka_reader
-from airflow_epochs.spark import delta_jobs, delta_session, determinism
+from airflow_epochs.spark import connect, delta_jobs, delta_session, determinism
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -239,7 +239,10 @@ NUMBERS = {
         f"in batches larger than {kafka_history.BATCH_BYTES_MAX[-1] // MB} MB, or beyond "
         f"{kafka_history.ANSWER_BYTES_MAX // MB} MB of them per broker",
     ],
-    "docs/spark.md": [f"`connect_timeout_s` ({default(SparkConnect, 'connect_timeout_s'):.0f})"],
+    "docs/spark.md": [
+        f"`connect_timeout_s` ({default(SparkConnect, 'connect_timeout_s'):.0f})",
+        f"at once or after {connect.TCP_TIMEOUT_S:.0f} s",
+    ],
     "docs/delta.md": [
         f"sooner when {delta_due.FILES_DUE:,} of them have come",
         f"at most {delta_compaction.WORK_BYTES_MAX // 2**30} GiB and {delta_compaction.FILES_MAX:,} files at a time",
