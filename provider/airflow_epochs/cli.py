@@ -43,7 +43,7 @@ def get_cli_commands() -> list[CLICommand]:
                 ),
                 ActionCommand(
                     name="show",
-                    help="All that the ledger says about one epoch, as JSON",
+                    help="One epoch, as JSON: its completion record, or else the records of its newest attempt",
                     func=show_epoch,
                     args=(_PIPELINE, _EPOCH, _CONN),
                 ),

@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import JsonDict
+from airflow_epochs.model import JsonDict, WaivedRecord
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
@@ -353,6 +353,18 @@ def test_complete_emits_an_asset_event_per_sink_with_epoch_rows_and_version(lab:
     events = lab.harness.asset_events("r1")
     assert {event["sink"] for event in events} == {"orders", "audit"}
     assert all((event["epoch"], event["rows"], event["version"]) == (1, 2, 0) for event in events)
+
+
+def test_the_asset_event_of_a_waived_sink_says_nothing(lab: Lab) -> None:
+    lab.produce("a", "b")
+    with _broken_commit("audit"):
+        lab.run("r1")
+    opened = lab.ledger.open_record(1, 1)
+    assert opened
+    lab.ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
+    assert lab.clear("r1", only_failed=True).state == "success"
+    assert [event.get("sink") for event in lab.harness.asset_events("r1") if event] == ["orders"]
+    assert {} in lab.harness.asset_events("r1")
 
 
 def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(

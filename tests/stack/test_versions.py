@@ -43,6 +43,23 @@ def test_spark_its_client_and_its_kafka_source_have_one_version() -> None:
     assert pinned("pyspark") == pinned("pyspark-client") == jar("spark-sql-kafka-0-10_2.13")
 
 
+def test_the_readme_names_the_versions_that_are_tested() -> None:
+    [python] = re.findall(r"python:(\d+\.\d+)", dockerfile("spark"))
+    tested = (
+        f"Tested with Python {python}, Airflow {pinned('apache-airflow')}, Spark {pinned('pyspark')} (Connect and "
+        f"submit), Delta {jar('delta-spark_4.2_2.13')}, brokers of Kafka {jar('kafka_2.13')}"
+    )
+    assert tested in " ".join((PROJECT / "README.md").read_text().split())
+
+
+def test_the_packages_for_spark_submit_in_the_docs_are_those_that_are_tested() -> None:
+    page = (PROJECT / "docs/spark.md").read_text()
+    found = re.findall(r"(?:io\.delta|org\.apache\.spark):([\w.-]+):([\d.]+)", page)
+    assert len(found) == 2
+    for name, version in found:
+        assert version == jar(name)
+
+
 def test_the_containers_of_airflow_and_of_spark_run_the_same_python() -> None:
     versions = [re.search(r"python:?(\d+\.\d+)", dockerfile(name)) for name in ("airflow", "spark")]
     first, second = (version and version[1] for version in versions)

@@ -54,11 +54,25 @@ def test_list_prints_no_more_than_the_limit(world: MemoryWorld, capsys: pytest.C
     assert len(json.loads(capsys.readouterr().out)) == 1
 
 
-def test_show_prints_all_records_of_an_epoch(world: MemoryWorld, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_completion_record_of_a_complete_epoch(
+    world: MemoryWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
     cli.show_epoch(_args(epoch=2))
     shown = json.loads(capsys.readouterr().out)
     assert shown["state"] == "complete"
     assert shown["complete"]["ranges"] == {"orders": [[0, 1, 3]]}
+
+
+def test_show_prints_the_records_of_the_newest_attempt_of_any_other_epoch(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    coordinator.vote(Run("dag", "r3"), coordinator.stage(Run("dag", "r3")).stage)
+    coordinator.commit(Run("dag", "r3"), "orders")
+    cli.show_epoch(_args(epoch=3))
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["open"]["run_id"], shown["complete"]) == ("in doubt", "r3", None)
+    assert shown["decision"]["votes"].keys() == shown["receipts"].keys() == {"orders"}
 
 
 def test_show_of_an_epoch_that_is_not_there_says_where_to_look(world: MemoryWorld) -> None:

@@ -356,6 +356,27 @@ def test_a_lost_completion_record_of_an_older_epoch_is_named_wherever_it_is_miss
     scenario.check_every_row()
 
 
+def test_every_other_record_of_complete_epochs_may_be_lost_and_nothing_is_stopped_lost_or_doubled() -> None:
+    scenario = Scenario(BOTH)
+    values = scenario.world.store.values
+
+    def others(epoch: int) -> list[str]:
+        folder = f"orders/epochs/{epoch:020d}/"
+        return sorted(key for key in values if key.startswith(folder) and not key.endswith("/complete.json"))
+
+    for number in range(1, 6):
+        assert scenario.airflow_run(run(number)) is None
+        scenario.produce(2)
+        newest = others(number)
+        assert len(newest) == len(("open", "try", "decision", *BOTH))
+        del values[newest[number - 1]]  # another one each time
+    for key in [key for number in range(1, 6) for key in others(number)]:
+        del values[key]
+    assert scenario.airflow_run(run(6)) is None
+    assert [passed_on(scenario, run(number)).epoch for number in range(1, 7)] == [1, 2, 3, 4, 5, 6]
+    scenario.check_every_row()
+
+
 def test_a_hole_that_nobody_missed_is_not_blamed_for_what_another_cause_has_done() -> None:
     scenario = Scenario()
     for number in range(1, 7):

@@ -205,3 +205,9 @@ def test_a_full_disk_is_not_applied_and_leaves_nothing(tmp_path: Path, monkeypat
 def test_options_are_plain_json(tmp_path: Path) -> None:
     options = storage_options(connection("aws", login="i", password="p", extra={"verify": False}))
     assert json.loads(json.dumps(options)) == options
+
+
+@pytest.mark.parametrize("url", ["hdfs://name-node/lake/orders", "dbfs:/lake/orders"])
+def test_a_place_that_only_spark_can_read_is_refused(url: str) -> None:
+    with pytest.raises(Refused, match=f"The object store at {url} cannot be set up"):
+        open_files(url)

@@ -1,0 +1,92 @@
+"""What README and docs let a reader run in Spark does what they say."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from airflow_epochs.model import OffsetRange
+from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
+from faults_world import DiskWorld, start
+from stack.broker import Broker
+
+pytestmark = pytest.mark.jvm
+
+ROOT = Path(__file__).parents[2]
+
+
+def samples(page: str) -> list[str]:
+    """The page's Python."""
+    found = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [inspect.cleandoc(f"\n{sample}") for sample in found]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """Two complete epochs, of four and of five records, in two tables."""
+    world = start(DiskWorld(tmp_path))
+    assert world.run(2) is None
+    return world
+
+
+def test_the_transform_in_the_readme_sends_what_is_no_order_to_rejected_with_its_bytes(session: Any) -> None:
+    names: dict[str, Any] = {}
+    exec(samples("README.md")[1], names)
+    good = b'{"order_id": 1, "customer": "c", "amount": 1.5, "ts": "2026-01-02T03:04:05Z"}'
+    bad = {1: b"a\xffb", 2: b'{"order_id": "x"}', 3: None, 4: b"[]"}
+    records = [(good, "orders", 0, 0), *((value, "orders", 0, offset) for offset, value in bad.items())]
+    found = names["orders"](
+        session.createDataFrame(records, "value binary, topic string, partition int, offset long"), None
+    )
+    [order] = found["orders"].collect()
+    assert (order.order_id, order.amount, order.day, order.offset) == (1, 1.5, date(2026, 1, 2), 0)
+    assert {row.offset: row.value and bytes(row.value) for row in found["rejected"].collect()} == bad
+
+
+def test_spark_reads_a_table_as_of_a_complete_epoch(session: Any, world: DiskWorld) -> None:
+    counts = []
+    for number in (1, 2):
+        epoch = complete_epoch("orders", number, ledger_root=str(world.ledger_root))
+        names: dict[str, Any] = {"spark": session, "epoch": epoch}
+        exec(samples("docs/reading.md")[1].partition("\n\n\n")[0], names)
+        counts.append([names["table"](sink).count() for sink in ("orders", "audit")])
+    assert counts == [[4, 4], [9, 9]]
+
+
+def test_the_history_of_a_table_lists_the_epochs_with_their_ends(session: Any, world: DiskWorld) -> None:
+    [line] = re.findall(
+        r"^`(spark\.sql\(\"DESCRIBE HISTORY .*)`", (ROOT / "docs" / "delta.md").read_text(), re.MULTILINE
+    )
+    line = line.replace("…", f"delta.`{world.table('orders')}`").replace("<pipeline>/<sink>", "orders/orders")
+    found = eval(line, {"spark": session}).orderBy("version").collect()
+    notes = [json.loads(row.userMetadata)["airflow_epochs"] for row in found]
+    assert [note["txn"].split("/")[:2] for note in notes] == [["orders", "1"], ["orders", "2"]]
+    assert [note["ends"] for note in notes] == [
+        {topic: {str(r.partition): r.end for r in ranges} for topic, ranges in record.ranges.items()}
+        for record in map(world.ledger.complete_record, (1, 2))
+        if record
+    ]
+
+
+def test_spark_reads_the_rows_of_one_epoch_from_a_topic(session: Any, broker: Broker) -> None:
+    topic = "pages-events"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(10):
+        producer.produce(topic, str(number), partition=0)
+    producer.flush()
+    shown = ReadableSink(table=None, version=None, epoch=1, topic=topic, offsets=(OffsetRange(0, 3, 5),))
+    epoch = CompleteEpoch(pipeline="orders", number=1, ranges={}, completed_at="", sinks={"events": shown})
+    sample = samples("docs/reading.md")[3].replace("kafka-1:9092", broker.bootstrap)
+    names: dict[str, Any] = {"spark": session, "epoch": epoch, "json": json}
+    exec(sample.replace("reader.option(", "found = reader.option("), names)
+    assert [row.offset for row in names["found"].orderBy("offset").collect()] == [3, 4]

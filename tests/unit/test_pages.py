@@ -1,0 +1,313 @@
+"""README, CHANGELOG and docs: every link, option, command, number and name in them is one that there is."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_epochs
+import failure_guide
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, definition, layout
+from airflow_epochs.operators import epoch as operators
+from airflow_epochs.sinks import (
+    delta_compaction,
+    delta_due,
+    delta_foreign,
+    kafka_checks,
+    kafka_marker_topic,
+    kafka_producer,
+    kafka_rows,
+    parquet_batches,
+    sql_postgres,
+    sql_sqlite,
+)
+from airflow_epochs.sinks.kafka_repair import MarkerRepair
+from airflow_epochs.sources import kafka_connection, kafka_history, kafka_loss, kafka_reader
+from airflow_epochs.spark import connect, delta_jobs, delta_session, determinism
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+of_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def text_of(page: str) -> str:
+    """The page in one line, so that it does not matter where its lines end."""
+    return " ".join((ROOT / page).read_text().split())
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [inspect.cleandoc(f"\n{text}") for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def inline(page: Path) -> list[str]:
+    """What stands in backquotes."""
+    return [" ".join(code.split()) for code in re.findall(r"`+([^`]+)`+", BLOCK.sub("", page.read_text()))]
+
+
+# -- links ---------------------------------------------------------------------------------------------------------
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings; and those that are spelled out."""
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings(page))
+    made = {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in plain}
+    return made | set(re.findall(r'<a id="([^"]+)"', page.read_text()))
+
+
+@of_each_page
+def test_every_link_leads_to_a_file_and_an_anchor_that_there_are(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        if "://" not in link:
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), link
+            assert not anchor or anchor in anchors(there), link
+
+
+def test_every_section_that_an_error_names_is_there() -> None:
+    """All texts of errors are in docs/failures.md."""
+    told = text_of("docs/failures.md")
+    by_anchor = set(re.findall(r"docs/([a-z-]+\.md)#([a-z0-9-]+)", told))
+    by_heading = set(re.findall(r"docs/([a-z-]+\.md),? (?:shows in |)'([^']+)'", told))
+    assert len(by_anchor) >= 6 and len(by_heading) >= 12
+    for page, anchor in by_anchor:
+        assert anchor in anchors(ROOT / "docs" / page), f"{page}#{anchor}"
+    for page, heading in by_heading:
+        assert heading in headings(ROOT / "docs" / page), f"{page}, {heading}"
+
+
+# -- code ----------------------------------------------------------------------------------------------------------
+
+CLASSES: dict[str, Any] = {name: getattr(airflow_epochs, name) for name in airflow_epochs.__all__}
+CLASSES["MarkerRepair"] = MarkerRepair
+
+
+@of_each_page
+def test_every_sample_of_python_and_json_can_be_read(page: Path) -> None:
+    for sample in blocks(page, "python"):
+        ast.parse(sample)
+    for sample in blocks(page, "json"):
+        json.loads(sample)
+
+
+def calls(page: Path) -> Iterator[ast.Call]:
+    """Of our classes, in samples and in the text."""
+    calls = (code.replace("…", "...") for code in inline(page) if re.match(rf"({'|'.join(CLASSES)})\(.*\)$", code))
+    for sample in (*blocks(page, "python"), *calls):
+        for node in ast.walk(ast.parse(re.sub(r"\((\.\.\.), ", r"(*\1, ", sample))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES:
+                yield node
+
+
+@of_each_page
+def test_every_option_in_a_call_is_one_that_the_class_has(page: Path) -> None:
+    for call in calls(page):
+        assert isinstance(call.func, ast.Name)
+        parameters = inspect.signature(CLASSES[call.func.id]).parameters
+        assert {option.arg for option in call.keywords} <= parameters.keys(), ast.unparse(call)
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [("kafka.md", KafkaSource), ("delta.md", DeltaSink), ("kafka-sink.md", KafkaSink), ("sql.md", SqlSink)],
+)
+def test_every_option_of_source_and_sinks_is_described(page: str, kind: type) -> None:
+    path = ROOT / "docs" / page
+    described = {word for code in (*inline(path), *blocks(path, "python")) for word in re.findall(r"\w+", code)}
+    assert inspect.signature(kind).parameters.keys() - {"name"} <= described
+
+
+@pytest.mark.parametrize("page", ["delta.md", "kafka-sink.md", "kafka.md", "sql.md", "spark.md"])
+def test_the_sample_at_the_beginning_of_a_page_makes_what_it_shows(page: str) -> None:
+    sample = blocks(ROOT / "docs" / page, "python")[0]
+    exec(sample, dict(CLASSES))
+
+
+def test_the_dag_in_the_readme_has_the_tasks_of_the_pipeline() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks(ROOT / "README.md", "python")[0].replace("catchup=False):", "catchup=False) as dag:"), names)
+    tasks = ["abort", "commit.orders", "commit.rejected", "complete", "open", "stage", "vote"]
+    assert sorted(names["dag"].task_ids) == [f"orders.{task}" for task in tasks]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of what follows ``airflow epochs``."""
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(required=True)
+    [group] = cli.get_cli_commands()
+    for command in group.subcommands:  # type: ignore[union-attr]
+        one = commands.add_parser(command.name)
+        for argument in command.args:
+            argument.add_to_parser(one)
+    return parser
+
+
+@of_each_page
+def test_every_command_of_airflow_epochs_is_one_that_it_takes(page: Path) -> None:
+    shown = (code for code in inline(page) if code.startswith("airflow epochs ") and len(code.split()) > 3)
+    for command in shown:
+        words = shlex.split(re.sub(r"\bEPOCH\b|\{[^}]*\}", "7", command).replace("…", "x"))
+        assert parser().parse_args(words[2:]), command
+
+
+@of_each_page
+def test_every_target_of_make_is_one_that_there_is(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = "\n".join((*inline(page), *blocks(page, "sh")))
+    for target in re.findall(r"^(?:[A-Z_]+=\d+ )?make ([a-z-]+)", shown, re.MULTILINE):
+        assert target in targets
+
+
+def test_every_record_of_the_ledger_that_a_page_names_is_one_that_there_is() -> None:
+    assert layout.__doc__
+    for page in PAGES:
+        for name in re.findall(r"`((?:<\w+>\.)+\w+(?:\.<n>)?\.json|runs/<\w+>\.json)`", page.read_text()):
+            spelled = name.replace("<n>", "<n, 10 digits>").replace("runs/<hash>", "runs/<hash of dag_id + run_id>")
+            assert re.sub(r"^<attempt>\.", "", spelled) in layout.__doc__, f"{page.name}: {name}"
+
+
+def quoted_errors() -> list[str]:
+    """``*"…"*`` in docs/sql.md, and the first column of the errors in docs/kafka.md."""
+    _, _, table = (ROOT / "docs" / "kafka.md").read_text().partition("| error | what happened")
+    firsts = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    return re.findall(r'\*"([^"]+)"\*', text_of("docs/sql.md")) + re.findall(r"`([^`]+)`", "\n".join(firsts))
+
+
+def test_the_pages_quote_errors_as_the_source_has_them() -> None:
+    """But for the dots, and for what the source fills in: all texts of errors are in docs/failures.md."""
+    _, _, texts = (ROOT / "docs" / "failures.md").read_text().partition(failure_guide.MARKER)
+    reasons = [text for name, text in vars(kafka_loss).items() if re.match("_[A-Z]", name) and isinstance(text, str)]
+    known, quotes = "\n".join([texts.replace("\\", ""), *reasons]), quoted_errors()
+    assert len(quotes) >= 20
+    for quote in quotes:
+        for part in re.split(r"…|\bX\b|orders\[3\] offsets \[120, 4711\)|\d|[()]", quote):
+            assert part.strip(" .,") in known, quote
+
+
+# -- numbers and lists ---------------------------------------------------------------------------------------------
+
+
+def default(kind: Callable[..., Any], option: str) -> Any:
+    return inspect.signature(kind).parameters[option].default
+
+
+def retries(operator: type[operators.EpochOperator]) -> int:
+    return int(operator.retry_defaults["retries"])
+
+
+def seconds(operator: type[operators.EpochOperator], what: str) -> int:
+    pause: timedelta = operator.retry_defaults[what]
+    return int(pause.total_seconds())
+
+
+MB = 2**20
+OPEN, STAGE, COMMIT = operators.OpenEpochOperator, operators.StageEpochOperator, operators.CommitSinkOperator
+SERVER, CLIENT = sql_postgres.SERVER, sql_postgres.CLIENT
+NUMBERS = {
+    "docs/protocol.md": [f"seconds ago ({definition.WAIT_FOR_OTHERS_S:.0f}; for an epoch"],
+    "docs/operations.md": [
+        f"after `keep_epochs` epochs ({default(airflow_epochs.EpochPipeline, 'keep_epochs'):,} by default)",
+        f"| `wait_for_others` of `EpochPipeline` | {definition.WAIT_FOR_OTHERS_S:.0f} s |",
+        f"`open`, `vote`, `abort` {retries(OPEN)}, `stage` {retries(STAGE)}, each after "
+        f"{seconds(OPEN, 'retry_delay')} s; `commit.<sink>` and `complete` {retries(COMMIT)}, after "
+        f"{seconds(COMMIT, 'retry_delay')} s up to {seconds(COMMIT, 'max_retry_delay') // 60} min",
+    ],
+    "docs/failures.md": [
+        f"`open`, `vote` and `abort` retry {retries(OPEN)} times after {seconds(OPEN, 'retry_delay')} s, `stage` twice",
+        f"`commit.<sink>` and `complete` {retries(COMMIT)} times, after {seconds(COMMIT, 'retry_delay')} s and then",
+        f"ever longer, up to {seconds(COMMIT, 'max_retry_delay') // 60} minutes",
+    ],
+    "docs/kafka.md": [
+        f"`kafka.max.poll.records` is {kafka_reader.CONSUMER_DEFAULTS['kafka.max.poll.records']} and "
+        f"`kafka.fetch.max.wait.ms` {kafka_reader.CONSUMER_DEFAULTS['kafka.fetch.max.wait.ms']} unless set",
+        f"(default {kafka_connection.DEFAULT_TIMEOUT_MS})",
+        f"in batches larger than {kafka_history.BATCH_BYTES_MAX[-1] // MB} MB, or beyond "
+        f"{kafka_history.ANSWER_BYTES_MAX // MB} MB of them per broker",
+    ],
+    "docs/spark.md": [
+        f"`connect_timeout_s` ({default(SparkConnect, 'connect_timeout_s'):.0f})",
+        f"at once or after {connect.TCP_TIMEOUT_S:.0f} s",
+    ],
+    "docs/delta.md": [
+        f"sooner when {delta_due.FILES_DUE:,} of them have come",
+        f"at most {delta_compaction.WORK_BYTES_MAX // 2**30} GiB and {delta_compaction.FILES_MAX:,} files at a time",
+        f"the newest {delta_compaction.ENTRIES_MAX} log entries",
+        f"No more than {delta_foreign.ENTRIES_MAX:,} entries are read",
+        f"the epoch at most {delta_jobs.FEW_RECORDS:,} offsets",
+        f"into several of about {delta_session.OF_STAGING['spark.databricks.delta.optimizeWrite.binSize']} MiB",
+        f"compact_every={default(DeltaSink, 'compact_every')}, "
+        f"checkpoint_every={default(DeltaSink, 'checkpoint_every')}, )",
+    ],
+    "docs/kafka-sink.md": [
+        f'marker_topic="{default(KafkaSink, "marker_topic")}", '
+        f"transaction_timeout={default(KafkaSink, 'transaction_timeout')},",
+        f"The topic is created with {kafka_marker_topic.PARTITIONS} partitions",
+        f"not than {kafka_producer.RECORD_BYTES_MAX // MB} MB",
+        f"at most {kafka_producer.QUEUE_KBYTES // 1024} MB and {kafka_producer.QUEUE_MESSAGES:,} rows",
+        f"at most {parquet_batches.ROWS_MAX:,} and about {parquet_batches.BATCH_BYTES // MB} MB",
+        f"header **`{kafka_rows.HEADER}`**",
+    ],
+    "docs/sql.md": [
+        f"at most {parquet_batches.ROWS_MAX:,} rows and about {parquet_batches.BATCH_BYTES // MB} MB",
+        f"wait for a lock | {SERVER['lock_timeout'].replace('s', ' s')} |",
+        f"not its waiting for the client) | {SERVER['statement_timeout'].replace('h', ' h')} |",
+        f"idle in the transaction | {SERVER['idle_in_transaction_session_timeout'].replace('min', ' min')} |",
+        f"the answer to COMMIT | {sql_postgres.COMMIT_S / 60:.0f} min |",
+        f"connecting; client's keepalives | {CLIENT['connect_timeout']} s;",
+        f"waits {sql_sqlite.WAIT_S:.0f} s for one of them",
+    ],
+}
+
+
+@pytest.mark.parametrize(("page", "said"), [(page, said) for page, all_said in NUMBERS.items() for said in all_said])
+def test_a_number_is_the_one_that_the_code_has(page: str, said: str) -> None:
+    assert said in text_of(page)
+
+
+def test_numbers_in_words_are_those_of_the_code() -> None:
+    assert kafka_checks.PATIENT_MS == 10_000 and "records that are ten seconds old" in text_of("docs/kafka-sink.md")
+    assert kafka_loss.SHOWN_MAX == 20 and "first twenty, and how many more" in text_of("docs/kafka.md")
+
+
+def test_the_defaults_of_a_server_that_a_new_table_gets_are_all_listed() -> None:
+    listed = re.findall(
+        r"`([\w.*]+)`", text_of("docs/delta.md").split("those that are for every reader: ")[1].split(";")[0]
+    )
+    got = {re.sub(r"^autoOptimize\.\w+$", "autoOptimize.*", name) for name in delta_session.FOR_EVERY_READER}
+    assert set(listed) == got
+
+
+def test_what_is_warned_about_is_listed_and_nothing_else_is() -> None:
+    known = {
+        *(determinism.CLOCKS, determinism.RANDOM, determinism.PLACES),
+        *(determinism.USERS, determinism.CHOICES, determinism.RANKS),
+    }
+    names = {name.lower() for of_a_kind in known for name in of_a_kind}
+    page = text_of("docs/spark.md")
+    clock, order = re.findall(r"- the clock .*?- a choice .*?No warning", page)[0].split("- a choice ")
+    listed = set(re.findall(r"`(\w+)`", clock + order)) - {
+        "dropDuplicates",
+        "limit",
+        "offset",
+        "sample",
+        "asNondeterministic",
+    }
+    assert listed <= names
+    assert {name.lower() for name in (*determinism.CHOICES, *determinism.RANKS)} - listed <= {
+        *("first_value", "last_value", "string_agg"),  # other names of what is listed
+    }
