@@ -7,12 +7,10 @@ by Spark: ``test_whole_pipeline.py``; for each database: ``test_sql_sink_diagnos
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ from kafka_sink_world import create, seen_by_confluent, values
 from kafka_staging import TopicSpark
 from kafka_tools import run_in_shell
 from orders_demo.duck import duck
-from pages import anchor, blocks, filled
+from pages import anchor, blocks, chapter, filled, printed
 from sql_world import SqliteDb, new_sqlite
 from stack.broker import Broker
 from stack.jars import Jars
@@ -187,10 +185,7 @@ def in_the_history(world: World, sink: str) -> Offsets:
     """What deltalake shows."""
     command = blocks("operations.md", "Where the offsets are", "python")[0]
     names = {"orders/orders": f"{world.name}/{sink}", "/lake/orders": str(world.folder / sink)}
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(filled(command, names), {})
-    ends: Offsets = json.loads(printed.getvalue())
+    ends: Offsets = json.loads(printed(filled(command, names)))
     return ends
 
 
@@ -206,8 +201,8 @@ def in_the_consumer_group(world: World, jars: Jars) -> Offsets:
     """What Kafka's tool shows, by the columns that the page names."""
     (command,) = blocks("operations.md", "Where the offsets are", "sh")
     names = {"kafka-1:9092": world.broker.bootstrap, "epochs.orders": f"epochs.{world.name}"}
-    printed = run_in_shell(jars, world.folder / "tools", filled(command, names))
-    heads, *lines = (line.split() for line in printed if line)
+    table = run_in_shell(jars, world.folder / "tools", filled(command, names))
+    heads, *lines = (line.split() for line in table if line)
     rows = [dict(zip(heads, line, strict=True)) for line in lines]
     assert {row["TOPIC"] for row in rows} == {world.topic}
     return {world.topic: {row["PARTITION"]: int(row["CURRENT-OFFSET"]) for row in rows}}
@@ -216,13 +211,9 @@ def in_the_consumer_group(world: World, jars: Jars) -> Offsets:
 # -- the ledger is lost -----------------------------------------------------------------------------------------------
 
 
-def require_link(page: str, title: str, *links: str) -> None:
-    """The chapter that an error names is there, and leads on to these."""
-    text = (Path(__file__).parents[2] / "docs" / page).read_text()
-    chapter = text.partition(f"# {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
-    assert chapter, title
-    for link in links:
-        assert f"({link})" in chapter, link
+def require_link(page: str, title: str, to: str, then: str) -> None:
+    """The chapter that an error names is there, and leads on to this one. ``to`` is empty for the same page."""
+    assert f"({to}#{anchor(then)})" in chapter(page, title)
 
 
 def test_the_marker_topic_says_where_to_go_on_where_the_error_has_no_room_for_all_partitions(
@@ -239,7 +230,7 @@ def test_the_marker_topic_says_where_to_go_on_where_the_error_has_no_room_for_al
     error = world.told_after_the_ledger_is_lost()
     assert "starting={…} (the offsets that the marker has under `ends`)" in error.remedy
     assert "docs/kafka-sink.md, 'The ledger is behind the marker'" in error.remedy
-    require_link("kafka-sink.md", "The ledger is behind the marker", f"#{anchor('The marker topic')}")
+    require_link("kafka-sink.md", "The ledger is behind the marker", "", "The marker topic")
     ends = in_the_marker_topic(world, "events", jars)
     assert ends == {world.topic: {"0": 4, "1": 3, **{str(number): 0 for number in range(2, 80)}}}
     world = world.anew(ends, "events")
@@ -259,9 +250,8 @@ def test_the_consumer_group_says_where_to_go_on_where_the_marker_does_not(world:
     error = world.told_after_the_ledger_is_lost()
     assert "starting={…} (the offsets of the pipeline's consumer group: this marker has none)" in error.remedy
     assert "docs/sql.md, 'The ledger is behind the database'" in error.remedy
-    to_failures = f"failures.md#{anchor('The ledger is behind')}"
-    require_link("sql.md", "The ledger is behind the database", to_failures)
-    require_link("failures.md", "The ledger is behind", f"operations.md#{anchor('Where the offsets are')}")
+    require_link("sql.md", "The ledger is behind the database", "failures.md", "The ledger is behind")
+    require_link("failures.md", "The ledger is behind", "operations.md", "Where the offsets are")
     starting = in_the_consumer_group(world, jars)
     assert starting == ends == {world.topic: {"0": 4, "1": 3}}
     world = world.anew(starting, "rows")
@@ -280,8 +270,8 @@ def test_sinks_that_end_at_different_offsets_go_on_in_pipelines_of_their_own(wor
     world.produce("hij")
     error = world.told_after_the_ledger_is_lost()
     ahead, behind = {world.topic: {"0": 4, "1": 3}}, {world.topic: {"0": 2, "1": 2}}
-    (printed,) = re.findall(r"starting=(\{.*?\}\})", error.remedy)
-    assert json.loads(printed) == ahead
+    (told,) = re.findall(r"starting=(\{.*?\}\})", error.remedy)
+    assert json.loads(told) == ahead
     assert "has more sinks, see first where each ends: docs/failures.md#the-ledger-is-behind" in error.remedy
     assert in_the_history(world, "lake") == ahead
     assert in_the_marker_topic(world, "events", jars) == in_the_marker_table(world, "rows") == behind

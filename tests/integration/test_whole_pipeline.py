@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +29,7 @@ from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.transform_files import find_transform
 from cells import fired
 from orders_demo.duck import duck
-from pages import blocks, filled
+from pages import blocks, filled, printed
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from waiting import wait_until
@@ -232,10 +230,8 @@ def strangers_change(table: Path) -> None:
 
 def in_the_history(block: str, table: Path, **known: Any) -> Any:
     """The offsets that a command of docs/operations.md prints for a table of the pipeline ``orders``."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(filled(block, {"orders/orders": f"orders/{table.name}", "/lake/orders": str(table)}), known)
-    return json.loads(printed.getvalue())
+    names = {"orders/orders": f"orders/{table.name}", "/lake/orders": str(table)}
+    return json.loads(printed(filled(block, names), **known))
 
 
 def test_after_the_ledger_is_lost_the_tables_history_says_where_a_new_name_takes_every_record_once(
