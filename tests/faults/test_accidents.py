@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import run_epoch
 from faults_world import DiskWorld
 from orders_demo.duck import duck
+from pages import blocks, filled, printed
 
 
 def stopped(world: DiskWorld, number: int = 80) -> Corrupt:
@@ -227,8 +228,12 @@ def test_a_ledger_that_is_behind_and_cannot_be_had_again_is_gone_on_with_under_a
 
 
 def test_the_offsets_of_a_lost_ledger_stand_in_the_tables_history(two_epochs: DiskWorld) -> None:
+    """By the command of the docs, after somebody else's change to the table."""
     ends = {r.partition: r.end for r in two_epochs.coordinator().newest_complete().ranges["orders"]}
+    note = CommitProperties(custom_metadata={"userMetadata": "see the wiki"})
+    command = blocks("operations.md", "Where the offsets are", "python")[0]
     for sink in two_epochs.sinks:
-        [info] = DeltaTable(str(two_epochs.table(sink))).history(1)
-        note = json.loads(info["userMetadata"])["airflow_epochs"]
-        assert {int(partition): end for partition, end in note["ends"]["orders"].items()} == ends
+        table = str(two_epochs.table(sink))
+        DeltaTable(table).alter.set_table_description("Orders", commit_properties=note)
+        told = json.loads(printed(filled(command, {"orders/orders": f"orders/{sink}", "/lake/orders": table})))
+        assert {int(partition): end for partition, end in told["orders"].items()} == ends

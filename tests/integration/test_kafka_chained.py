@@ -5,80 +5,38 @@ Spark is left out: what it would stage is read here from the planned offsets, as
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.environment import Connection
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import JsonDict, Run
+from airflow_epochs.model import Run
 from airflow_epochs.sinks.base import Sink
 from airflow_epochs.sources.base import Source
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash
-from delta_world import stage_with_deltalake
-from faults_disk import PARTITIONS, DiskSpark, FileSource
+from faults_disk import PARTITIONS, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
 from kafka_sink_world import create, world_at
+from kafka_staging import TopicSpark
 from stack.broker import Broker
 from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
 
-class ChainedSpark(DiskSpark):
-    """Stages what lies in a topic, too."""
-
-    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        if "startingOffsets" not in job.args["read"]:
-            return super().run(job, session)
-        rows = _consumed(job.args["read"])
-        for plan in job.args["sinks"].values():
-            self.reached("staging.downstream")
-            stage_with_deltalake(plan, rows)
-        return {
-            "sinks": {name: {"place": plan["place"]} for name, plan in job.args["sinks"].items()},
-            "metrics": {"rows_in": len(rows)},
-        }
-
-
-def _consumed(options: Mapping[str, str]) -> pa.Table:
-    """The committed records in the offsets that Spark is told to read."""
-    starts, ends = (json.loads(options[name]) for name in ("startingOffsets", "endingOffsets"))
-    rows: list[Any] = []
-    for topic, offsets in starts.items():
-        for partition, start in offsets.items():
-            rows += _between(options["kafka.bootstrap.servers"], topic, int(partition), start, ends[topic][partition])
-    columns = {name: [row[name] for row in rows] for name in ("source", "partition", "offset", "payload")}
-    kinds = {"source": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "payload": pa.string()}
-    return pa.table({name: pa.array(column, kinds[name]) for name, column in columns.items()})
-
-
-def _between(bootstrap: str, topic: str, partition: int, start: int, end: int) -> list[Any]:
-    options = {"bootstrap.servers": bootstrap, "group.id": "chain", "isolation.level": "read_committed"}
-    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, partition, start)])
-    rows = []
-    while (message := consumer.poll(20)) is not None and not message.error() and message.offset() < end:
-        rows.append({**json.loads(message.value()), "partition": partition})
-    consumer.close()
-    return rows
-
-
 class Environment(DiskEnvironment):
     def __init__(self, bootstrap: str, at: Mapping[str, Action]) -> None:
         super().__init__(at)
-        self.spark = ChainedSpark(self.reached)
+        self.spark = TopicSpark(self.reached)
         self.bootstrap = bootstrap
 
     def connection(self, conn_id: str) -> Connection:

@@ -30,9 +30,7 @@ from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, TOPIC, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run, crash
 from kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values
-from kafka_tools import run as run_tool
 from stack.broker import Broker
-from stack.jars import Jars
 from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -338,17 +336,6 @@ def test_a_pipeline_whose_ledger_is_lost_goes_on_under_a_new_name_where_the_mark
     today = replace(world, pipeline="orders-2", starting=ends)
     assert today.run("3") is None
     today.require_once()
-
-
-def test_kafkas_console_consumer_shows_the_position_after_the_newest_epoch(world: World, jars: Jars) -> None:
-    """With the command of docs/kafka-sink.md, for where an error message does not print the offsets."""
-    world.epoch("1")
-    world.epoch("2", 3)
-    command = ["kafka-console-consumer.sh", "--topic", world.markers, "--from-beginning", "--timeout-ms", "3000"]
-    command += ["--isolation-level", "read_committed", "--formatter-property", "print.key=true"]
-    lines = run_tool(jars, world.broker.bootstrap, command)
-    shown = [line.split("\t")[1] for line in lines if re.match('orders/events.*"ends"', line)]
-    assert [json.loads(marker)["ends"] for marker in shown] == [{TOPIC: {"0": 2, "1": 2}}, {TOPIC: {"0": 4, "1": 3}}]
 
 
 def test_a_marker_of_another_ledger_is_told_and_the_other_pipeline_goes_on_under_a_new_name(world: World) -> None:

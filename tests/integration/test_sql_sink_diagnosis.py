@@ -18,6 +18,7 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.testing import Crash
 from faults_world import crash
+from pages import blocks
 from sql_pipeline import PARENT, Related
 from sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 
@@ -202,6 +203,13 @@ def test_a_database_restored_to_before_its_first_epoch_is_told_of(world: Related
 # -- the ledger is behind -------------------------------------------------------------------------------------------
 
 
+def in_the_marker_table(world: Related) -> Any:
+    """The offsets by the statement of docs/sql.md: an object from PostgreSQL, text from SQLite."""
+    (statement,) = blocks("sql.md", "The marker", "sql")
+    ((_, ends),) = world.db.run(statement)
+    return json.loads(ends) if isinstance(ends, str) else ends
+
+
 @pytest.mark.parametrize("lost", ["newest records", "all of it"])
 def test_a_pipeline_whose_ledger_is_lost_goes_on_under_another_name_where_the_table_ends(
     world: Related, lost: str
@@ -216,6 +224,7 @@ def test_a_pipeline_whose_ledger_is_lost_goes_on_under_another_name_where_the_ta
     assert "the ledger is behind" in error.what
     assert "'The ledger is behind the database'" in error.remedy
     (ends,) = re.findall(r"starting=(\{.*?\}\})", error.remedy)
+    assert in_the_marker_table(world) == json.loads(ends)
     goes_on(replace(world, name="orders_2", starting=json.loads(ends)))
     assert newer.exists()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import CommitProperties, DeltaTable
 from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
@@ -26,6 +29,7 @@ from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.transform_files import find_transform
 from cells import fired
 from orders_demo.duck import duck
+from pages import blocks, filled, printed
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from waiting import wait_until
@@ -216,6 +220,41 @@ def test_after_a_topic_was_created_again_the_errors_remedy_takes_every_new_recor
     done = run_epoch(lab.task(name="orders-2", starting=starting), Run("dag", "r3"))
     assert sum(receipt.rows for receipt in done.receipts.values()) == 1500
     assert customers(lab) == {"old": 900, "new": 1350}
+
+
+def strangers_change(table: Path) -> None:
+    """An entry in the log with a note of its own, as anybody may leave one."""
+    note = CommitProperties(custom_metadata={"userMetadata": "see the wiki"})
+    DeltaTable(table).alter.set_table_description("Orders", commit_properties=note)
+
+
+def in_the_history(block: str, table: Path, **known: Any) -> Any:
+    """The offsets that a command of docs/operations.md prints for a table of the pipeline ``orders``."""
+    names = {"orders/orders": f"orders/{table.name}", "/lake/orders": str(table)}
+    return json.loads(printed(filled(block, names), **known))
+
+
+def test_after_the_ledger_is_lost_the_tables_history_says_where_a_new_name_takes_every_record_once(
+    lab: Lab, session: Any
+) -> None:
+    for number in (1, 2):
+        lab.produce(40)
+        run_epoch(lab.task(), Run("dag", f"r{number}"))
+    for sink in ("orders", "rejected"):
+        strangers_change(lab.folder / sink)
+    lab.produce(20)
+    shutil.rmtree(lab.folder / "ledger")
+    with pytest.raises(Corrupt, match="The ledger is behind the table") as stopped:
+        lab.task().open(Run("dag", "r3"))
+    assert "in the same table under a new pipeline name" in stopped.value.remedy
+    assert "docs/failures.md#the-ledger-is-behind" in stopped.value.remedy
+    (starting,) = re.findall(r"starting=(\{.*?\}\}), where", stopped.value.remedy)
+    in_deltalake, in_spark = blocks("operations.md", "Where the offsets are", "python")
+    for sink in ("orders", "rejected"):
+        assert in_the_history(in_deltalake, lab.folder / sink) == json.loads(starting)
+        assert in_the_history(in_spark, lab.folder / sink, spark=session) == json.loads(starting)
+    run_epoch(lab.task(name="orders-2", starting=starting), Run("dag", "r4"))
+    lab.require_exactly_once(100)
 
 
 def test_a_topic_that_is_created_again_after_the_check_and_before_spark_reads_it_is_never_committed(lab: Lab) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from stack.jars import Jars
 
 CLASSES = {
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-reassign-partitions.sh": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
@@ -18,8 +22,24 @@ CLASSES = {
 def run(jars: Jars, bootstrap: str, command: Sequence[str]) -> list[str]:
     """What a tool prints, line by line."""
     tool, *rest = command
-    argv = ["java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", jars.classpath("broker"), CLASSES[tool]]
-    done = subprocess.run([*argv, "--bootstrap-server", bootstrap, *rest], capture_output=True, text=True, check=False)
+    return _printed([*_java(jars, tool), "--bootstrap-server", bootstrap, *rest])
+
+
+def run_in_shell(jars: Jars, folder: Path, text: str) -> list[str]:
+    """What a command of the docs prints in a shell that finds the tools it names. ``folder``: a new one, for these."""
+    folder.mkdir()
+    for tool in CLASSES:
+        (folder / tool).write_text(f'#!/bin/sh\nexec {shlex.join(_java(jars, tool))} "$@"\n')
+        (folder / tool).chmod(0o755)
+    return _printed(["bash", "-c", text], {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+
+
+def _java(jars: Jars, tool: str) -> list[str]:
+    return ["java", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", jars.classpath("broker"), CLASSES[tool]]
+
+
+def _printed(argv: Sequence[str], env: Mapping[str, str] | None = None) -> list[str]:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 

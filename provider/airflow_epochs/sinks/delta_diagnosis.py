@@ -116,8 +116,9 @@ class Suspect:
         return Corrupt(
             f"The ledger is behind the table {self._name}, which shows epoch {found.epoch if found else None}: the "
             f"ledger {has}. Its newest records are lost, it was restored from an older copy, or it is a new one.",
-            remedy=f"Restore the newest copy of the ledger. If there is none, go on under a new pipeline name, "
-            f"{self._starting()}. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+            remedy="Restore the newest copy of the ledger. If there is none, go on in the same table under a new "
+            f"pipeline name, {self._starting()}. If the pipeline has more sinks, see first where each ends: "
+            "docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
         )
 
     # -- what is known -----------------------------------------------------------------------------------------------
@@ -161,8 +162,8 @@ class Suspect:
         if ends is None:
             return "with `starting` at the offsets of the pipeline's consumer group in Kafka"
         if len(ends) > OFFSETS_SHOWN_MAX:
-            return "with `starting` as `ends` in the userMetadata of the table's last epoch (DESCRIBE HISTORY) says"
-        return f"with starting={ends}, where the table's last epoch ended (see there if the pipeline has more sinks)"
+            return "with `starting` at the offsets that the table's history has with that epoch"
+        return f"with starting={ends}, where the table's last epoch ended"
 
     def _newest_commit(self) -> FoundCommit | None:
         table, found = self.target.table, self.seen.found

@@ -78,8 +78,8 @@ class Case:
             f"know: it expects {self.expected or 'no epoch'}. The ledger was lost or restored to an older state, or "
             "another pipeline has the same name.",
             remedy="Put the ledger's newest records back. If they are gone, give the pipeline a new name and begin "
-            f"behind that epoch, with starting={self._ends(found)}: docs/kafka-sink.md, 'The ledger is behind the "
-            "marker'. Nothing was read or written.",
+            f"behind that epoch, with starting={self._ends(found)}. If the pipeline has more sinks, see first where "
+            "each ends: docs/kafka-sink.md, 'The ledger is behind the marker'. Nothing was read or written.",
         )
 
     def _of_another_ledger(self, shown: TransactionId) -> Corrupt:
@@ -108,9 +108,9 @@ class Case:
 
     def _ends(self, found: MarkerRecord | None) -> str:
         if not found or not found.ends:
-            return "{…} (the offsets of your own choice: a marker of version 0.1 has none)"
+            return "{…} (the offsets of the pipeline's consumer group: this marker has none)"
         text = json.dumps(found.ends)
-        return text if len(text) <= PRINTED_MAX else "{…} (as the marker says under `ends`)"
+        return text if len(text) <= PRINTED_MAX else "{…} (the offsets that the marker has under `ends`)"
 
 
 def state(markers: Markers, recorded_id: str | None) -> str:

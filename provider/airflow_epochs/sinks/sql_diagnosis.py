@@ -80,10 +80,9 @@ def _ahead(sink: SqlSink, found: Row, expected: TransactionId | None) -> Corrupt
         "newest records "
         f"are gone, it was restored from an older copy, or it is another ledger.{_at(found)}",
         remedy="Put the ledger's missing records back, or point `ledger_conn_id` at the right ledger. If they are "
-        "lost, give the "
-        f"pipeline another name and start it where the table ends: starting={_ends(found)}. See docs/sql.md, 'The "
-        "ledger is "
-        "behind the database'. Nothing was written.",
+        f"lost, give the pipeline another name and start it where the table ends: starting={_ends(found)}. If the "
+        "pipeline has more sinks, see first where each ends. See docs/sql.md, 'The ledger is behind the database'. "
+        "Nothing was written.",
         sink=sink.name,
     )
 
@@ -157,7 +156,8 @@ def _at(found: Row) -> str:
 
 
 def _ends(found: Row) -> str:
-    return json.dumps(found.ends) if found.ends else "<the offsets after its last record>"
+    unknown = "{…} (the offsets of the pipeline's consumer group: this marker has none)"
+    return json.dumps(found.ends) if found.ends else unknown
 
 
 # -- at the commit ----------------------------------------------------------------------------------------------------
