@@ -1,8 +1,9 @@
 """Two pipelines, chained through a topic: an order is counted exactly once at the far end of both.
 
 The first enriches orders into the topic ``orders-enriched``, which must exist. The second runs whenever an epoch of
-the first is complete, reads what is new there, and adds it to a running total per customer. Environment variables:
-``LAKE``, the folder or URL of the table and of what is staged.
+the first is complete, reads what is new there, and adds it to a running total per customer. What either cannot use
+goes to its own table of rejected records. Environment variables: ``LAKE``, the folder or URL of the tables and of what
+is staged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=Fa
         "chained_enrich",
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest"),
         transform="spark_apps/chained.py:enrich",
-        sinks=[KafkaSink("enriched", "orders-enriched", conn_id="kafka_default", staging=f"{LAKE}/staging")],
+        sinks=[
+            KafkaSink("enriched", "orders-enriched", conn_id="kafka_default", staging=f"{LAKE}/staging"),
+            DeltaSink("rejected", f"{LAKE}/silver/orders_enriched_rejected"),
+        ],
         spark=SPARK,
         ledger_conn_id="epochs_default",
     )
@@ -39,7 +43,8 @@ with DAG("chained_totals", schedule=[enriched.assets["enriched"]], max_active_ru
                 keys=["customer"],
                 merge="WHEN MATCHED THEN UPDATE SET t.orders = t.orders + s.orders, t.amount = t.amount + s.amount "
                 "WHEN NOT MATCHED THEN INSERT *",
-            )
+            ),
+            DeltaSink("rejected", f"{LAKE}/gold/customer_totals_rejected"),
         ],
         spark=SPARK,
         ledger_conn_id="epochs_default",

@@ -1,7 +1,7 @@
 """Changes of customers, as a database tells them (inserts, updates, deletes), into a table with one row per customer.
 
-The newest change of a customer counts, in whatever order the changes come. A second table keeps them all. Environment
-variables: ``LAKE``, the folder or URL of the tables.
+The newest change of a customer counts, in whatever order the changes come. A second table keeps them all, a third one
+what is no change. Environment variables: ``LAKE``, the folder or URL of the tables.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ with DAG("customers_upsert", schedule="@continuous", max_active_runs=1, catchup=
                 delete_when="op = 'D'",
             ),
             DeltaSink("history", f"{LAKE}/silver/customer_changes"),
+            DeltaSink("rejected", f"{LAKE}/silver/customer_changes_rejected"),
         ],
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",

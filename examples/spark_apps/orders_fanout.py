@@ -1,7 +1,8 @@
 """Orders from Kafka, each as a table and as an event. What no table or topic could take goes to ``rejected``.
 
-One record that a database refuses would stop the whole pipeline: bytes that are no UTF-8, a NUL character, a year that
-it has no form for. So the transform looks for them first, and says in ``rejected`` where each came from.
+One record that a sink refuses would stop the whole pipeline: bytes that are no UTF-8, a NUL character, a year that a
+database has no form for, more bytes than a topic takes. So the transform looks for them first, and says in ``rejected``
+where each came from.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 ORDER = "order_id string, customer string, amount decimal(12,2), currency string, ts timestamp"
 ORIGIN = ("topic", "partition", "offset")
 TEXTS = ("order_id", "customer", "currency")
+NO_YEAR = "o.ts NOT BETWEEN timestamp'0001-01-01 00:00:00Z' AND timestamp'9999-12-31 23:59:59.999999Z'"
+"""In UTC, as sinks see it: ``year`` would go by the time zone of Spark's session."""
+ORDER_BYTES_MAX = 100_000
+"""An event names the customer twice, and a topic takes a megabyte."""
 
 
 def fanout(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
@@ -40,6 +45,10 @@ def _reason() -> Column:
         F.when(F.col("value").isNull(), "no value")
         .when(~F.is_valid_utf8(F.col("value").cast("string")), "not UTF-8")
         .when(F.col("o.order_id").isNull(), "not an order in JSON")
+        # what is there and cannot be parsed is null, too
+        .when(F.col("o.amount").isNull(), "no amount")
+        .when(F.col("o.ts").isNull(), "no timestamp")
         .when(has_nul, "a NUL character")
-        .when(~F.year("o.ts").between(1, 9999), "a year that no calendar has")
+        .when(F.expr(NO_YEAR), "a year that no calendar has")
+        .when(F.octet_length("value") > ORDER_BYTES_MAX, "too large for a topic")
     )

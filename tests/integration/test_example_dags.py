@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from deltalake import DeltaTable
 
 from airflow_harness import Harness
 from kafka_sink_world import seen_by_confluent, values
+from kafka_tools import run as run_tool
+from orders_demo.duck import duck
 from sql_world import DATABASE, PASSWORD, USER, new_postgres
 from stack.broker import Broker
 from stack.connect import ConnectServer
+from stack.jars import Jars
 from stack.postgres import Postgres
 from waiting import wait_until
 
@@ -30,6 +34,9 @@ pytestmark = [
 ]
 DAGS = Path(__file__).parents[2] / "examples" / "dags"
 PARTITIONS = 2
+MARKERS = "airflow-epochs-markers"
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
 
 
 class Lab:
@@ -46,9 +53,9 @@ class Lab:
         self._set(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": conn_type, **fields}))
 
     def create(self, *topics: str) -> None:
-        """Topics, emptied of what another test may have left."""
+        """Topics, emptied of what another test may have left. So is the marker topic: each test has its own ledger."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        if known := [topic for topic in topics if topic in admin.list_topics(timeout=10).topics]:
+        if known := [topic for topic in (*topics, MARKERS) if topic in admin.list_topics(timeout=10).topics]:
             for deleted in admin.delete_topics(known).values():
                 deleted.result()
             wait_until(lambda: not {*known} & {*admin.list_topics(timeout=10).topics})
@@ -56,21 +63,57 @@ class Lab:
             created.result()
         wait_until(lambda: {*topics} <= {*admin.list_topics(timeout=10).topics})
 
-    def produce(self, topic: str, messages: Iterable[Any]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+    def produce(self, topic: str, messages: Iterable[Any]) -> dict[Place, bytes | None]:
+        """What was sent, by the place that the broker told."""
+        producer, sent = Producer({"bootstrap.servers": self.bootstrap}), {}
+
+        def told(error: Any, message: Any) -> None:
+            assert error is None
+            sent[message.topic(), message.partition(), message.offset()] = message.value()
+
         for number, message in enumerate(messages):
-            value = message if isinstance(message, bytes) else json.dumps(message).encode()
-            producer.produce(topic, value=value, partition=number % PARTITIONS)
+            value = message if isinstance(message, bytes | None) else json.dumps(message).encode()
+            producer.produce(topic, value=value, partition=number % PARTITIONS, on_delivery=told)
         assert producer.flush(30) == 0
+        return sent
 
     def events(self, topic: str) -> list[Any]:
         """What a consumer that reads committed records has of a topic."""
         seen = [values(seen_by_confluent(self.bootstrap, topic, partition)) for partition in range(PARTITIONS)]
         return [json.loads(value) for each in seen for value in each if value]
 
+    def printed(self, jars: Jars, topic: str) -> list[Any]:
+        """What Kafka's console consumer prints of a topic."""
+        command = ["kafka-console-consumer.sh", "--topic", topic, "--from-beginning", "--timeout-ms", "3000"]
+        command += ["--isolation-level", "read_committed"]
+        lines = run_tool(jars, self.bootstrap, command)
+        return [
+            json.loads(line) for line in lines if line.startswith("{")
+        ]  # the others are about the tool's own timeout
+
     def table(self, path: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = DeltaTable(str(self.lake / path)).to_pyarrow_table().to_pylist()
         return rows
+
+    def seen_by_duckdb(self, path: str, columns: str) -> list[Any]:
+        with duck() as database:
+            return database.execute(f"SELECT {columns} FROM delta_scan('{self.lake / path}')").fetchall()
+
+    def rejected(self, path: str, what: str = "raw") -> dict[Place, tuple[bytes | None, str]]:
+        """By place, what DuckDB sees of a table of rejected records: the record as it was, and the reason."""
+        rows = self.seen_by_duckdb(path, f'topic, "partition", "offset", {what}, reason')
+        found = {
+            (topic, partition, offset): (_bytes(told, reason), reason)
+            for topic, partition, offset, told, reason in rows
+        }
+        assert len(found) == len(rows)
+        return found
+
+
+def _bytes(told: str | bytes | None, reason: str) -> bytes | None:
+    if isinstance(told, str):
+        return base64.b64decode(told) if "base64" in reason else told.encode()
+    return told
 
 
 @pytest.fixture
@@ -96,14 +139,40 @@ def orders(numbers: Iterable[int]) -> list[Any]:
     ]
 
 
-POISON: dict[bytes, str] = {
-    b'{"order_id": "bad\xff", "customer": "c", "ts": "2026-01-02T03:04:05Z"}': "not UTF-8",
-    b'{"order_id": "\xed\xa0\x80", "customer": "c", "ts": "2026-01-02T03:04:05Z"}': "not UTF-8",
-    b'{"order_id": "bad\\u0000", "customer": "c", "ts": "2026-01-02T03:04:05Z"}': "a NUL character",
-    b'{"order_id": "bad", "customer": "c", "ts": "+294000-01-02T03:04:05Z"}': "a year that no calendar has",
-    b'{"order_id": "bad", "customer": "c", "ts": "-0044-03-15T03:04:05Z"}': "a year that no calendar has",
+def an_order(**changes: Any) -> bytes:
+    order = {"order_id": "bad", "customer": "c1", "amount": "1.50", "currency": "EUR", "ts": "2026-01-02T03:04:05Z"}
+    return json.dumps(order | changes).encode()
+
+
+NOT_UTF8 = "not UTF-8 (raw is base64)"
+POISON: dict[bytes | None, str] = {
+    None: "no value",
+    b"": "not an order in JSON",
+    b"\0": "not an order in JSON",
+    b"[" + an_order() + b"]": "not an order in JSON",
+    an_order(order_id="bad?").replace(b"?", b"\xff"): NOT_UTF8,
+    an_order(order_id="bad?").replace(b"?", b"\xed\xa0\x80"): NOT_UTF8,
+    an_order(amount="a lot"): "no amount",
+    an_order(amount=10**10): "no amount",
+    an_order(ts="+300000-01-02T03:04:05Z"): "no timestamp",
+    an_order(order_id="bad\0"): "a NUL character",
+    an_order(ts="+294000-01-02T03:04:05Z"): "a year that no calendar has",
+    an_order(ts="9999-12-31T23:00:00-02:00"): "a year that no calendar has",
+    an_order(ts="-0044-03-15T03:04:05Z"): "a year that no calendar has",
+    an_order(customer="c" * 600_000): "too large for a topic",
 }
 """Records that one sink or another does not take, and what the examples say of them."""
+POISON_OF_SUMS = {
+    an_order(customer=None): "no customer",
+    an_order(currency="XXX"): "unknown currency",
+}
+
+
+def told(
+    sent: Mapping[Place, bytes | None], reasons: Mapping[bytes | None, str]
+) -> dict[Place, tuple[bytes | None, str]]:
+    """What ``rejected`` has to have: every record that has a reason, once, under its place."""
+    return {place: (value, reasons[value]) for place, value in sent.items() if value in reasons}
 
 
 def ids(numbers: Iterable[int]) -> list[str]:
@@ -118,17 +187,18 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     lab.connect("orders_db", "postgres", **where, extra=options)
     lab.create("orders", "orders-valid")
     (fanout,) = dags_of("orders_fanout").values()
+    sent = {}
     for number, records in enumerate((range(1, 31), range(31, 50)), 1):
-        lab.produce("orders", [*orders(records), *POISON])
+        sent |= lab.produce("orders", [*orders(records), *POISON])
         for outcome in (fanout.run(f"run_{number}"), fanout.clear(f"run_{number}")):
             assert outcome.state == "success", outcome.tasks
     expected = ids(range(1, 50))
     assert sorted(row["order_id"] for row in lab.table("silver/orders_valid")) == expected
     assert sorted(event["order_id"] for event in lab.events("orders-valid")) == expected
     assert [row[0] for row in db.run("SELECT order_id FROM orders ORDER BY order_id")] == expected
-    rejected = lab.table("silver/orders_fanout_rejected")
-    assert {row["value"]: row["reason"] for row in rejected} == {**POISON, b'"no order"': "not an order in JSON"}
-    assert len({(row["topic"], row["partition"], row["offset"]) for row in rejected}) == 4 + 2 * len(POISON)
+    reasons = {**POISON, b'"no order"': "not an order in JSON"}
+    reasons = {value: reason.replace(NOT_UTF8, "not UTF-8") for value, reason in reasons.items()}
+    assert lab.rejected("silver/orders_fanout_rejected", "value") == told(sent, reasons)
 
 
 def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:
@@ -146,6 +216,61 @@ def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(
     rows = sorted((row["id"], row["name"]) for row in lab.table("silver/customers"))
     assert rows == [(1, "Ada L."), (3, "Cyd"), (4, "Dee")]
     assert len(lab.table("silver/customer_changes")) == sum(map(len, changes))
+
+
+def a_change(**changes: Any) -> bytes:
+    return json.dumps({"op": "U", "id": 1, "name": "bad", "city": "Zug", "version": 9} | changes).encode()
+
+
+POISON_OF_CUSTOMERS: dict[bytes | None, str] = {
+    None: "no value",
+    b"no change": "not a change in JSON",
+    a_change(id=2**63): "not a change in JSON",
+    a_change(name="bad?").replace(b"?", b"\xff"): NOT_UTF8,
+    a_change(op="X"): "unknown op",
+    a_change(op=None): "unknown op",
+    a_change(version=2**63): "no version",
+    a_change(city="Z\0g"): "a NUL character",
+}
+
+
+def test_a_change_of_a_customer_that_cannot_be_read_is_rejected_and_the_others_go_in(lab: Lab) -> None:
+    lab.create("customer-changes")
+    (customers,) = dags_of("customers_upsert").values()
+    good = [a_change(op="I", name="Ada", version=1), a_change(name="Ada L.", version=2)]
+    sent = lab.produce("customer-changes", [good[0], *POISON_OF_CUSTOMERS, good[1]])
+    outcome = customers.run("run")
+    assert outcome.state == "success", outcome.tasks
+    assert lab.seen_by_duckdb("silver/customers", "id, name, version") == [(1, "Ada L.", 2)]
+    assert sorted(lab.seen_by_duckdb("silver/customer_changes", "name")) == [("Ada",), ("Ada L.",)]
+    assert lab.rejected("silver/customer_changes_rejected") == told(sent, POISON_OF_CUSTOMERS)
+
+
+def test_what_is_no_order_is_rejected_at_either_end_of_a_chain_and_the_others_are_counted(lab: Lab, jars: Jars) -> None:
+    lab.create("orders", "orders-enriched")
+    dags = dags_of("chained")
+    enrich, totals = dags["chained_enrich"], dags["chained_totals"]
+    poison = POISON | POISON_OF_SUMS
+    sent = lab.produce("orders", [an_order(order_id="o1"), *poison, an_order(order_id="o2", amount="9999999999.99")])
+    outcome = enrich.run("run")
+    assert outcome.state == "success", outcome.tasks
+    assert sorted(event["order_id"] for event in lab.printed(jars, "orders-enriched")) == ["o1", "o2"]
+    assert lab.rejected("silver/orders_enriched_rejected") == told(sent, poison)
+
+    event = {"order_id": "o3", "customer": "c1", "euros": "1.00"}
+    strangers: dict[bytes | None, str] = {
+        b"no event": "not an order in JSON",
+        json.dumps(event | {"customer": None}).encode(): "no customer",
+        json.dumps(event | {"euros": "a few"}).encode(): "no amount",
+        json.dumps(event).encode().replace(b"c1", b"c\xff"): NOT_UTF8,
+        json.dumps(event | {"customer": "c\0"}).encode(): "a NUL character",
+    }
+    sent = lab.produce("orders-enriched", strangers)
+    outcome = totals.run("run")
+    assert outcome.state == "success", outcome.tasks
+    amount = Decimal("1.50") + Decimal("9999999999.99")
+    assert lab.seen_by_duckdb("gold/customer_totals", "customer, orders, amount") == [("c1", 2, amount)]
+    assert lab.rejected("gold/customer_totals_rejected") == told(sent, strangers)
 
 
 def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> None:

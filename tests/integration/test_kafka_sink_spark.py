@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_epochs import KafkaSink, KafkaSource
-from airflow_epochs.model import Marker
+from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sources.base import Limits, Position
 from airflow_epochs.spark.delta_jobs import WRITER_CONF
 from delta_world import World, promised, stage_with_spark
@@ -108,3 +109,68 @@ def test_what_spark_calls_a_timestamp_a_decimal_or_a_date_is_sent_as_documented(
         "raw": "AQ==",
         "nothing": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("cast(unhex('61FF62') AS string)", "column 's' is not UTF-8: b'a\\xffb'"),
+        ("map('k', cast(unhex('FF') AS string))", "column 's' is not UTF-8"),
+        ("timestamp'+11103-01-01 00:00:00 UTC'", "outside of the years 1 to 9999: a time of the year 11103"),
+        ("date'-0044-03-15'", "column 's' is outside of the years 1 to 9999"),
+        ("array(named_struct('t', date'+10000-01-01'))", "column 's' is outside of the years 1 to 9999"),
+    ],
+)
+def test_a_value_that_spark_has_and_json_has_not_is_a_vote_abort_that_names_its_record(
+    feed: Feed, broker: Broker, session: SparkSession, expression: str, expected: str
+) -> None:
+    origin = "named_struct('topic', 'clicks', 'partition', 4, 'offset', 100 + id) AS origin"
+    attempt = feed.attempt()
+    frame = session.range(3).selectExpr(origin, f"IF(id = 1, {expression}, NULL) AS s")
+    vote = feed.sink.vote(attempt, stage_with_spark(feed.sink, attempt, frame, feed.world), feed.world)
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert "the record at topic 'clicks', partition 4, offset 101: column 's'" in (vote.reason or "")
+    assert expected in (vote.reason or "")
+    assert visible(feed, broker) == []
+
+
+def test_a_key_and_a_value_of_ones_own_are_sent_byte_for_byte(
+    feed: Feed, broker: Broker, session: SparkSession
+) -> None:
+    run(feed, session.sql("SELECT cast(unhex('61FF') AS string) AS key, cast(unhex('00FF62') AS string) AS value"))
+    assert [pair for partition in (0, 1) for pair in raw_records(broker, feed.sink.topic, partition)] == [
+        (b"a\xff", b"\0\xffb")
+    ]
+
+
+def raw_records(broker: Broker, topic: str, partition: int) -> list[tuple[bytes | None, bytes | None]]:
+    from kafka import KafkaConsumer, TopicPartition
+
+    place = TopicPartition(topic, partition)
+    options = {"isolation_level": "read_committed", "enable_auto_commit": False, "group_id": None}
+    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, **options)) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        found: list[tuple[bytes | None, bytes | None]] = []
+        while consumer.position(place) < consumer.end_offsets([place])[place]:
+            found += [(record.key, record.value) for record in consumer.poll(1000).get(place, [])]
+        return found
+
+
+def test_rows_that_spark_staged_in_the_calendar_of_old_are_a_vote_abort_that_names_the_setting(
+    feed: Feed, broker: Broker, session: SparkSession
+) -> None:
+    frame, votes = session.sql("SELECT date'1500-01-01' AS day, 1 AS n"), []
+    try:
+        for mode in ("LEGACY", "CORRECTED"):
+            session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", mode)
+            attempt = feed.attempt()
+            claim = stage_with_spark(feed.sink, attempt, frame, feed.world)
+            votes.append(feed.sink.vote(attempt, claim, feed.world))
+    finally:
+        session.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
+    assert votes[0].vote is VoteKind.VOTE_ABORT
+    assert "Spark staged day in the calendar that was in use before 1582" in (votes[0].reason or "")
+    assert "datetimeRebaseModeInWrite" in (votes[0].reason or "")
+    feed.commit(attempt, promised(votes[1]))
+    assert [json.loads(value or "") for value in visible(feed, broker)] == [{"day": "1500-01-01", "n": 1}]

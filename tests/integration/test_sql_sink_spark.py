@@ -114,6 +114,85 @@ def test_the_example_sends_what_no_table_takes_to_rejected_and_the_rest_to_order
     }
 
 
+def snippet(page: str, first_words: str) -> str:
+    """The block of Python in a page that has these words in it."""
+    blocks = (Path(__file__).parents[2] / page).read_text().split("```")[1::2]
+    (found,) = (block.removeprefix("python\n") for block in blocks if first_words in block)
+    return found
+
+
+def split(session: Any, outputs: Any, sink: str, records: list[bytes | None]) -> tuple[list[int], list[int]]:
+    """Offsets of records that a transform's ``outputs`` give to the sink, and of those that they give to rejected."""
+    batch = session.createDataFrame(
+        [(value, "t", 0, offset) for offset, value in enumerate(records)],
+        "value binary, topic string, partition int, offset long",
+    )
+    found = outputs(batch)
+    rejected = sorted(row.offset for row in found["rejected"].collect())
+    return sorted(row.order_id for row in found[sink].collect()), rejected
+
+
+IN_A_PAGE: list[bytes | None] = [
+    b'{"order_id": 0, "customer": "c", "amount": 1, "ts": "2026-01-02T03:04:05Z"}',
+    None,
+    b"",
+    b"no order",
+    b'[{"order_id": 4, "customer": "c", "amount": 1, "ts": "2026-01-02T03:04:05Z"}]',
+    b'{"order_id": 5, "customer": "\xff", "amount": 1, "ts": "2026-01-02T03:04:05Z"}',
+    b'{"order_id": 6, "customer": "c", "amount": 1, "ts": "yesterday"}',
+    b'{"order_id": 7, "customer": "c", "amount": 1, "ts": "2026-01-02T03:04:05Z"}',
+]
+
+
+def test_the_transform_of_the_readme_gives_every_record_to_orders_or_to_rejected(session: Any) -> None:
+    names: dict[str, Any] = {}
+    exec(snippet("README.md", "def orders(batch, epoch)"), names)
+    no_amount = b'{"order_id": 8, "customer": "c", "amount": "much", "ts": "2026-01-02T03:04:05Z"}'
+    found = split(session, lambda batch: names["orders"](batch, None), "orders", [*IN_A_PAGE, no_amount])
+    assert found == ([0, 7], [1, 2, 3, 4, 5, 6, 8])
+
+
+def test_the_lines_of_the_page_give_every_record_to_the_database_or_to_rejected(session: Any) -> None:
+    from pyspark.sql import functions as F
+
+    lines = snippet("docs/sql.md", '"database": judged').replace("return ", "found = ")
+
+    def outputs(batch: Any) -> Any:
+        order = F.from_json(F.col("value").cast("string"), "order_id string, ts timestamp")
+        names = {"F": F, "parsed": batch.withColumn("o", order)}
+        exec(lines, names)
+        found = dict(names["found"])
+        return found | {"database": found["database"].withColumn("order_id", F.col("order_id").cast("int"))}
+
+    nul = b'{"order_id": "8\\u0000", "ts": "2026-01-02T03:04:05Z"}'
+    late = b'{"order_id": "9", "ts": "+10000-01-01T00:00:00Z"}'
+    found = split(session, outputs, "database", [*IN_A_PAGE, nul, late])
+    assert found == ([0, 7], [1, 2, 3, 4, 5, 6, 8, 9])
+
+
+def test_the_example_with_a_database_judges_a_year_in_utc_whatever_the_zone_of_sparks_session(session: Any) -> None:
+    from airflow_epochs.spark import transform
+
+    order = '{{"order_id": "{0}", "customer": "c", "amount": 1, "currency": "EUR", "ts": "{1}"}}'
+    times = {
+        "last": "9999-12-31T23:59:59.999999Z",
+        "too late": "10000-01-01T00:00:00Z",
+        "first": "0001-01-01T00:00:00Z",
+    }
+    records = [(order.format(*item).encode(), "t", 0, offset) for offset, item in enumerate(times.items())]
+    path = Path(__file__).parents[2] / "examples" / "spark_apps" / "orders_fanout.py"
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        batch = session.createDataFrame(records, "value binary, topic string, partition int, offset long")
+        with transform.loaded({"path": str(path), "function": "fanout"}) as users:
+            found = users.module.fanout(batch, None)
+            assert [row.order_id for row in found["database"].select("order_id").collect()] == ["last", "first"]
+            rejected = [(row.offset, row.reason) for row in found["rejected"].collect()]
+    finally:
+        session.conf.unset("spark.sql.session.timeZone")
+    assert rejected == [(1, "a year that no calendar has")]
+
+
 @pytest.mark.parametrize(
     ("expression", "column", "expected"),
     [
@@ -150,3 +229,27 @@ def test_a_value_that_spark_has_and_no_table_takes_is_named_with_its_record(
         assert "the record at topic 'clicks', partition 4, offset 101" in reason
         assert expected in reason
         assert "Records that no table takes" in reason
+
+
+def test_rows_that_spark_staged_in_the_calendar_of_old_are_a_vote_abort_that_names_the_setting(
+    world: SqlWorld, session: Any
+) -> None:
+    world.db.run("CREATE TABLE v (day date, at timestamptz)")
+    frame = session.sql("SELECT date'1500-01-01' AS day, timestamp'1500-01-01 00:00:00 UTC' AS at")
+    sink, votes = world.sink("v", rehearse=False), []
+    try:
+        for mode in ("LEGACY", "CORRECTED"):
+            session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", mode)
+            attempt = attempt_of(transaction(1))
+            claim = staged(world, session, sink.plan_stage(attempt, uuid.uuid4().hex, world.env), frame)
+            votes.append(sink.vote(attempt, claim, world.env))
+    finally:
+        session.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
+    assert votes[0].vote is VoteKind.VOTE_ABORT
+    assert "Spark staged day, at in the calendar that was in use before 1582" in (votes[0].reason or "")
+    assert "datetimeRebaseModeInWrite" in (votes[0].reason or "")
+    assert votes[1].staged is not None, votes[1].reason
+    sink.commit(attempt, votes[1].staged, world.env)
+    assert world.db.run("SELECT day::text, (at AT TIME ZONE 'UTC')::text FROM v") == [
+        ("1500-01-01", "1500-01-01 00:00:00")
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -118,6 +120,27 @@ def test_what_depends_on_the_order_of_rows_is_named_unless_it_names_the_records_
         f"{'   ' * depth}+- {line}" for depth, line in enumerate([*lines, "SubqueryAlias epoch_input", KAFKA])
     )
     assert determinism.unordered(f"Filter false\n{text}") == names
+
+
+FUNCTIONS = (
+    *(*determinism.CLOCKS, *determinism.RANDOM, *determinism.PLACES, *determinism.USERS),
+    *(*determinism.CHOICES, *determinism.RANKS),
+)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_that_is_looked_for_is_found_in_a_plan(name: str) -> None:
+    call = plan(f"{name}(value#1, 7996487648725338848) AS x#9")
+    assert [*determinism.nondeterministic(call), *determinism.unordered(call)] == [name.lower()]
+
+
+def test_the_documentation_lists_all_that_is_looked_for_and_nothing_else() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    _, _, rest = page.partition("has one of these, and of nothing else:\n")
+    listed, _, _ = rest.partition("\nSome go by another of these names")
+    operators = {"sample", "dropDuplicates", "limit"}
+    explained = {"asNondeterministic", "partition", "offset"}
+    assert {*re.findall("`([^`]+)`", listed)} - explained == {*map(str.lower, FUNCTIONS)} | operators
 
 
 def test_each_kind_of_warning_says_its_own_remedy() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CLOCKS = ("current_timestamp", "now", "current_date", "curdate", "current_time", "localtimestamp")
+CLOCKS = ("current_timestamp", "now", "current_date", "current_time", "localtimestamp")
 RANDOM = ("rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle")
 PLACES = (
     *("monotonically_increasing_id", "SPARK_PARTITION_ID"),
