@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +18,14 @@ from delta_modes_world import (
     create,
     shown,
     shown_by_others,
-    table_in_catalog,
     values,
     vote_on,
 )
-from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, transaction
+from delta_world import World, attempt_of, promised, seen_by_duckdb, transaction
 
 pytestmark = pytest.mark.jvm
 
 DELETING = {**UPSERT, "delete_when": "name IS NULL"}
-
-
-@pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "customers")
-
-
-@pytest.fixture
-def named(session: Any) -> Iterator[str]:
-    with table_in_catalog(session) as name:
-        yield name
 
 
 @pytest.fixture
