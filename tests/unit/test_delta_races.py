@@ -239,16 +239,8 @@ def test_processes_that_feed_one_table_through_sinks_of_their_own_lose_and_doubl
 
 
 def test_what_a_receipt_stands_on_has_been_fsynced(
-    sink: DeltaSink, table: str, world: World, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, table: str, world: World, synced: set[str | int]
 ) -> None:
-    synced: set[str | int] = set()  # paths, and inodes: a log entry is synced before it has its name
-    fsync = os.fsync
-
-    def spy(descriptor: int) -> None:
-        synced.update((os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_ino))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", spy)
     _, staged = prepared(sink, world)
     data = {str(path) for path in Path(staged.place).rglob("*") if ".tmp" not in path.name}
     assert data <= synced
