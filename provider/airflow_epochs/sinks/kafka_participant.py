@@ -28,9 +28,8 @@ from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_rows import Record, RowShape
 from airflow_epochs.sinks.kafka_voted import Voted
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
-from airflow_epochs.sinks.staged_table import StagedTable, staging_root
+from airflow_epochs.sinks.staged_table import StagedTable
 from airflow_epochs.sources.kafka_connection import read_connection
-from airflow_epochs.storage import storage_options
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka import KafkaSink
@@ -50,13 +49,7 @@ class KafkaParticipant:
 
     @cached_property
     def staged(self) -> StagedTable:
-        conn_id = self.sink.storage_conn_id
-        return StagedTable(
-            root=staging_root(self.sink.staging, self.sink.name),
-            sink=self.sink.name,
-            target=self._target,
-            options=storage_options(self.env.connection(conn_id) if conn_id else None),
-        )
+        return StagedTable.of(self.sink, self._target, self.env)
 
     # -- vote ----------------------------------------------------------------------------------------------------
 

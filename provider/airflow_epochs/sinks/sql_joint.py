@@ -23,12 +23,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Voter:
-    """A sink that is asked for its vote on what was staged for it."""
+class Member:
+    """A sink of the group."""
 
     of: SqlParticipant
     attempt: SinkAttempt
-    claim: StagedClaim
 
     @property
     def name(self) -> str:
@@ -36,16 +35,17 @@ class Voter:
 
 
 @dataclass(frozen=True)
-class Committer:
-    """A sink that is to show what was promised of it."""
+class Voter(Member):
+    """One that is asked for its vote on what was staged for it."""
 
-    of: SqlParticipant
-    attempt: SinkAttempt
+    claim: StagedClaim
+
+
+@dataclass(frozen=True)
+class Committer(Member):
+    """One that is to show what was promised of it."""
+
     staged: Staged
-
-    @property
-    def name(self) -> str:
-        return self.of.sink.name
 
 
 # -- vote -------------------------------------------------------------------------------------------------------------
@@ -158,5 +158,5 @@ def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, R
     return receipts
 
 
-def _session(those: Sequence[Voter] | Sequence[Committer]) -> AbstractContextManager[Session]:
+def _session(those: Sequence[Member]) -> AbstractContextManager[Session]:
     return those[0].of.session([each.of.who(each.attempt.txn.pipeline) for each in those])
