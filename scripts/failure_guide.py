@@ -80,6 +80,7 @@ CHAPTERS = {
         "sinks/delta_references.py",
         "sinks/staging_owner.py",
     ],
+    "Sinks of every kind": ["sinks/participation.py"],
     "Rows staged for a topic or a database": ["sinks/staged_table.py"],
     "The Kafka sink": [
         "sinks/kafka_cluster.py",

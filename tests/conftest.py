@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,17 @@ def standalone(servers: Path) -> Iterator[StandaloneCluster]:
     """A Spark cluster at ``standalone.master``: two workers of one core and 1 GB each."""
     with StandaloneCluster(servers / "standalone") as cluster:
         yield cluster
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[str | int]:
+    """Paths that this process flushed since the test began, and inodes: some files get their name afterwards."""
+    found: set[str | int] = set()
+    fsync = os.fsync
+
+    def spy(descriptor: int) -> None:
+        found.update((os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return found

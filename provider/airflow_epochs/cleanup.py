@@ -23,7 +23,7 @@ from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRecord, TransactionId, TryRecord, agree
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink, SinkAttempt
+from airflow_epochs.sinks.base import Leftovers, Sink, SinkAttempt
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,7 @@ class _Clearing:
 
     def _clear(self, sink: Sink, opened: OpenRecord, nonce: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
-        has_leftovers = getattr(sink, "has_leftovers", None)
-        if has_leftovers and not has_leftovers(attempt, place, self.env, published=published):
+        if isinstance(sink, Leftovers) and not sink.has_leftovers(attempt, place, self.env, published=published):
             return
         if why := self._objection(sink, opened, attempt, nonce, place):
             log.warning("%s is left alone: %s", place, why)

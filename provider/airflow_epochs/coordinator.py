@@ -39,7 +39,7 @@ from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.reasons import reason_and_remedy
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.base import Maintained, SinkAttempt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.together import votes_of
@@ -383,9 +383,9 @@ class Coordinator(Actor):
         for epoch in (pruned, view.number - 1, view.number):  # of the first, the last time that its places are known
             self._sweep(epoch)
         for sink in self.pipeline.sinks:
-            if maintain := getattr(sink, "maintain", None):
+            if isinstance(sink, Maintained):
                 with tolerated(f"maintaining sink {sink.name}"):
-                    maintain(self.pipeline.name, view.number, self.env)
+                    sink.maintain(self.pipeline.name, view.number, self.env)
         with tolerated("pruning"):
             self.ledger.prune(pruned)
 

@@ -7,7 +7,7 @@ from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.layout import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Disagreement, Sink
+from airflow_epochs.sinks.base import Diagnosing, Disagreement, Sink
 
 
 def require_marker(
@@ -24,8 +24,7 @@ def require_marker(
 
 def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | None:
     """What the sink itself makes of it; None if it makes nothing of it."""
-    diagnose = getattr(sink, "diagnose", None)
-    error: Corrupt | None = diagnose(seen, env) if diagnose else None
+    error = sink.diagnose(seen, env) if isinstance(sink, Diagnosing) else None
     if error is not None:
         error.pipeline, error.sink = seen.pipeline, sink.name
     return error

@@ -20,8 +20,8 @@ from airflow_epochs.model import (
     agree,
     seed_of,
 )
-from airflow_epochs.sinks.base import Sink
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
+from airflow_epochs.sinks.base import Sink, Watching
+from airflow_epochs.sources.base import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,11 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
     before = actor.ledger.complete_record(epoch - 1)
     sinks = sink_plans(actor, before)
     position = Position(ranges=before.ranges, state=before.source_state) if before else None
-    if prepare := getattr(actor.pipeline.source, "prepare", None):
+    source = actor.pipeline.source
+    if isinstance(source, Preparing):
         writes = {destination for sink in actor.pipeline.sinks if (destination := sink.destination())}
-        prepare(actor.pipeline.name, writes, position, actor.env)
-    planned = actor.pipeline.source.plan(position, limits, actor.env)
+        source.prepare(actor.pipeline.name, writes, position, actor.env)
+    planned = source.plan(position, limits, actor.env)
     if planned is None:
         raise _no_new_data(actor)
     sinks = with_backfill(actor, sinks, epoch, planned.ranges, planned.state)
@@ -65,9 +66,8 @@ def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, lim
 
 
 def _no_new_data(actor: Actor) -> NoNewData:
-    why_nothing = getattr(actor.pipeline.source, "why_nothing", lambda env: None)
-    name = actor.pipeline.name
-    if why := why_nothing(actor.env):
+    source, name = actor.pipeline.source, actor.pipeline.name
+    if isinstance(source, Explaining) and (why := source.why_nothing(actor.env)):
         return NoNewData(
             f"There is no new data that may be read: {why}.",
             remedy="nothing, if the producer is at work: the next run looks again. "
@@ -80,7 +80,7 @@ def _no_new_data(actor: Actor) -> NoNewData:
 def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
     """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks.
 
-    The source may move the beginning of a partition that has never been read (``Source.again``).
+    The source may move the beginning of a partition that has never been read (``Renewing.again``).
     """
     last = view.opened
     before = actor.ledger.complete_record(view.number - 1)
@@ -112,10 +112,10 @@ def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
 
 
 def _planned_again(actor: Actor, last: OpenRecord) -> PlannedEpoch:
-    if again := getattr(actor.pipeline.source, "again", None):
-        planned: PlannedEpoch = again(last.ranges, last.source_state, actor.env)
-        return planned
-    actor.pipeline.source.check(last.ranges, last.source_state, actor.env)
+    source = actor.pipeline.source
+    if isinstance(source, Renewing):
+        return source.again(last.ranges, last.source_state, actor.env)
+    source.check(last.ranges, last.source_state, actor.env)
     return PlannedEpoch(ranges=last.ranges, state=last.source_state)
 
 
@@ -151,11 +151,10 @@ def changes_by_others(actor: Actor, before: CompleteRecord | None) -> tuple[str,
     earlier = actor.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
     found: list[str] = []
     for sink in actor.pipeline.sinks:
-        look = getattr(sink, "foreign_changes", None)
         # since the epoch before that one: while it ran, there was nobody to tell
         receipt = (earlier.receipts.get(sink.name) if earlier else None) or before.receipts.get(sink.name)
-        if look and receipt:
-            found += look(receipt, actor.pipeline.name, told, actor.env)
+        if receipt and isinstance(sink, Watching):
+            found += sink.foreign_changes(receipt, actor.pipeline.name, told, actor.env)
     for change in found:
         log.warning("%s", change)
     return tuple(found)

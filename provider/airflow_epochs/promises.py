@@ -27,7 +27,7 @@ from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink, SinkAttempt
+from airflow_epochs.sinks.base import Adapting, Sink, SinkAttempt
 from airflow_epochs.staging import stage_try, stop_earlier_tries
 
 log = logging.getLogger(__name__)
@@ -207,8 +207,7 @@ class Promise:
         """As the ledger describes it; but with as much time as the DAG gives it today."""
         sink = from_spec(self._opened.sinks[self.name].spec)
         today = next((each for each in self.actor.pipeline.sinks if each.name == self.name), None)
-        with_todays = getattr(sink, "with_todays", None)
-        return with_todays(today) if with_todays and type(today) is type(sink) else sink
+        return sink.with_todays(today) if isinstance(sink, Adapting) and type(today) is type(sink) else sink
 
     @property
     def _attempt(self) -> SinkAttempt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_epochs.model import DecisionRecord, VoteKind
 
-_REMEDY = " What to do: "
+REMEDY = " What to do: "
 """What stands between the two in the reason of a VOTE_ABORT, as in the text of an error."""
 
 
@@ -13,7 +13,7 @@ def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
     against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
     whats, remedies = [], dict[str, None]()
     for sink, reason in against.items():
-        what, _, remedy = reason.partition(_REMEDY)
+        what, _, remedy = reason.partition(REMEDY)
         whats.append(f"{sink}: {what.rstrip('.')}")
         if remedy:
             remedies[remedy.rstrip(".")] = None

@@ -9,7 +9,8 @@ from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink, SinkAttempt
+from airflow_epochs.sinks.base import Located, Sink, SinkAttempt
+from airflow_epochs.sources.base import Confirming
 
 
 def stage_attempt(actor: Actor, opened: OpenRecord) -> StageReport:
@@ -48,9 +49,9 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
         NotApplied: Spark failed. What it wrote is on record and will be swept.
         Corrupt: Some of the input is gone, or was replaced while it was read.
     """
-    ranges = opened.ranges_of(only[0])
+    source, ranges = actor.pipeline.source, opened.ranges_of(only[0])
     # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
-    actor.pipeline.source.check(ranges, opened.source_state, actor.env)
+    source.check(ranges, opened.source_state, actor.env)
     nonce, session = actor.draw_nonce(), actor.env.spark.new_session()
     sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
     places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
@@ -68,8 +69,8 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
     actor.env.reached("stage.start")
     report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
-    if confirm := getattr(actor.pipeline.source, "confirm", None):
-        confirm(ranges, opened.source_state, actor.env)
+    if isinstance(source, Confirming):
+        source.confirm(ranges, opened.source_state, actor.env)
     actor.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
@@ -84,8 +85,7 @@ def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], op
     """Two names of one table, which only the disk or the catalog knows for one, are two sinks on one table."""
     taken: dict[str, str] = {}
     for name, sink in sinks.items():
-        table_of = getattr(sink, "table_of", None)
-        table = table_of(places[name]) if table_of else name
+        table = sink.table_of(places[name]) if isinstance(sink, Located) else name
         if taken.setdefault(table, name) != name:
             raise Refused(
                 f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",

@@ -7,7 +7,6 @@ each of the others finds that its own has been committed.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import cast
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote, VoteKind
@@ -40,26 +39,27 @@ def votes_of(opened: OpenRecord, names: Collection[str], report: StageReport, en
 def _votes(opened: OpenRecord, group: list[str], report: StageReport, env: Environment) -> dict[str, Vote]:
     missing = StagedClaim(place="", problem="Spark reported nothing for this sink")
     claims = {name: report.claims.get(name, missing) for name in group}
-    if len(group) > 1:
+    first = _sink(opened, group[0])
+    if len(group) > 1 and isinstance(first, Joint):
         those = [(_sink(opened, name), SinkAttempt.of(opened, name), claims[name]) for name in group]
-        return cast(Joint, those[0][0]).vote_together(those, env)
+        return first.vote_together(those, env)
     ((name, claim),) = claims.items()
     if claim.problem:
         return {name: Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)}
-    return {name: _sink(opened, name).vote(SinkAttempt.of(opened, name), claim, env)}
+    return {name: first.vote(SinkAttempt.of(opened, name), claim, env)}
 
 
 def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:
     """Make all sinks of a group show the epoch. Raises as ``Sink.commit`` does; the error names the sink."""
-    if len(those) > 1:
-        return cast(Joint, those[0][0]).commit_together(those, env)
+    first = those[0][0]
+    if len(those) > 1 and isinstance(first, Joint):
+        return first.commit_together(those, env)
     ((sink, attempt, staged),) = those
     return {sink.name: sink.commit(attempt, staged, env)}
 
 
 def _key(sink: Sink) -> str | None:
-    joint = getattr(sink, "joint", None)
-    return cast(Joint, sink).joint() if joint else None
+    return sink.joint() if isinstance(sink, Joint) else None
 
 
 def _sink(opened: OpenRecord, name: str) -> Sink:

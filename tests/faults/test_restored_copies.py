@@ -42,6 +42,14 @@ def assert_refused(world: DiskWorld, number: int = 80) -> None:
     assert world.snapshot() == before
 
 
+def assert_the_run_and_the_next_are_refused(world: DiskWorld) -> None:
+    before = world.snapshot()
+    for number in (2, 80):
+        assert isinstance(world.run(number), Corrupt)
+    assert world.snapshot() == before
+    fired("F15", RESTORED, "X")
+
+
 def assert_works_with_the_newer_ledger(world: DiskWorld, newer: Path) -> None:
     """Nothing was lost by the older one: with the newer one back, all goes on."""
     shutil.rmtree(world.ledger_root)
@@ -91,11 +99,7 @@ def test_a_ledger_restored_to_the_middle_of_an_epoch_that_was_followed_by_others
     assert world.run(2) is None
     epochs(world, 3, 4)
     restore(world.ledger_root, backup)
-    before = world.snapshot()
-    for number in (2, 80):
-        assert isinstance(world.run(number), Corrupt)
-    assert world.snapshot() == before
-    fired("F15", RESTORED, "X")
+    assert_the_run_and_the_next_are_refused(world)
 
 
 def test_a_ledger_restored_to_an_undecided_attempt_that_was_committed_since_does_not_abort_it(world: DiskWorld) -> None:
@@ -108,11 +112,7 @@ def test_a_ledger_restored_to_an_undecided_attempt_that_was_committed_since_does
         epoch_2.commit(world.run_of(2), sink)
     epoch_2.complete(world.run_of(2))
     restore(world.ledger_root, backup)
-    before = world.snapshot()
-    for number in (2, 80):
-        assert isinstance(world.run(number), Corrupt)
-    assert world.snapshot() == before
-    fired("F15", RESTORED, "X")
+    assert_the_run_and_the_next_are_refused(world)
 
 
 def test_a_ledger_restored_to_a_decision_that_was_carried_out_since_only_writes_its_records_again(

@@ -7,10 +7,9 @@ import shutil
 import pytest
 
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.testing.history import Repeat
 from cells import fired
-from faults_history import finished, require_exactly_once
-from faults_process import TaskProcess, kill, stop
+from faults_history import finished
+from faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
 from faults_world import DiskWorld
 
 STEPS = (
@@ -53,32 +52,14 @@ def test_a_run_whose_files_are_taken_while_it_commits_puts_them_back_itself(worl
 
 @pytest.mark.parametrize("phase", STEPS)
 def test_putting_back_that_is_killed_at_any_step_is_finished_by_the_next_run(losing: DiskWorld, phase: str) -> None:
-    left = losing.left()
-    with TaskProcess(losing, 3, {phase: kill}) as task:
-        task.wait_killed()
-    assert losing.run(4) is None
-    outcome = finished(losing, left)
+    outcome = finished_after_a_kill(losing, phase)
     fired("F1", 15, outcome)
     fired("F19", 9, outcome)
 
 
 @pytest.mark.parametrize("phase", STEPS)
 def test_a_process_woken_in_the_midst_of_putting_back_changes_nothing(losing: DiskWorld, phase: str) -> None:
-    with TaskProcess(losing, 3, {phase: stop}) as zombie:
-        zombie.wait_stopped()
-        assert losing.run(4) is None
-        losing.one_more_epoch()
-        before = facts(losing)
-        ended = zombie.wake()
-    assert ended.error in (None, "Fenced"), ended
-    woken = Repeat(what=f"woken at {phase}", before=before, after=facts(losing))
-    require_exactly_once(losing, zombies=[woken])
-    fired("F4", 15, "=" if ended.error is None else "X")
-
-
-def facts(world: DiskWorld) -> dict[str, str]:
-    """A late process may still note its try; everything else of ledger and tables must stay."""
-    return {path: digest for path, digest in world.snapshot().items() if ".try." not in path}
+    fired("F4", 15, woken_after_a_successor(losing, phase, run=3, successor=4, look=without_tries))
 
 
 def test_rows_that_cannot_be_had_again_stop_the_epoch_and_are_told(losing: DiskWorld) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.testing.history import Repeat
 from cells import fired
-from faults_history import finished, require_exactly_once
+from faults_history import finished
 from faults_process import TaskProcess, kill, stop
+from faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
 from faults_world import DiskWorld
 
 STEPS = (
@@ -74,34 +74,14 @@ def test_the_steps_named_here_are_come_by_in_this_order(vacuumed: DiskWorld) -> 
 def test_staging_again_that_is_killed_at_any_step_is_finished_by_the_next_run(
     vacuumed: DiskWorld, phase: str, again: bool
 ) -> None:
-    left = vacuumed.left()
-    with TaskProcess(vacuumed, 3, {phase: kill}) as task:
-        task.wait_killed()
-    if again:
-        vacuum(vacuumed)
-    assert vacuumed.run(4) is None
-    outcome = finished(vacuumed, left)
+    outcome = finished_after_a_kill(vacuumed, phase, (lambda: vacuum(vacuumed)) if again else None)
     fired("F1", 15, outcome)
     fired("F19", 8, outcome)
 
 
 @pytest.mark.parametrize("phase", STEPS)
 def test_a_process_woken_in_the_midst_of_staging_again_changes_nothing(vacuumed: DiskWorld, phase: str) -> None:
-    with TaskProcess(vacuumed, 3, {phase: stop}) as zombie:
-        zombie.wait_stopped()
-        assert vacuumed.run(4) is None
-        vacuumed.one_more_epoch()
-        before = facts(vacuumed)
-        ended = zombie.wake()
-    assert ended.error in (None, "Fenced"), ended
-    woken = Repeat(what=f"woken at {phase}", before=before, after=facts(vacuumed))
-    require_exactly_once(vacuumed, zombies=[woken])
-    fired("F4", 15, "=" if ended.error is None else "X")
-
-
-def facts(world: DiskWorld) -> dict[str, str]:
-    """A late process may still note its try; everything else of ledger and tables must stay."""
-    return {path: digest for path, digest in world.snapshot().items() if ".try." not in path}
+    fired("F4", 15, woken_after_a_successor(vacuumed, phase, run=3, successor=4, look=without_tries))
 
 
 def test_two_processes_that_stage_again_at_once_commit_one_place(vacuumed: DiskWorld) -> None:

@@ -9,34 +9,20 @@ from cells import fired
 from faults_history import require_exactly_once
 from faults_process import TaskProcess, fail, stop
 from faults_steps import STEPS
+from faults_successors import woken_after_a_successor
 from faults_world import DiskWorld
 
 CLEARED, NEXT = 2, 3
-HARMLESS = {None, "Fenced"}
-"""How a process that was overtaken may end: told so, or content that its work is done."""
 
 
 @pytest.mark.parametrize("phase", STEPS)
 def test_a_process_woken_after_its_successors_changes_nothing(world: DiskWorld, phase: str) -> None:
-    assert_woken_after_changes_nothing(world, phase, NEXT)
+    fired("F4", STEPS[phase], woken_after_a_successor(world, phase, run=2, successor=NEXT))
 
 
 @pytest.mark.parametrize("phase", ["open.put", "stage.start", "stage.done", "decision.put", "delta.commit.before#1"])
 def test_a_process_woken_after_its_own_run_was_cleared_changes_nothing(world: DiskWorld, phase: str) -> None:
-    assert_woken_after_changes_nothing(world, phase, CLEARED)
-
-
-def assert_woken_after_changes_nothing(world: DiskWorld, phase: str, successor: int) -> None:
-    with TaskProcess(world, 2, {phase: stop}) as zombie:
-        zombie.wait_stopped()
-        assert world.run(successor) is None
-        world.one_more_epoch()
-        before = world.snapshot()
-        ended = zombie.wake()
-    assert ended.error in HARMLESS, ended
-    woken = Repeat(what=f"woken at {phase}", before=before, after=world.snapshot())
-    require_exactly_once(world, zombies=[woken])
-    fired("F4", STEPS[phase], "=" if ended.error is None else "X")
+    fired("F4", STEPS[phase], woken_after_a_successor(world, phase, run=2, successor=CLEARED))
 
 
 def test_a_process_woken_before_it_writes_global_abort_obeys_the_decision_of_its_successor(world: DiskWorld) -> None:

@@ -10,16 +10,11 @@ from deltalake import DeltaTable
 
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
-from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
+from delta_world import World, attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
 
 pytestmark = pytest.mark.jvm
 
 ODD = ["plain", "a:b c", "a/b", "a%20b", "100%", "ü", "日本 語", "x=y", "a+b", "'q\"", None, ""]
-
-
-@pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
 
 
 @pytest.fixture

@@ -14,16 +14,11 @@ from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_foreign import foreign_changes
 from airflow_epochs.sinks.delta_table import App, Where
 from airflow_epochs.sinks.staging_owner import OWNER
-from delta_world import SparkOn, World, attempt_of, promised, rows, run_epoch, stage_with_spark, transaction
+from delta_world import World, attempt_of, promised, rows, run_epoch, stage_with_spark, transaction
 
 pytestmark = pytest.mark.jvm
 
 APP = App.of("orders", "bronze")
-
-
-@pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
 
 
 def told(table: str, since: int = 0) -> list[str]:

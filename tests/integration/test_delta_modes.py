@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,12 @@ from delta_modes_world import (
     empty,
     shown,
     shown_by_others,
-    table_in_catalog,
     values,
     vote_on,
 )
-from delta_world import SparkOn, World, attempt_of, log_of, promised, transaction
+from delta_world import World, attempt_of, log_of, promised, transaction
 
 pytestmark = pytest.mark.jvm
-
-
-@pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "customers")
-
-
-@pytest.fixture
-def named(session: Any) -> Iterator[str]:
-    with table_in_catalog(session) as name:
-        yield name
 
 
 # -- upsert ------------------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +17,14 @@ from delta_modes_world import (
     create,
     shown,
     shown_by_others,
-    table_in_catalog,
     values,
     vote_on,
 )
-from delta_world import SparkOn, World, attempt_of, promised, seen_by_duckdb, transaction
+from delta_world import World, attempt_of, promised, seen_by_duckdb, transaction
 
 pytestmark = pytest.mark.jvm
 
 DELETING = {**UPSERT, "delete_when": "name IS NULL"}
-
-
-@pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "customers")
-
-
-@pytest.fixture
-def named(session: Any) -> Iterator[str]:
-    with table_in_catalog(session) as name:
-        yield name
-
-
-@pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Paths that were flushed since the test began."""
-    found: set[str] = set()
-    fsync = os.fsync
-
-    def spy(descriptor: int) -> None:
-        found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", spy)
-    return found
 
 
 def notes_of(table: str) -> Path:
@@ -132,7 +99,7 @@ def test_a_table_in_the_catalog_is_not_overwritten_late_either(
 
 
 def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
-    session: Any, world: World, table: str, synced: set[str], monkeypatch: pytest.MonkeyPatch
+    session: Any, world: World, table: str, synced: set[str | int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epochs = Epochs(DeltaSink("silver", table, **DELETING), world)
     epochs.run(values(session, "id, v, name", "(1L, 1L, 'a')", "(2L, 1L, 'b')"))
@@ -187,7 +154,7 @@ def test_notes_are_thinned_out_and_deleted_keys_stay_deleted(session: Any, world
 
 
 def test_upkeep_of_a_table_with_deletion_vectors_keeps_its_rows_and_its_notes(
-    session: Any, world: World, table: str, synced: set[str]
+    session: Any, world: World, table: str, synced: set[str | int]
 ) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING", "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     session.sql(f"INSERT INTO delta.`file://{table}` SELECT id, 0, 'old' FROM range(0, 10000, 1, 1)").collect()

@@ -18,7 +18,6 @@ from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
 from cells import fired
 from delta_world import (
-    SparkOn,
     World,
     attempt_of,
     log_of,
@@ -33,18 +32,8 @@ pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "orders")
-
-
-@pytest.fixture
 def named(session: Any) -> Iterator[str]:
-    """A table in the catalog."""
+    """A table in the catalog, empty."""
     name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
     session.sql(f"CREATE TABLE {name} (id BIGINT NOT NULL, p STRING) USING delta PARTITIONED BY (p)").collect()
     yield name

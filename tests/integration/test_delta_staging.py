@@ -44,16 +44,6 @@ PROPERTY = "spark.databricks.delta.properties.defaults."
 
 
 @pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "orders")
-
-
-@pytest.fixture
 def other_session(connect: ConnectServer) -> Iterator[Any]:
     """A session that a test may set up as a server could be."""
     session = connect.session()

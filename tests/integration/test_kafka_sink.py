@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -48,26 +47,6 @@ from stack.jars import Jars
 pytestmark = pytest.mark.jvm
 
 BEFORE_COMMIT = ["kafka.init", "kafka.begin", "kafka.rows.queued", "kafka.rows.sent", "kafka.commit.before"]
-
-
-@pytest.fixture(scope="module")
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
-@pytest.fixture
-def topic(admin: AdminClient) -> str:
-    return create(admin, f"out-{uuid.uuid4().hex[:8]}")
-
-
-@pytest.fixture
-def pipeline() -> str:
-    return f"orders-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
-    return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
 
 
 def reason(feed: Feed, data: pa.Table) -> str:

@@ -24,16 +24,6 @@ pytestmark = pytest.mark.jvm
 Loss = Callable[[Feed, AdminClient, Broker], None]
 
 
-@pytest.fixture(scope="module")
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
-@pytest.fixture
-def topic(admin: AdminClient) -> str:
-    return create(admin, f"out-{uuid.uuid4().hex[:8]}")
-
-
 @pytest.fixture
 def feed(broker: Broker, topic: str, tmp_path: Path) -> Feed:
     """With a marker topic of its own, which may be lost."""

@@ -25,26 +25,6 @@ pytestmark = pytest.mark.jvm
 IMPATIENT = {"socket.timeout.ms": 1500}
 
 
-@pytest.fixture(scope="module")
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
-@pytest.fixture
-def topic(admin: AdminClient) -> str:
-    return create(admin, f"out-{uuid.uuid4().hex[:8]}")
-
-
-@pytest.fixture
-def pipeline() -> str:
-    return f"orders-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
-    return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
-
-
 def cluster(broker: Broker) -> Cluster:
     return Cluster(read_connection(world_at(broker.bootstrap).connection("kafka_default")))
 

@@ -19,7 +19,7 @@ from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.runners import SparkConnect
-from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
+from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
@@ -289,15 +289,6 @@ def test_a_session_is_released_after_its_job(runner: ConnectRunner, topic: Topic
     runner.run(job, session)
     with pytest.raises(NotApplied, match="SESSION_CLOSED"):
         runner.run(job, session)
-
-
-SLOW = """
-    from pathlib import Path
-    def f(batch, epoch):
-        Path({flag!r}).touch()
-        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
-        return batch.sparkSession.sql(many)
-"""
 
 
 def test_a_killed_clients_work_is_stopped_by_its_session_id(

@@ -22,7 +22,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
-from spark_world import APPS, Env, Topic, produce, stage_job, staged_rows
+from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.standalone import StandaloneCluster
@@ -155,15 +155,6 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
 
 def standalone_log(cluster: StandaloneCluster) -> str:
     return "".join(process.log.read_text() for process in cluster.processes)
-
-
-SLOW = """
-    from pathlib import Path
-    def f(batch, epoch):
-        Path({flag!r}).touch()
-        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
-        return batch.sparkSession.sql(many)
-"""
 
 
 def test_what_a_killed_submit_left_running_is_ended_by_its_session(

@@ -17,29 +17,24 @@ from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql import SqlSink
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
-from sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
-from stack.postgres import PASSWORD, Postgres
+from sql_world import Db, PostgresDb, SqlWorld, new_sqlite
+from stack.postgres import PASSWORD
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, city text, total numeric(10,2) CHECK (total >= 0))"
 UNIQUE = {"postgres": r"Key \(id\)=\(1\) already exists", "sqlite": "UNIQUE constraint failed: orders.id"}
 CHECK = {"postgres": "orders_total_check", "sqlite": "CHECK constraint failed: total >= 0"}
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
-    if request.param == "sqlite":
-        made = SqlWorld(new_sqlite(tmp_path), tmp_path)
-    else:
-        made = SqlWorld(new_postgres(request.getfixturevalue("postgres")), tmp_path)
-    made.db.run(ORDERS)
-    return made
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    db.run(ORDERS)
+    return SqlWorld(db, tmp_path)
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    made = SqlWorld(new_postgres(postgres), tmp_path)
-    made.db.run(ORDERS)
-    return made
+def pg(pg: SqlWorld) -> SqlWorld:
+    pg.db.run(ORDERS)
+    return pg
 
 
 def orders(*ids: int, city: str | None = "Rome", total: str = "1.50") -> pa.Table:

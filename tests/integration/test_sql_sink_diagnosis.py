@@ -20,7 +20,7 @@ from airflow_epochs.testing import Crash
 from faults_world import crash
 from pages import blocks
 from sql_pipeline import PARENT, Related
-from sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
+from sql_world import Db, PostgresDb, SqliteDb, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -38,9 +38,8 @@ class Elsewhere(PostgresDb):
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Related:
-    db: Db = new_sqlite(tmp_path) if request.param == "sqlite" else new_postgres(request.getfixturevalue("postgres"))
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> Related:
     db.run(PARENT)
     made = Related(tmp_path, db, names=("orders",))
     epochs(made, 1, 2)

@@ -19,7 +19,7 @@ from airflow_epochs.testing import Crash
 from faults_disk import FileSource, Row
 from faults_world import Action, airflow_run, crash, rows_in
 from sql_pipeline import Environment
-from sql_world import Db, new_postgres, new_sqlite
+from sql_world import Db, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -84,11 +84,9 @@ def two_sinks(folder: Path, db: Db) -> TwoSinks:
     return world
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> TwoSinks:
-    if request.param == "sqlite":
-        return two_sinks(tmp_path, new_sqlite(tmp_path))
-    return two_sinks(tmp_path, new_postgres(request.getfixturevalue("postgres")))
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> TwoSinks:
+    return two_sinks(tmp_path, db)
 
 
 def test_epochs_are_shown_in_both_and_a_rerun_changes_nothing(world: TwoSinks) -> None:

@@ -18,7 +18,7 @@ from airflow_epochs.model import Receipt, StagedClaim
 from airflow_epochs.sinks import sql_sqlite
 from cells import fired
 from delta_world import World, attempt_of, rows, transaction
-from sql_world import SqlWorld, new_postgres, new_sqlite
+from sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
 from tcp_proxy import ANSWERS, Proxy
 
@@ -29,20 +29,15 @@ TABLE = "CREATE TABLE orders (id bigint)"
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    made = SqlWorld(new_postgres(postgres), tmp_path)
-    made.db.run(TABLE)
-    return made
+def pg(pg: SqlWorld) -> SqlWorld:
+    pg.db.run(TABLE)
+    return pg
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
-    if request.param == "postgres":
-        found: SqlWorld = request.getfixturevalue("pg")
-        return found
-    made = SqlWorld(new_sqlite(tmp_path), tmp_path)
-    made.db.run(TABLE)
-    return made
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    db.run(TABLE)
+    return SqlWorld(db, tmp_path)
 
 
 @dataclass

@@ -28,11 +28,6 @@ DROPS = (
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    return SqlWorld(new_postgres(postgres), tmp_path)
-
-
-@pytest.fixture
 def sqlite(tmp_path: Path) -> SqlWorld:
     return SqlWorld(new_sqlite(tmp_path), tmp_path)
 

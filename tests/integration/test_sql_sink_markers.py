@@ -15,7 +15,7 @@ from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import SinkAttempt
 from delta_world import attempt_of, rows, transaction
-from sql_world import SqlWorld, new_postgres, new_sqlite
+from sql_world import Db, SqlWorld
 
 pytestmark = pytest.mark.proof
 
@@ -27,14 +27,10 @@ OLD_TABLE = (
 INSTANT = {"postgres": "timestamp with time zone", "sqlite": "TEXT"}
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
-    if request.param == "sqlite":
-        made = SqlWorld(new_sqlite(tmp_path), tmp_path)
-    else:
-        made = SqlWorld(new_postgres(request.getfixturevalue("postgres")), tmp_path)
-    made.db.run("CREATE TABLE orders (id bigint)")
-    return made
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    db.run("CREATE TABLE orders (id bigint)")
+    return SqlWorld(db, tmp_path)
 
 
 def statements(text: str) -> list[str]:

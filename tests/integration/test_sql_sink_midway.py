@@ -14,8 +14,7 @@ import pytest
 from airflow_epochs.errors import OutcomeUnknown
 from cells import fired
 from delta_world import attempt_of, rows, transaction
-from sql_world import SqlWorld, new_postgres, new_sqlite
-from stack.postgres import Postgres
+from sql_world import SqlWorld, new_sqlite
 from waiting import wait_until
 
 pytestmark = pytest.mark.proof
@@ -42,10 +41,9 @@ def gate(pg: SqlWorld, row: int) -> Iterator[Callable[[], None]]:
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    made = SqlWorld(new_postgres(postgres), tmp_path)
-    made.db.run(TABLE)
-    return made
+def pg(pg: SqlWorld) -> SqlWorld:
+    pg.db.run(TABLE)
+    return pg
 
 
 def in_the_middle(pg: SqlWorld) -> bool:

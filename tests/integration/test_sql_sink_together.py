@@ -15,7 +15,7 @@ from airflow_epochs.testing import Crash
 from delta_world import attempt_of, rows, transaction
 from faults_world import crash
 from sql_pipeline import CHILD, NAMES, Environment, related
-from sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from sql_world import Db, SqlWorld, new_postgres
 from stack.postgres import Postgres
 
 pytestmark = pytest.mark.proof
@@ -24,14 +24,6 @@ pytestmark = pytest.mark.proof
 @pytest.fixture
 def pg(postgres: Postgres, tmp_path: Path) -> Db:
     return new_postgres(postgres)
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Db:
-    if request.param == "sqlite":
-        return new_sqlite(tmp_path)
-    found: Db = request.getfixturevalue("pg")
-    return found
 
 
 @pytest.mark.parametrize("rehearse", [True, False])

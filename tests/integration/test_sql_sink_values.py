@@ -11,21 +11,12 @@ import pyarrow as pa
 import pytest
 
 from delta_world import transaction
-from sql_world import SqlWorld, new_postgres, new_sqlite
-from stack.postgres import Postgres
+from sql_world import Db, SqlWorld, new_sqlite
 
 
 @pytest.fixture
-def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
-    return SqlWorld(new_postgres(postgres), tmp_path)
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> SqlWorld:
-    if request.param == "sqlite":
-        return SqlWorld(new_sqlite(tmp_path), tmp_path)
-    found: SqlWorld = request.getfixturevalue("pg")
-    return found
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    return SqlWorld(db, tmp_path)
 
 
 _TEXTS = ["", 'a"b,\n\\.\nc\\N', "\\.", "Zürich 🚲"]

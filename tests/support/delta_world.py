@@ -59,6 +59,16 @@ class World:
             action()
 
 
+def once(world: World, phase: str, action: Callable[[], object]) -> None:
+    """Do ``action`` the first time ``phase`` is reached."""
+
+    def act() -> None:
+        del world.at[phase]
+        action()
+
+    world.at[phase] = act
+
+
 def transaction(epoch: int, attempt: int = 1, pipeline: str = "orders") -> TransactionId:
     return TransactionId(pipeline, epoch, attempt, uuid.uuid4().hex)
 

@@ -17,6 +17,14 @@ from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sources.kafka_reader import CONSUMER_DEFAULTS
 
 APPS = Path(__file__).parents[1] / "apps"
+SLOW = """
+    from pathlib import Path
+    def f(batch, epoch):
+        Path({flag!r}).touch()
+        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
+        return batch.sparkSession.sql(many)
+"""
+"""A transform that runs for minutes once it has touched a file."""
 
 
 class Env:

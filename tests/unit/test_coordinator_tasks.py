@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
 from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
 from airflow_epochs.protocol import State
@@ -53,12 +54,19 @@ def test_without_new_data_nothing_is_opened() -> None:
     assert scenario.world.store.values == before
 
 
-def test_what_keeps_data_from_being_read_is_told_instead_of_no_new_data(monkeypatch: pytest.MonkeyPatch) -> None:
+class HeldUp(MemorySource):
+    def why_nothing(self, env: Environment) -> str:
+        return "1,000 records wait"
+
+
+def test_what_keeps_data_from_being_read_is_told_instead_of_no_new_data() -> None:
     scenario = Scenario()
     scenario.airflow_run(run(1))
-    monkeypatch.setattr(MemorySource, "why_nothing", lambda source, env: "1,000 records wait", raising=False)
+    coordinator = scenario.coordinator()
+    held_up = HeldUp(world=scenario.world.name, topics=("orders",))
+    coordinator.pipeline = replace(coordinator.pipeline, source=held_up)
     with pytest.raises(NoNewData, match=r"may be read: 1,000 records wait\. .*airflow epochs in-doubt orders"):
-        scenario.coordinator().open(run(2))
+        coordinator.open(run(2))
 
 
 def test_the_checkpoint_record_shows_ranges_votes_decision_and_receipts_as_they_come() -> None:

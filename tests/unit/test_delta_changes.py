@@ -6,7 +6,6 @@ Spark is played by deltalake's writer here, which leaves in the log what the sin
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,20 +201,12 @@ def test_null_keys_that_spark_overlooked_are_a_vote_abort(
 
 
 def test_what_spark_wrote_has_been_fsynced_before_the_receipt(
-    table: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    table: Path, world: World, synced: set[str | int]
 ) -> None:
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], partition_by=["id"])
     first, _ = epoch(sink, world, None, 1)
     attempt = attempt_of(transaction(2), first.txn)
     staged = promised(voted(sink, attempt, world, 2, 3))
-    synced: set[str] = set()
-    fsync = os.fsync
-
-    def spy(descriptor: int) -> None:
-        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", spy)
     for _ in ("made", "found by a repeat, whose first try may have died before it synced"):
         synced.clear()
         sink.commit(attempt, staged, world)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,24 +17,26 @@ from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
 from delta_history import commits_of
-from delta_world import World, attempt_of, ids_in, log_of, promised, rows, run_epoch, seen_by_duckdb, stage, transaction
+from delta_world import (
+    World,
+    attempt_of,
+    ids_in,
+    log_of,
+    once,
+    promised,
+    rows,
+    run_epoch,
+    seen_by_duckdb,
+    stage,
+    transaction,
+)
 
 BY_DAY = rows(1, 2, 3, 4, p=["a", "a", "b", "c"])
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "orders")
-
-
-@pytest.fixture
 def sink(table: str) -> DeltaSink:
     return DeltaSink("bronze", table, partition_by=["p"])
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 @pytest.fixture(params=["new table", "existing table"])
@@ -61,19 +62,18 @@ def take(what: Staged, *, most: int = 10, log: bool = False) -> None:
         shutil.rmtree(Path(what.place, "_delta_log"))
 
 
-def once(world: World, phase: str, action: Callable[[], object]) -> None:
-    def act() -> None:
-        del world.at[phase]
-        action()
-
-    world.at[phase] = act
-
-
 def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: int) -> None:
     once(world, f"delta.commit.{phase}", lambda: take(what, **how))
     with pytest.raises(RowsLost, match=r"files that version \d of .* added"):
         sink.commit(attempt, what, world)
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+
+
+@pytest.fixture
+def bereft(sink: DeltaSink, world: World, ready: tuple[SinkAttempt, Staged]) -> SinkAttempt:
+    """An attempt that the table shows, but whose files were taken while its commit landed."""
+    lost(sink, world, *ready)
+    return ready[0]
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
@@ -101,57 +101,49 @@ def test_rows_that_vanish_while_their_commit_lands_are_put_back_once(
 
 
 def test_the_next_epoch_follows_rows_that_were_put_back(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
 ) -> None:
-    attempt, first = ready
-    lost(sink, world, attempt, first)
-    sink.commit(attempt, staged(sink, attempt, world), world)
-    run_epoch(sink, transaction(attempt.txn.epoch + 1), attempt.txn, rows(9, p=["z"]), world)
+    sink.commit(bereft, staged(sink, bereft, world), world)
+    run_epoch(sink, transaction(bereft.txn.epoch + 1), bereft.txn, rows(9, p=["z"]), world)
     assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4, 9]
 
 
 def test_of_two_that_put_rows_back_at_once_one_does(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
 ) -> None:
-    attempt, first = ready
-    lost(sink, world, attempt, first)
-    mine, theirs = staged(sink, attempt, world), staged(sink, attempt, world)
+    mine, theirs = staged(sink, bereft, world), staged(sink, bereft, world)
     receipts = []
-    once(world, "delta.put_back.before", lambda: receipts.append(sink.commit(attempt, theirs, World())))
-    receipts.append(sink.commit(attempt, mine, world))
+    once(world, "delta.put_back.before", lambda: receipts.append(sink.commit(bereft, theirs, World())))
+    receipts.append(sink.commit(bereft, mine, world))
     assert receipts[0] == receipts[1]
     assert receipts[0].place == theirs.place
     assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4]
 
 
 def test_an_append_meanwhile_only_costs_a_round_and_an_overwrite_wins(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
 ) -> None:
-    attempt, first = ready
-    lost(sink, world, attempt, first)
-    again = staged(sink, attempt, world)
+    again = staged(sink, bereft, world)
     once(world, "delta.put_back.before", lambda: write_deltalake(table, rows(7, p=["a"]), mode="append"))
     late = DeltaTable(table)
-    sink.commit(attempt, again, world)
+    sink.commit(bereft, again, world)
     with pytest.raises(CommitFailedError):
         write_deltalake(late, rows(8, p=["a"]), mode="overwrite")
     assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4, 7]
     write_deltalake(table, rows(8, p=["a"]), mode="overwrite")
-    assert sink.commit(attempt, again, world).place == again.place
+    assert sink.commit(bereft, again, world).place == again.place
     assert seen_by_duckdb(table) == [8]
 
 
 def test_rows_that_vanish_again_are_put_back_again(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
 ) -> None:
-    attempt, first = ready
-    lost(sink, world, attempt, first)
-    second = staged(sink, attempt, world)
+    second = staged(sink, bereft, world)
     once(world, "delta.put_back.before", lambda: take(second))
     with pytest.raises(RowsLost):
-        sink.commit(attempt, second, world)
-    third = staged(sink, attempt, world)
-    assert sink.commit(attempt, third, world).place == third.place
+        sink.commit(bereft, second, world)
+    third = staged(sink, bereft, world)
+    assert sink.commit(bereft, third, world).place == third.place
     assert [id_ for id_ in seen_by_duckdb(table) if id_] == [1, 2, 3, 4]
 
 
@@ -193,17 +185,15 @@ def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
 
 
 def test_other_rows_do_not_pass_for_the_lost_ones(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
 ) -> None:
-    attempt, first = ready
-    lost(sink, world, attempt, first)
-    again = staged(sink, attempt, world)
-    other = promised(sink.vote(attempt, stage(sink, attempt, rows(5, p=["a"]), world), world))
+    again = staged(sink, bereft, world)
+    other = promised(sink.vote(bereft, stage(sink, bereft, rows(5, p=["a"]), world), world))
     shutil.rmtree(again.place)
     shutil.copytree(other.place, again.place)
     before = len(log_of(table))
     with pytest.raises(Corrupt, match="the staging table was changed"):
-        sink.commit(attempt, again, world)
+        sink.commit(bereft, again, world)
     assert len(log_of(table)) == before
 
 

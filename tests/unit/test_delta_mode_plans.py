@@ -38,11 +38,6 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 @pytest.mark.parametrize("options", MODES)
 def test_a_mode_survives_the_ledger_and_is_committed_by_spark(options: JsonDict) -> None:
     sink = DeltaSink("silver", "/lake/silver", **options)

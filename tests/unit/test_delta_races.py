@@ -25,6 +25,7 @@ from delta_world import (
     ids_in,
     in_process,
     log_of,
+    once,
     promised,
     rows,
     run_epoch,
@@ -43,21 +44,6 @@ class SparkRefuses(NoSpark):
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "orders")
-
-
-@pytest.fixture
-def sink(table: str) -> DeltaSink:
-    return DeltaSink("bronze", table)
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def ready(sink: DeltaSink, table: str, world: World) -> tuple[SinkAttempt, Staged]:
     """Ids 1 and 2, staged and promised, for a table that has id 0."""
     write_deltalake(table, rows(0))
@@ -67,16 +53,6 @@ def ready(sink: DeltaSink, table: str, world: World) -> tuple[SinkAttempt, Stage
 def prepared(sink: DeltaSink, world: World) -> tuple[SinkAttempt, Staged]:
     attempt = attempt_of(transaction(1))
     return attempt, promised(sink.vote(attempt, stage(sink, attempt, rows(1, 2), world), world))
-
-
-def once(world: World, phase: str, action: object) -> None:
-    """Do ``action`` the first time ``phase`` is reached."""
-
-    def act() -> None:
-        del world.at[phase]
-        action()  # type: ignore[operator]
-
-    world.at[phase] = act
 
 
 @pytest.mark.parametrize("error", [OSError("timed out"), RuntimeError("a bug"), PanicException("panic")])
@@ -263,16 +239,8 @@ def test_processes_that_feed_one_table_through_sinks_of_their_own_lose_and_doubl
 
 
 def test_what_a_receipt_stands_on_has_been_fsynced(
-    sink: DeltaSink, table: str, world: World, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, table: str, world: World, synced: set[str | int]
 ) -> None:
-    synced: set[str | int] = set()  # paths, and inodes: a log entry is synced before it has its name
-    fsync = os.fsync
-
-    def spy(descriptor: int) -> None:
-        synced.update((os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_ino))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", spy)
     _, staged = prepared(sink, world)
     data = {str(path) for path in Path(staged.place).rglob("*") if ".tmp" not in path.name}
     assert data <= synced

@@ -21,21 +21,6 @@ from airflow_epochs.sinks.staging_owner import OWNER
 from delta_world import World, attempt_of, ids_in, rows, run_epoch, seen_by_duckdb, stage, transaction
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> str:
-    return str(tmp_path / "orders")
-
-
-@pytest.fixture
-def sink(table: str) -> DeltaSink:
-    return DeltaSink("bronze", table)
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def nothing(table: str) -> None:
     """The newest version has it."""
 

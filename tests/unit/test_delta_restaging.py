@@ -28,11 +28,6 @@ def table(tmp_path: Path) -> str:
     return str(tmp_path / "lake" / "orders")
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def staged_of(sink: DeltaSink, attempt: SinkAttempt, data: pa.Table, world: World) -> Staged:
     return promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
 

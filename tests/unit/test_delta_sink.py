@@ -30,11 +30,6 @@ APP = "airflow_epochs/orders/bronze"
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def table(tmp_path: Path) -> Path:
     return tmp_path / "lake" / "orders"
 

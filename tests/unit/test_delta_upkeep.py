@@ -18,11 +18,6 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def feed(sink: DeltaSink, world: World, epochs: int, previous: TransactionId | None = None) -> TransactionId:
     start = previous.epoch if previous else 0
     for epoch in range(start + 1, start + epochs + 1):

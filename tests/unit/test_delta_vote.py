@@ -31,11 +31,6 @@ def sink(table: Path) -> DeltaSink:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def attempt() -> SinkAttempt:
     return attempt_of(transaction(1))
 

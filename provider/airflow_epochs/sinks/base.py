@@ -1,10 +1,14 @@
-"""The sink contract: stage durably, then publish atomically with a marker."""
+"""The sink contract: stage durably, then publish atomically with a marker.
+
+``Sink`` is what every sink does. The other protocols are what a sink may do beside that: it needs the methods, no base
+class, and whoever uses them asks ``isinstance(sink, Maintained)``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt
@@ -119,6 +123,7 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
 class Leftovers(Protocol):
     """A sink that can tell at little cost whether ``discard`` has anything to do. Without, it is always called."""
 
@@ -127,6 +132,7 @@ class Leftovers(Protocol):
         ...
 
 
+@runtime_checkable
 class Located(Protocol):
     """A sink whose staging places lie in its table, so that they tell where that is, whatever it is called."""
 
@@ -135,6 +141,7 @@ class Located(Protocol):
         ...
 
 
+@runtime_checkable
 class Watching(Protocol):
     """A sink that can tell what others have done to its rows since one of its commits."""
 
@@ -149,6 +156,7 @@ class Watching(Protocol):
         ...
 
 
+@runtime_checkable
 class Maintained(Protocol):
     """A sink that wants regular upkeep after an epoch is complete (compaction, log checkpoints)."""
 
@@ -157,6 +165,7 @@ class Maintained(Protocol):
         ...
 
 
+@runtime_checkable
 class Adapting(Protocol):
     """A sink with options that change nothing of what is written: an epoch in doubt takes the DAG's of today."""
 
@@ -165,6 +174,7 @@ class Adapting(Protocol):
         ...
 
 
+@runtime_checkable
 class Joint(Protocol):
     """A sink that votes and commits in one transaction with others: those with the same key, in the DAG's order.
 
@@ -206,6 +216,7 @@ class Disagreement:
     receipt: Receipt | None = None
 
 
+@runtime_checkable
 class Diagnosing(Protocol):
     """A sink that can tell why its marker is not the expected one: dropped, moved, restored, or the ledger was lost."""
 

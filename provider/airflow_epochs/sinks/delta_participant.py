@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.errors import Corrupt, Refused, RowsGone
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks import (
     delta_checkpoint,
@@ -43,6 +44,7 @@ from airflow_epochs.sinks.delta_table import (
     Where,
 )
 from airflow_epochs.sinks.delta_target import Target
+from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
 from airflow_epochs.spark.delta_jobs import OPTIMIZE_WRITE, compact_json
 from airflow_epochs.storage import is_local, storage_options
 
@@ -138,13 +140,7 @@ class DeltaParticipant:
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim) -> Vote:
         """Look at the staged rows and at the target; a check that fails is a VOTE_ABORT with its reason."""
-        if claim.problem:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
-        try:
-            staged = self._checked(attempt, claim)
-        except Refused as refused:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what} What to do: {refused.remedy}")
-        return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+        return vote_on(claim, partial(self._checked, attempt, claim))
 
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
         place = claim.place
@@ -185,14 +181,8 @@ class DeltaParticipant:
 
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         """Show the epoch: by metadata only if staged for it and the table still allows it, else through Spark."""
-        try:
+        with unknown_without_answer(self.sink.name):
             return self._committed(attempt, staged)
-        except Refused:
-            raise
-        except NotApplied as error:
-            raise OutcomeUnknown(
-                f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=self.sink.name
-            ) from error
 
     def _committed(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         where = self._where_of(staged.place, attempt)

@@ -17,8 +17,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
 from airflow_epochs.sinks import kafka_checks, kafka_marker_topic, kafka_producer, kafka_publish
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.kafka_claims import Claim
@@ -27,9 +27,9 @@ from airflow_epochs.sinks.kafka_diagnosis import Case
 from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_rows import Record, RowShape
 from airflow_epochs.sinks.kafka_voted import Voted
-from airflow_epochs.sinks.staged_table import StagedTable, staging_root
+from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
+from airflow_epochs.sinks.staged_table import StagedTable
 from airflow_epochs.sources.kafka_connection import read_connection
-from airflow_epochs.storage import storage_options
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka import KafkaSink
@@ -49,25 +49,13 @@ class KafkaParticipant:
 
     @cached_property
     def staged(self) -> StagedTable:
-        conn_id = self.sink.storage_conn_id
-        return StagedTable(
-            root=staging_root(self.sink.staging, self.sink.name),
-            sink=self.sink.name,
-            target=self._target,
-            options=storage_options(self.env.connection(conn_id) if conn_id else None),
-        )
+        return StagedTable.of(self.sink, self._target, self.env)
 
     # -- vote ----------------------------------------------------------------------------------------------------
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim) -> Vote:
         """Rehearse the commit; a check that fails is a VOTE_ABORT with its reason."""
-        if claim.problem:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
-        try:
-            staged = self._checked(attempt, claim)
-        except (Refused, RowsGone) as no:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{no.what} What to do: {no.remedy}")
-        return Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
+        return vote_on(claim, partial(self._checked, attempt, claim))
 
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
         _, staged = self.staged.checked(attempt, claim)
@@ -142,15 +130,9 @@ class KafkaParticipant:
         self, markers: Markers, attempt: SinkAttempt, staged: Staged
     ) -> tuple[tuple[TopicFacts | None, TopicFacts], Claim]:
         """Both topics as they are now, and what the vote claimed. Nothing is created: what is missing was lost."""
-        try:
+        with unknown_without_answer(self.sink.name):
             rows, marker_topic = (self._cluster.topic(name) for name in (self.sink.topic, self.sink.marker_topic))
             claim = markers.claim()
-        except Refused:
-            raise
-        except NotApplied as error:
-            raise OutcomeUnknown(
-                f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=self.sink.name
-            ) from error
         if marker_topic is None or claim is None:
             raise kafka_publish.lost_since_the_vote(markers, self.sink.topic, attempt.txn, Voted.of(staged))
         return (rows, kafka_marker_topic.require_compacted(marker_topic)), claim

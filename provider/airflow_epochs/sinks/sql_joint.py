@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta_log import Staging
+from airflow_epochs.sinks.participation import unknown_without_answer, vote_against
 from airflow_epochs.sinks.sql_database import Session, part_of
 from airflow_epochs.sinks.sql_participant import SqlParticipant
 
@@ -22,12 +23,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Voter:
-    """A sink that is asked for its vote on what was staged for it."""
+class Member:
+    """A sink of the group."""
 
     of: SqlParticipant
     attempt: SinkAttempt
-    claim: StagedClaim
 
     @property
     def name(self) -> str:
@@ -35,16 +35,17 @@ class Voter:
 
 
 @dataclass(frozen=True)
-class Committer:
-    """A sink that is to show what was promised of it."""
+class Voter(Member):
+    """One that is asked for its vote on what was staged for it."""
 
-    of: SqlParticipant
-    attempt: SinkAttempt
+    claim: StagedClaim
+
+
+@dataclass(frozen=True)
+class Committer(Member):
+    """One that is to show what was promised of it."""
+
     staged: Staged
-
-    @property
-    def name(self) -> str:
-        return self.of.sink.name
 
 
 # -- vote -------------------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
             else:
                 found.append((voter, *voter.of.checked(voter.attempt, voter.claim)))
         except (Refused, Corrupt) as refused:
-            votes[voter.name] = _against(refused)
+            votes[voter.name] = vote_against(refused)
     if found:
         rehearsed, old = _rehearsed(found, list(votes))
         votes |= rehearsed
@@ -96,9 +97,8 @@ def _rehearsed(
     return votes, old
 
 
-def _against(refused: Refused | Corrupt, missing: Sequence[str] = ()) -> Vote:
-    without = f" It was tried without the rows of {', '.join(missing)}." if missing else ""
-    return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{refused.what}{without} What to do: {refused.remedy}")
+def _against(refused: Refused | Corrupt, missing: Sequence[str]) -> Vote:
+    return vote_against(refused, f" It was tried without the rows of {', '.join(missing)}." if missing else "")
 
 
 def _claim(voters: Sequence[Voter]) -> None:
@@ -127,15 +127,8 @@ def _add_ends(voters: Sequence[Voter]) -> None:
 
 def commit(committers: Sequence[Committer]) -> dict[str, Receipt]:
     """Show the epoch: rows and markers in one transaction. A repeat finds the markers and does nothing."""
-    try:
-        with _session(committers) as session:
-            return _committed(session, committers)
-    except Refused:
-        raise
-    except NotApplied as error:
-        raise OutcomeUnknown(
-            f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=committers[0].name
-        ) from error
+    with unknown_without_answer(committers[0].name), _session(committers) as session:
+        return _committed(session, committers)
 
 
 def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, Receipt]:
@@ -165,5 +158,5 @@ def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, R
     return receipts
 
 
-def _session(those: Sequence[Voter] | Sequence[Committer]) -> AbstractContextManager[Session]:
+def _session(those: Sequence[Member]) -> AbstractContextManager[Session]:
     return those[0].of.session([each.of.who(each.attempt.txn.pipeline) for each in those])

@@ -21,8 +21,7 @@ from airflow_epochs.sinks.sql_database import Database, Session, database_of
 from airflow_epochs.sinks.sql_load import Load
 from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, marker_of, txn_of
 from airflow_epochs.sinks.sql_table import SqlTable, columns_for, key_columns, suggestion
-from airflow_epochs.sinks.staged_table import StagedTable, staging_root
-from airflow_epochs.storage import storage_options
+from airflow_epochs.sinks.staged_table import StagedTable
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql import SqlSink
@@ -221,13 +220,7 @@ class SqlParticipant:
     # -- where ---------------------------------------------------------------------------------------------------
 
     def _area(self) -> StagedTable:
-        conn_id = self.sink.storage_conn_id
-        return StagedTable(
-            root=staging_root(self.sink.staging, self.sink.name),
-            sink=self.sink.name,
-            target=f"table {self.sink.table}",
-            options=storage_options(self.env.connection(conn_id) if conn_id else None),
-        )
+        return StagedTable.of(self.sink, f"table {self.sink.table}", self.env)
 
     @cached_property
     def _connection(self) -> Connection:

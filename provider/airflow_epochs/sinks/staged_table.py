@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
@@ -24,6 +25,7 @@ from airflow_epochs.sinks.delta_publish import require_promised, staging_left
 from airflow_epochs.sinks.delta_table import App, Where
 from airflow_epochs.sinks.parquet_calendar import misread
 from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.storage import storage_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +49,14 @@ def staging_root(path: str, sink: str) -> str:
     )
 
 
+class Copying(Protocol):
+    """A sink of ours whose commit copies rows from where they were staged."""
+
+    name: str
+    staging: str
+    storage_conn_id: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class StagedTable:
     """The staging places of one sink.
@@ -62,6 +72,17 @@ class StagedTable:
     sink: str
     target: str
     options: dict[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, sink: Copying, target: str, env: Environment) -> StagedTable:
+        """As the sink is configured. Raises Refused as ``staging_root`` does, or if there is no such connection."""
+        conn_id = sink.storage_conn_id
+        return cls(
+            root=staging_root(sink.staging, sink.name),
+            sink=sink.name,
+            target=target,
+            options=storage_options(env.connection(conn_id) if conn_id else None),
+        )
 
     def place(self, attempt: SinkAttempt, nonce: str) -> str:
         txn = attempt.txn

@@ -1,10 +1,14 @@
-"""The source contract: plan ranges from the last position, describe the read to Spark."""
+"""The source contract: plan ranges from the last position, describe the read to Spark.
+
+``Source`` is what every source does. The other protocols are what a source may do beside that: it needs the methods, no
+base class, and whoever uses them asks ``isinstance(source, Confirming)``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.model import JsonDict, Ranges
@@ -74,6 +78,7 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
 class Confirming(Protocol):
     """A source whose records can be replaced by others between the check and the end of Spark's read."""
 
@@ -82,6 +87,7 @@ class Confirming(Protocol):
         ...
 
 
+@runtime_checkable
 class Renewing(Protocol):
     """A source whose first epoch may begin at whatever is the oldest record."""
 
@@ -97,6 +103,7 @@ class Renewing(Protocol):
         ...
 
 
+@runtime_checkable
 class Explaining(Protocol):
     """A source that can tell why there is nothing to read."""
 
@@ -105,6 +112,7 @@ class Explaining(Protocol):
         ...
 
 
+@runtime_checkable
 class Preparing(Protocol):
     """A source with checks that need to know the pipeline."""
 

@@ -1,0 +1,40 @@
+"""What participants of all kinds say alike: a vote on what was checked, a commit of which nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.model import Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.reasons import REMEDY
+
+
+def vote_on(claim: StagedClaim, checked: Callable[[], Staged]) -> Vote:
+    """VOTE_COMMIT on what ``checked`` returns; a problem of the rows, or a check that fails, is a VOTE_ABORT."""
+    if claim.problem:
+        return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
+    try:
+        return Vote(vote=VoteKind.VOTE_COMMIT, staged=checked())
+    except (Refused, RowsGone) as no:
+        return vote_against(no)
+
+
+def vote_against(no: Refused | Corrupt, more: str = "") -> Vote:
+    """A VOTE_ABORT with cause and remedy; ``more`` stands between the two."""
+    return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{no.what}{more}{REMEDY}{no.remedy}")
+
+
+@contextmanager
+def unknown_without_answer(sink: str) -> Iterator[None]:
+    """For a commit: an earlier try may have landed, so a sink that does not answer leaves that open.
+
+    Raises:
+        OutcomeUnknown: It does not answer now. What it refuses stays refused.
+    """
+    try:
+        yield
+    except Refused:
+        raise
+    except NotApplied as error:
+        raise OutcomeUnknown(f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=sink) from error

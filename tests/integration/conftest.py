@@ -1,0 +1,80 @@
+"""What tests of one subject share. A module that needs it otherwise has a fixture of its own with the same name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from delta_modes_world import table_in_catalog
+from delta_world import SparkOn, World
+from kafka_sink_world import Feed, a_feed, create
+from sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from stack.broker import Broker
+from stack.postgres import Postgres
+
+# -- the Delta sink, with Spark ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(session: Any) -> World:
+    """Connections and a Spark session, as a Delta sink needs them."""
+    return World(spark=SparkOn(session))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Where a test's Delta table will be."""
+    return str(tmp_path / "orders")
+
+
+@pytest.fixture
+def named(session: Any) -> Iterator[str]:
+    """A table in the catalog that has rows, a property and a constraint."""
+    with table_in_catalog(session) as name:
+        yield name
+
+
+# -- the Kafka sink ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> str:
+    """A topic for a sink's rows, empty."""
+    return create(admin, f"out-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def pipeline() -> str:
+    """A name that no other test has, so that markers can share a topic."""
+    return f"orders-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def feed(broker: Broker, topic: str, pipeline: str, tmp_path: Path) -> Feed:
+    """A sink for the topic, at its first epoch."""
+    return a_feed(broker.bootstrap, topic, pipeline, tmp_path)
+
+
+# -- the SQL sink ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Db:
+    """An empty database; the test runs once for each kind."""
+    return new_sqlite(tmp_path) if request.param == "sqlite" else new_postgres(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
+    """An empty PostgreSQL database, for what SQLite has not."""
+    return SqlWorld(new_postgres(postgres), tmp_path)

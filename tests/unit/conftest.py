@@ -1,0 +1,28 @@
+"""What unit tests of the Delta sink share. A module that needs it otherwise has a fixture of its own of that name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.sinks.delta import DeltaSink
+from delta_world import World
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Where the test's Delta table will be."""
+    return str(tmp_path / "orders")
+
+
+@pytest.fixture
+def sink(table: str) -> DeltaSink:
+    """A sink that appends to the table."""
+    return DeltaSink("bronze", table)
+
+
+@pytest.fixture
+def world() -> World:
+    """No connections and no Spark."""
+    return World()
