@@ -372,7 +372,7 @@ class Coordinator(Actor):
         if agree(found, previous) and not agree(found, opened.txn) and name not in view.waived:
             log.warning("epoch %s: sink %s has lost its commit since its receipt: committing again", view.number, name)
             return Promise(self, view, name).keep()
-        markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt)
+        markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
         return receipt
 
     def _after_complete(self, view: EpochView) -> None:

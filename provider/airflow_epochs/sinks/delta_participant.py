@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks import (
@@ -229,7 +229,7 @@ class DeltaParticipant:
                 app=app,
                 txn=attempt.txn,
                 previous=attempt.previous,
-                staging=self._promised(target, attempt, staged, staging),
+                staging=delta_publish.require_promised(where, staging, staged, attempt.txn, app.sink),
                 properties=self.sink.properties,
                 ends=attempt.ends,
                 change=self._change(where, attempt, staged),
@@ -237,7 +237,7 @@ class DeltaParticipant:
             report = delta_spark.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
-        delta_lost.require_there(where, found)
+        delta_lost.require_there(where, found, app, attempt.txn)
         if found.version is not None and is_local(where.url):
             delta_durable.flush_commit(where.files, found.version)
         return self._receipt(where, attempt, staged, found)
@@ -259,15 +259,6 @@ class DeltaParticipant:
         found = target.commit_of(attempt.previous, self._app(attempt))
         if name := (found.note or {}).get("deletions") if found else None:
             delta_checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
-
-    def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
-        """What the decision names. Gone, it is to be staged again only if the table still shows the epoch before."""
-        try:
-            return delta_publish.require_promised(target.where, staging, staged)
-        except RowsGone:
-            app = self._app(attempt)
-            delta_publish.require_previous(target, app, target.marker(app), attempt.previous, attempt.txn)
-            raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
         """What the commit does beside appending; None if it only appends."""
