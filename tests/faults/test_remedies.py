@@ -14,7 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.codec import decode, encode
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sources.base import Limits
+from airflow_epochs.testing import run_epoch
 from faults_world import DiskWorld, start
 from remedies import (
     assert_all_rows,
@@ -131,6 +135,166 @@ def test_of_two_ledgers_the_one_that_has_the_tables_transaction_goes_on(
     assert_all_rows(having[0], "orders", "audit")
 
 
+def test_two_ledgers_that_both_go_on_feed_the_table_under_two_names(two_ledgers: tuple[DiskWorld, DiskWorld]) -> None:
+    world, other = two_ledgers
+    assert "give this pipeline's sink another name: it begins with the next epoch" in stopped(world).remedy
+    assert refused(renamed(world)).sink == "audit", "each of its sinks that the other ledger has written to"
+    world = replace(renamed(world), sinks=("orders_2", "audit_2"), tables={"orders_2": "orders", "audit_2": "audit"})
+    written = seen_by_duckdb(world.table("orders_2"))
+    assert world.run(81) is None
+    assert seen_by_duckdb(world.table("orders_2")) == sorted([*written, *of_epochs(world, 3)])
+    assert other.run(82) is None
+    both = sorted([*written, *of_epochs(world, 3), *of_epochs(other, 3)])
+    assert seen_by_duckdb(other.table("orders")) == seen_by_duckdb(other.table("audit")) == both
+
+
+# -- the ledger ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_has_lost_a_completion_record_for_good_is_gone_on_with_under_a_new_name(
+    world: DiskWorld,
+) -> None:
+    for number in range(2, 6):
+        assert world.run(number) is None
+        world.produce(3)
+    (world.records / "epochs" / f"{4:020}" / "complete.json").unlink()
+    error = refused(world)
+    named = re.search(r"the ends of the ranges in complete.json of epoch (\d+)", error.remedy)
+    assert named
+    complete = json.loads((world.records / "epochs" / f"{int(named[1]):020}" / "complete.json").read_text())
+    starting = {topic: {str(r[0]): r[2] for r in ranges} for topic, ranges in complete["ranges"].items()}
+    anew = replace(world, name="orders_again")
+    shutil.copytree(world.source.folder, anew.source.folder)
+    run_epoch(anew.coordinator(), anew.run_of(81), Limits(starting=starting))
+    assert_all_rows(anew, "orders", "audit")
+    anew.one_more_epoch()
+    assert_all_rows(anew, "orders", "audit")
+
+
+def rewritten(path: Path, change: Callable[[JsonDict], object]) -> None:
+    """A sound record with another content."""
+    record = decode(path.read_bytes(), JsonDict)
+    change(record)
+    path.write_bytes(encode(record))
+
+
+def of_another_history(record: JsonDict) -> None:
+    """Of a backup that was mixed in: the same numbers, another transaction."""
+    record["txn_id"] = record["txn_id"][:-32] + "0" * 32
+
+
+@pytest.mark.parametrize("mixed", ["0000000001.decision.json", "orders.restaged.0000000001.json"])
+def test_records_of_two_histories_are_put_right_by_the_whole_folder(world: DiskWorld, mixed: str) -> None:
+    world.crash_at("decision.landed")
+    if "restaged" in mixed:
+        for path in world.table("orders").glob("epochs/*/2-*/*.parquet"):
+            path.unlink()
+        world.crash_at("restaged.landed", 3)
+    folder = world.records / "epochs" / f"{2:020}"
+    backup = Path(shutil.copytree(folder, world.folder / "backup"))
+    rewritten(folder / mixed, of_another_history)
+    for number in (2, 3):
+        assert "restore the epoch's folder as a whole" in refused(world, number).remedy
+    restored(folder, backup)
+    assert world.run(2) is None
+    world.one_more_epoch()
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_pipeline_is_handed_over_by_the_command_in_the_error(world: DiskWorld) -> None:
+    other = replace(world, dag_id="other")
+    error = other.run(80)
+    assert isinstance(error, Refused)
+    typed(other, error, "takeover")
+    assert other.run(81) is None
+    assert_all_rows(other, "orders", "audit")
+    assert isinstance(world.run(82), Refused)
+
+
+# -- tasks that are to be cleared ------------------------------------------------------------------------------------
+
+TASKS = ("open", "stage", "vote", "commit", "complete")
+
+
+def from_task(world: DiskWorld, first: str, until: str = "complete") -> None:
+    """The tasks of run 2, as Airflow runs those that were cleared with what is downstream of them."""
+    task, run, report = world.coordinator(), world.run_of(2), None
+    for name in TASKS[TASKS.index(first) : TASKS.index(until) + 1]:
+        match name:
+            case "open":
+                task.open(run)
+            case "stage":
+                report = task.stage(run).stage
+            case "vote":
+                task.vote(run, report)
+            case "commit":
+                for sink in world.sinks:
+                    task.commit(run, sink)
+            case "complete":
+                task.complete(run)
+
+
+@pytest.mark.parametrize(
+    ("done", "failing", "cleared"),
+    [
+        (None, "stage", r"`(open)` with its downstream"),
+        ("open", "vote", r"`(stage)` with its downstream"),
+        ("stage", "commit", r"`(stage)` with its downstream"),
+        ("stage", "complete", r"or `(stage)` if there was no GLOBAL_COMMIT, with its downstream"),
+        ("vote", "complete", r"clear the (commit) task of that sink.* with its downstream"),
+    ],
+)
+def test_a_task_that_lacks_what_comes_before_it_names_the_task_to_clear(
+    world: DiskWorld, done: str | None, failing: str, cleared: str
+) -> None:
+    if done:
+        from_task(world, "open", done)
+    with pytest.raises(Refused) as caught:
+        from_task(world, failing, failing)
+    named = re.search(cleared, caught.value.remedy)
+    assert named, caught.value.remedy
+    from_task(world, named[1])
+    assert_all_rows(world, "orders", "audit")
+
+
+# -- what is configured ----------------------------------------------------------------------------------------------
+
+
+def test_a_place_with_other_files_is_left_for_one_where_there_is_nothing(world: DiskWorld) -> None:
+    (world.folder / "files").mkdir()
+    (world.folder / "files" / "a.csv").write_text("a")
+    wrong = replace(world, sinks=("orders", "gold"), tables={"gold": "files"})
+    error = wrong.run(80)
+    assert isinstance(error, Refused)
+    assert "Point the sink to a Delta table, or to a place where there is nothing yet" in error.remedy
+    right = replace(wrong, tables={"gold": "nothing_yet"})
+    assert right.run(81) is None
+    assert seen_by_duckdb(right.table("gold")) == of_epochs(right, 2)
+    assert_all_rows(right, "orders")
+
+
+def test_a_partitioning_that_the_table_does_not_have_is_left_out(world: DiskWorld) -> None:
+    wrong = replace(world, sink_options={"partition_by": ["payload"]})
+    error = wrong.run(80)
+    assert isinstance(error, Refused)
+    assert "Correct partition_by, or leave it out" in error.remedy
+    assert world.run(81) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_a_backfill_that_begins_too_late_is_corrected_as_the_error_says(world: DiskWorld, leave_out: bool) -> None:
+    added = replace(world, sinks=("orders", "audit", "gold"), backfill={"gold": 12})
+    error = added.run(80)
+    assert isinstance(error, Refused)
+    named = re.search(r"let backfill name an epoch up to (\d+), or leave the sink out: then", error.remedy)
+    assert named
+    added = replace(added, backfill={} if leave_out else {"gold": int(named[1])})
+    assert added.run(81) is None
+    assert seen_by_duckdb(added.table("gold")) == of_epochs(added, 2)
+    assert_all_rows(added, "orders", "audit")
+
+
 # -- a table that is gone, replaced or older while an epoch is under way --------------------------------------------
 
 
@@ -212,6 +376,59 @@ def test_a_table_that_loses_its_markers_while_an_epoch_is_under_way_goes_on_unde
     for number in (82, 83):
         assert world.run(number) is None
     assert_all_rows(world, "orders", "audit")
+
+
+def test_a_table_put_back_between_stage_and_vote_is_told_of_by_the_next_open(world: DiskWorld) -> None:
+    assert world.run(2) is None
+    world.produce(3)
+    newer = world.folder / "newer"
+
+    def put_back() -> None:
+        shutil.copytree(world.table("orders"), newer)
+        older(world.table("orders"))
+
+    error = world.run(3, world.coordinator({"stage.done": put_back}))
+    assert isinstance(error, Refused)
+    assert "the next run's `open` says what happened" in error.remedy
+    assert "Put the newest copy back" in stopped(world).remedy
+    restored(world.table("orders"), newer)
+    assert world.run(81) is None
+    assert_all_rows(world, "orders", "audit")
+
+
+# -- promises that are waived ----------------------------------------------------------------------------------------
+
+
+def voted_by_another_version(world: DiskWorld) -> None:
+    (path,) = world.records.glob("epochs/*2/*.decision.json")
+    rewritten(path, lambda record: record["votes"]["orders"]["staged"].update(digest="0" * 64))
+
+
+def replaced_in_its_log(world: DiskWorld) -> None:
+    """Its markers stay."""
+    table = str(world.table("orders"))
+    DeltaTable.create(table, DeltaTable(table).schema(), mode="overwrite")
+
+
+def vacuumed(world: DiskWorld) -> None:
+    for path in world.table("orders").glob("epochs/*/2-*/*.parquet"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("accident", "left"), [(voted_by_another_version, [1]), (replaced_in_its_log, []), (vacuumed, [1])]
+)
+def test_a_promise_that_is_waived_by_the_command_in_the_error_lets_the_pipeline_go_on(
+    world: DiskWorld, accident: Callable[[DiskWorld], None], left: list[int]
+) -> None:
+    world.crash_at("decision.landed")
+    accident(world)
+    with without_input(world):
+        typed(world, refused(world), "waive")
+        assert world.run(2) is None
+    world.one_more_epoch()
+    assert seen_by_duckdb(world.table("orders")) == of_epochs(world, *left, 3)
+    assert_all_rows(world, "audit")
 
 
 @contextmanager
