@@ -127,7 +127,7 @@ def test_of_two_ledgers_the_one_that_has_the_tables_transaction_goes_on(
     assert named
     having = []
     for world in two_ledgers:
-        typed(world, error, "show")
+        typed(world.ledger_root, error, "show")
         if json.loads(capsys.readouterr().out)["complete"]["txn_id"] == named[1]:
             having.append(world)
     assert having == [two_ledgers[1]]
@@ -205,7 +205,7 @@ def test_a_pipeline_is_handed_over_by_the_command_in_the_error(world: DiskWorld)
     other = replace(world, dag_id="other")
     error = other.run(80)
     assert isinstance(error, Refused)
-    typed(other, error, "takeover")
+    typed(other.ledger_root, error, "takeover")
     assert other.run(81) is None
     assert_all_rows(other, "orders", "audit")
     assert isinstance(world.run(82), Refused)
@@ -332,7 +332,7 @@ def under_way(request: pytest.FixtureRequest, world: DiskWorld) -> DiskWorld:
 def waived_if_said(world: DiskWorld, error: Corrupt) -> None:
     """What the remedy says to do before the sink gets another name: nothing if the epoch is undecided."""
     if "airflow epochs waive" in error.remedy:
-        typed(world, error, "waive")
+        typed(world.ledger_root, error, "waive")
         assert world.run(3) is None, "the failed task, cleared"
         assert world.ledger.newest_complete() == 3
 
@@ -424,7 +424,7 @@ def test_a_promise_that_is_waived_by_the_command_in_the_error_lets_the_pipeline_
     world.crash_at("decision.landed")
     accident(world)
     with without_input(world):
-        typed(world, refused(world), "waive")
+        typed(world.ledger_root, refused(world), "waive")
         assert world.run(2) is None
     world.one_more_epoch()
     assert seen_by_duckdb(world.table("orders")) == of_epochs(world, *left, 3)
@@ -471,7 +471,7 @@ def test_an_epoch_of_which_a_part_is_lost_and_a_part_was_rewritten_is_there_once
     error = in_files.run(number, in_files.coordinator({"delta.commit.after#1": lambda: lose_a_part(in_files)}))
     assert isinstance(error, Corrupt), error
     taken_back(error)
-    typed(in_files, error, "waive")
+    typed(in_files.ledger_root, error, "waive")
     assert in_files.run(number) is None, "the commit task, cleared"
     world = renamed(in_files, orders_2=backfill_in(error))
     world.one_more_epoch()
@@ -494,7 +494,7 @@ def test_an_epoch_whose_lost_rows_cannot_be_had_again_is_in_no_row_of_the_sink_a
     with without_input(in_files):
         error = refused(in_files)
         taken_back(error)
-        typed(in_files, error, "waive")
+        typed(in_files.ledger_root, error, "waive")
         assert in_files.run(81) is None
     in_files.one_more_epoch()
     others = [each for each in range(1, in_files.ledger.newest_complete() + 1) if each != number]

@@ -62,12 +62,12 @@ def backfill_in(error: EpochError) -> int:
     return int(named[1])
 
 
-def typed(world: DiskWorld, error: EpochError, command: str) -> None:
+def typed(ledger_root: Path, error: EpochError, command: str) -> None:
     """``airflow epochs <command> …`` as the error has it, at a shell."""
     named = re.search(rf"`airflow (epochs {command} [^`]*)`", error.remedy)
     assert named, error.remedy
     words = shlex.split(named[1].replace("…", "'the remedy says so'"))
-    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
         parsed = _parser().parse_args(words)
         parsed.func(parsed)
