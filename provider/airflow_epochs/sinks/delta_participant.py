@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks import (
@@ -229,7 +229,7 @@ class DeltaParticipant:
                 app=app,
                 txn=attempt.txn,
                 previous=attempt.previous,
-                staging=delta_publish.require_promised(where, staging, staged, attempt.txn, app.sink),
+                staging=self._promised(target, attempt, staged, staging),
                 properties=self.sink.properties,
                 ends=attempt.ends,
                 change=self._change(where, attempt, staged),
@@ -259,6 +259,19 @@ class DeltaParticipant:
         found = target.commit_of(attempt.previous, self._app(attempt))
         if name := (found.note or {}).get("deletions") if found else None:
             delta_checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
+
+    def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
+        """What the decision names. Gone, it is to be staged again unless the table shows another epoch than before.
+
+        Of a table without our markers the caller can tell more: it has the receipt of the epoch before.
+        """
+        app = self._app(attempt)
+        try:
+            return delta_publish.require_promised(target.where, staging, staged, attempt.txn, app.sink)
+        except RowsGone:
+            if (found := target.marker(app)) is not None:
+                delta_publish.require_previous(target, app, found, attempt.previous, attempt.txn)
+            raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
         """What the commit does beside appending; None if it only appends."""
