@@ -199,6 +199,24 @@ def test_a_database_that_loses_epochs_before_the_last_one_is_complete_gets_them_
     goes_on(under_a_new_name(world, first))
 
 
+def test_a_table_that_does_not_take_what_it_promised_is_waived_by_the_command_in_the_error(world: Related) -> None:
+    shown = world.source.all_rows()
+    world.source.produce(3)
+    with pytest.raises(Crash):
+        world.run(3, {"decision.landed": crash})
+    waived = set(world.source.all_rows()) - set(shown)
+    world.db.run("ALTER TABLE orders RENAME COLUMN payload TO text")
+    error = world.run(80)
+    assert isinstance(error, Corrupt), error
+    assert "does not take the rows of orders/3/" in error.what
+    typed(world.folder / "ledger", error, "waive")
+    assert world.run(3) is None, "the commit task, cleared"
+    world.db.run("ALTER TABLE orders RENAME COLUMN text TO payload")
+    world.source.produce(2)
+    assert world.run(81) is None
+    assert world.shown("orders") == [[row for row in world.source.all_rows() if row not in waived]]
+
+
 def test_a_database_that_gets_its_later_state_back_goes_on(world: Related) -> None:
     dump(world)
     epochs(world, 3, 3)
