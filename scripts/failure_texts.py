@@ -22,7 +22,11 @@ TESTING = "testing/"
 """Shipped, but seen in tests only."""
 
 _WRAPPERS = frozenset({"sorted", "list", "str", "repr", "map", "first_line", "describe", "describe_txn", "_describe"})
-_NAMED = {"len": "how many"}
+_NAMED = {
+    "len": "how many",
+    "waive_command": "airflow epochs waive …",
+    "_undo": "how to take the commit back",
+}
 _OF_OBJECT = frozenset({"isoformat", "upper", "splitlines", "group", "keys", "items", "get"})
 _LABELS = {
     "where.name": "table",
@@ -42,6 +46,7 @@ _LABELS = {
     "error.what": "why",
     "refused.what": "why",
     "gone.what": "what is gone",
+    "gone.undo": "how to take the commit back",
     "self._access.conn_id": "connection",
     "json.dumps(resume)": "offsets",
     "shape.id if shape else 'gone'": "id",

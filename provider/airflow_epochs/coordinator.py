@@ -182,7 +182,7 @@ class Coordinator(Actor):
                 "There is nothing staged for this attempt."
                 if report is None
                 else f"What is staged is {report.txn_id}, not this attempt.",
-                remedy="clear the task `stage`.",
+                remedy="clear the task `stage` with its downstream tasks.",
                 **where(opened.txn),
             )
         markers.sinks_without(opened, self.env)
@@ -310,7 +310,8 @@ class Coordinator(Actor):
         if missing:
             raise Refused(
                 f"The epoch cannot be completed: no receipt of {', '.join(missing)}.",
-                remedy="clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT.",
+                remedy="clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT, with its "
+                "downstream tasks.",
                 pipeline=self.pipeline.name,
                 epoch=view.number,
             )
@@ -372,7 +373,7 @@ class Coordinator(Actor):
         if agree(found, previous) and not agree(found, opened.txn) and name not in view.waived:
             log.warning("epoch %s: sink %s has lost its commit since its receipt: committing again", view.number, name)
             return Promise(self, view, name).keep()
-        markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt)
+        markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
         return receipt
 
     def _after_complete(self, view: EpochView) -> None:

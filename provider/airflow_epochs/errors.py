@@ -89,7 +89,13 @@ class RowsGone(Corrupt):
 
 
 class RowsLost(RowsGone):
-    """The sink shows an epoch of which rows have vanished since. Staged again, they take the place of those."""
+    """The sink shows an epoch of which rows have vanished since. Staged again, they take the place of those.
+
+    Attributes:
+        undo: How to take back what the sink still shows of the epoch, for rows that cannot be staged again.
+    """
+
+    undo: str = ""
 
 
 @contextmanager

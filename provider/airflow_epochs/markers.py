@@ -11,15 +11,22 @@ from airflow_epochs.sinks.base import Diagnosing, Disagreement, Sink
 
 
 def require_marker(
-    sink: Sink, expected: TransactionId | None, pipeline: str, env: Environment, receipt: Receipt | None = None
+    sink: Sink,
+    expected: TransactionId | None,
+    pipeline: str,
+    env: Environment,
+    receipt: Receipt | None = None,
+    in_doubt: TransactionId | None = None,
 ) -> None:
     """Raise Corrupt unless the sink shows exactly ``expected`` (None: no epoch of this pipeline).
 
     ``receipt``: that of ``expected``, if it is at hand: it tells which table or topic the sink wrote to.
+    ``in_doubt``: the transaction of the epoch that cannot be completed otherwise.
     """
     found = sink.last_committed(pipeline, env)
     if not agree(found, expected):
-        raise _told(sink, Disagreement(pipeline=pipeline, found=found, expected=expected, receipt=receipt), env)
+        seen = Disagreement(pipeline=pipeline, found=found, expected=expected, receipt=receipt, in_doubt=in_doubt)
+        raise _told(sink, seen, env)
 
 
 def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | None:
@@ -30,12 +37,19 @@ def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | No
     return error
 
 
-def shows(sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment) -> bool:
-    """Whether the sink shows ``txn`` by now; False if still ``previous``. Raises Corrupt if it is neither."""
+def shows(
+    sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment, receipt: Receipt | None = None
+) -> bool:
+    """Whether the sink shows ``txn``, in doubt, by now; False if still ``previous``, whose ``receipt`` may be given.
+
+    Raises:
+        Corrupt: It shows neither.
+    """
     found = sink.last_committed(txn.pipeline, env)
     if agree(found, txn) or agree(found, previous):
         return agree(found, txn)
-    raise _told(sink, Disagreement(pipeline=txn.pipeline, found=found, expected=previous), env)
+    seen = Disagreement(pipeline=txn.pipeline, found=found, expected=previous, receipt=receipt, in_doubt=txn)
+    raise _told(sink, seen, env)
 
 
 def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
@@ -69,7 +83,9 @@ def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
 
 def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
     """The error for a disagreement: the sink's own diagnosis, or what the two markers tell."""
-    return _diagnosed(sink, seen, env) or _by_the_markers(sink, seen)
+    error = _diagnosed(sink, seen, env) or _by_the_markers(sink, seen)
+    error.remedy += seen.while_in_doubt(sink.name)
+    return error
 
 
 def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:

@@ -138,17 +138,20 @@ class Promise:
 
     def _is_shown(self, gone: RowsGone) -> bool:
         """Whether somebody else's commit of this transaction has landed since. Of rows lost after it, it has not."""
-        return not isinstance(gone, RowsLost) and markers.shows(
-            self._sink, self._opened.txn, self._attempt.previous, self._env
-        )
+        if isinstance(gone, RowsLost):
+            return False
+        before = self.actor.ledger.complete_record(self.view.number - 1)
+        receipt = before.receipts.get(self.name) if before else None
+        return markers.shows(self._sink, self._opened.txn, self._attempt.previous, self._env, receipt)
 
     def _broken(self, gone: RowsGone, why: str) -> Corrupt:
         txn = self._opened.txn
+        first = f" first {gone.undo}; then" if isinstance(gone, RowsLost) else ""
         return Corrupt(
             f"{gone.what} {why}",
             remedy=f"restore the files from a backup, or put back what has changed, and clear the commit task; if "
-            f"neither is possible, `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} --why …` lets the "
-            "epoch be completed without this sink's rows. Nothing was changed.",
+            f"neither is possible,{first} `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} --why …` lets "
+            "the epoch be completed without this sink's rows. Nothing was changed.",
             sink=self.name,
             **where(txn),
         )

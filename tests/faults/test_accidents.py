@@ -17,27 +17,8 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import run_epoch
 from faults_world import DiskWorld
-from orders_demo.duck import duck
 from pages import blocks, filled, printed
-
-
-def stopped(world: DiskWorld, number: int = 80) -> Corrupt:
-    """A run stops before it writes anything."""
-    before, epochs = world.snapshot_of_tables(), sorted(world.records.glob("epochs/*/*"))
-    error = world.run(number)
-    assert isinstance(error, Corrupt), error
-    assert (world.snapshot_of_tables(), sorted(world.records.glob("epochs/*/*"))) == (before, epochs)
-    assert error.sink == "orders"
-    return error
-
-
-def assert_all_rows(world: DiskWorld, *tables: str) -> None:
-    """DuckDB finds every record of the input once in each table."""
-    expected = sorted((p, o) for p, o, _ in world.source.all_rows())
-    for table in tables:
-        with duck() as database:
-            query = 'SELECT "partition", "offset" FROM delta_scan(?) ORDER BY ALL'
-            assert database.execute(query, [str(world.folder / table)]).fetchall() == expected
+from remedies import assert_all_rows, renamed, stopped
 
 
 def anchor_of(error: Corrupt) -> str:
@@ -48,11 +29,6 @@ def anchor_of(error: Corrupt) -> str:
     titles = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     assert named[1] in [title.lower().replace(" ", "-") for title in titles]
     return named[1]
-
-
-def renamed(world: DiskWorld, table: str = "orders", **backfill: int) -> DiskWorld:
-    """The DAG with another name for the sink."""
-    return replace(world, sinks=("orders_2", "audit"), tables={"orders_2": table}, backfill=backfill)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -177,6 +179,21 @@ def test_a_staging_log_that_was_changed_after_the_decision_is_refused_until_it_i
     assert world.run(2) is None
     finished(world, left)
     fired("F10", STEPS["decision.landed"], "X")
+
+
+def test_a_staging_table_that_was_changed_after_the_decision_is_staged_again_once_it_is_deleted(
+    world: DiskWorld,
+) -> None:
+    left = world.crash_at("decision.landed")
+    path = staged_file(world, "_delta_log/*1.json")
+    path.write_bytes(path.read_bytes().replace(b'numRecords\\":5', b'numRecords\\":4'))
+    error = world.run(2)
+    assert isinstance(error, Corrupt), error
+    named = re.search(r"are not those at (\S+): the staging table was changed", error.what)
+    assert named and "delete it and clear the commit task" in error.remedy
+    shutil.rmtree(named[1])
+    assert world.run(2) is None
+    finished(world, left)
 
 
 @pytest.mark.parametrize("version", [0, 1])

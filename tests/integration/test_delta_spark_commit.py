@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,40 @@ def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told
     world.at.clear()
     assert sink.commit(attempt, staged, world).rows == 2
     assert ids(session, table) == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("first", [1, 2], ids=["of the first epoch", "of a later epoch"])
+def test_a_commit_through_spark_that_has_lost_its_files_is_taken_back_by_the_statement_in_the_error(
+    session: Any, world: World, table: str, mode: str, first: int
+) -> None:
+    how = {"mode": "upsert", "keys": ["id"]} if mode == "upsert" else {"commit": "spark"}
+    sink, previous = DeltaSink("bronze", table, **how), None
+    if first == 2:
+        previous = transaction(1)
+        spark_epoch(sink, previous, None, session.range(3), world)
+    attempt = attempt_of(transaction(first), previous)
+    rows = session.range(2, 6)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, rows, world), world))
+
+    def vacuum() -> None:
+        """It spares what the version before has."""
+        spared = set() if first == 1 else set(DeltaTable(table, version=DeltaTable(table).version() - 1).file_uris())
+        for path in Path(table).glob("*.parquet"):
+            if str(path) not in spared:
+                path.unlink()
+
+    world.at["delta.commit.after"] = vacuum
+    with pytest.raises(Corrupt, match="are gone") as caught:
+        sink.commit(attempt, staged, world)
+    world.at.clear()
+    (statement,) = re.findall(r"((?:RESTORE TABLE|DELETE FROM) .*?) in Spark", caught.value.remedy)
+    session.sql(statement).collect()
+    before = [0, 1, 2] if first == 2 else []
+    assert ids(session, table) == before
+    assert "airflow epochs waive orders" in caught.value.remedy
+    spark_epoch(DeltaSink("bronze_2", table, **how), transaction(first + 1), None, rows, world)
+    assert ids(session, table) == sorted(before + [id_ for id_ in range(2, 6) if mode == "append" or id_ not in before])
 
 
 def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.testing import Crash
 from faults_world import crash
 from pages import blocks
+from remedies import typed
 from sql_pipeline import PARENT, Related
 from sql_world import Db, PostgresDb, SqliteDb, new_sqlite
 
@@ -173,6 +175,46 @@ def test_a_database_that_was_restored_takes_the_missing_epochs_again(world: Rela
     assert "'The database is behind the ledger'" in error.remedy
     (first,) = re.findall(r"backfill=\{<the new name>: (\d+)\}", error.remedy)
     goes_on(under_a_new_name(world, int(first)))
+
+
+def drop(world: Related) -> None:
+    world.db.run("DROP TABLE orders", "DROP TABLE epoch_markers", PARENT)
+
+
+@pytest.mark.parametrize(("lose", "first"), [(drop, 1), (restore, 3)])
+def test_a_database_that_loses_epochs_before_the_last_one_is_complete_gets_them_under_another_name(
+    world: Related, lose: Callable[[Related], None], first: int
+) -> None:
+    """It has said that it shows that one, so the epoch in doubt waits for it under its old name."""
+    dump(world)
+    epochs(world, 3, 3)
+    world.source.produce(3)
+    with pytest.raises(Crash):
+        world.run(4, {"complete.put": crash})
+    lose(world)
+    error = world.run(80)
+    assert isinstance(error, Corrupt)
+    typed(world.folder / "ledger", error, "waive")
+    assert world.run(4) is None, "the failed task, cleared"
+    goes_on(under_a_new_name(world, first))
+
+
+def test_a_table_that_does_not_take_what_it_promised_is_waived_by_the_command_in_the_error(world: Related) -> None:
+    shown = world.source.all_rows()
+    world.source.produce(3)
+    with pytest.raises(Crash):
+        world.run(3, {"decision.landed": crash})
+    waived = set(world.source.all_rows()) - set(shown)
+    world.db.run("ALTER TABLE orders RENAME COLUMN payload TO text")
+    error = world.run(80)
+    assert isinstance(error, Corrupt), error
+    assert "does not take the rows of orders/3/" in error.what
+    typed(world.folder / "ledger", error, "waive")
+    assert world.run(3) is None, "the commit task, cleared"
+    world.db.run("ALTER TABLE orders RENAME COLUMN text TO payload")
+    world.source.produce(2)
+    assert world.run(81) is None
+    assert world.shown("orders") == [[row for row in world.source.all_rows() if row not in waived]]
 
 
 def test_a_database_that_gets_its_later_state_back_goes_on(world: Related) -> None:

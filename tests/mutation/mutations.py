@@ -281,7 +281,7 @@ MUTATIONS = [
     ),
     Mutation(
         "markers are not looked at before an epoch is opened",
-        [("markers.py", "    if not agree(found, expected):\n        raise", "    if False:\n        raise")],
+        [("markers.py", "    if not agree(found, expected):\n        seen", "    if False:\n        seen")],
         [RESTORED],
     ),
     Mutation(

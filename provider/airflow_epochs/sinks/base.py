@@ -208,12 +208,29 @@ class Disagreement:
         found: The marker in the sink now.
         expected: The transaction that the ledger expects; None: no epoch of this pipeline.
         receipt: The receipt of ``expected``, where the ledger still has it; its ``detail`` tells which table it was.
+        in_doubt: The transaction that waits for the sink, or was acknowledged by it, of an epoch in doubt.
     """
 
     pipeline: str
     found: Marker | None
     expected: TransactionId | None
     receipt: Receipt | None = None
+    in_doubt: TransactionId | None = None
+
+    def while_in_doubt(self, sink: str) -> str:
+        """What the remedy has to say beside: until the epoch is complete, today's DAG does not count."""
+        if self.in_doubt is None:
+            return ""
+        return (
+            f" Epoch {self.in_doubt.epoch} is in doubt: once this is mended, clear the failed task. Before another "
+            "name of the sink can help, the epoch must be completed without this sink's rows: "
+            f"`{waive_command(self.in_doubt, sink)}`, then clear the failed task."
+        )
+
+
+def waive_command(txn: TransactionId, sink: str) -> str:
+    """What an operator types to complete the epoch without this sink's rows."""
+    return f"airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …"
 
 
 @runtime_checkable

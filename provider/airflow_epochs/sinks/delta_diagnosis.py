@@ -28,14 +28,12 @@ class Suspect:
         app: The name under which the sink signs.
         seen: What was found and expected.
         recorded: The ``table`` and its ``table_id`` of the epoch expected, as far as they are on record.
-        in_doubt: The transaction that waits for this table; None before a decision.
     """
 
     target: Target
     app: App
     seen: Disagreement
     recorded: JsonDict
-    in_doubt: TransactionId | None = None
 
     def diagnosis(self) -> Corrupt:
         """The error to raise. Changes nothing."""
@@ -57,7 +55,7 @@ class Suspect:
     def _gone(self) -> Corrupt:
         return Corrupt(
             f"The table {self._name} is gone: {self._last} was committed to it.",
-            remedy=f"Put it back from a backup, its folder as a whole{self._or_waive}. If it is not to come back, give "
+            remedy=f"Put it back from a backup, its folder as a whole. If it is not to come back, give "
             f"the sink another name and {self._backfill(1)}: a new table gets what Kafka still has. See "
             "docs/failures.md#the-table-is-gone. Nothing was written.",
         )
@@ -75,7 +73,7 @@ class Suspect:
         return Corrupt(
             f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}; {self._last} was "
             f"committed to the one with id {self.recorded.get('table_id')}.",
-            remedy=f"Put the old table back from a backup, its folder as a whole{self._or_waive}. To go on in the new "
+            remedy="Put the old table back from a backup, its folder as a whole. To go on in the new "
             "one, give the sink another name: it begins there with the next epoch. See "
             "docs/failures.md#the-table-was-replaced. Nothing was written.",
         )
@@ -84,9 +82,9 @@ class Suspect:
         return Corrupt(
             f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.app.epoch}, and "
             f"{self._last} was committed to it.",
-            remedy=f"Put the table back from a backup, its folder as a whole{self._or_waive}. If its rows up to epoch "
-            f"{expected.epoch} are all there, give the sink another name instead: it goes on with the next epoch. See "
-            "docs/failures.md#the-markers-are-gone. Nothing was written.",
+            remedy="Put the table back from a backup, its folder as a whole. If its rows up to epoch "
+            f"{expected.epoch} are all there, give the sink another name{self._and_backfill(expected)} instead: it "
+            "goes on with the next epoch. See docs/failures.md#the-markers-are-gone. Nothing was written.",
         )
 
     def _behind(self, expected: TransactionId) -> Corrupt:
@@ -95,18 +93,21 @@ class Suspect:
         return Corrupt(
             f"The table {self._name} is behind the ledger: it shows epoch {found.epoch}, and epoch {expected.epoch} "
             "was committed to it. It was put back from an older copy.",
-            remedy=f"Put the newest copy back, its folder as a whole{self._or_waive}. If there is none, give the sink "
+            remedy=f"Put the newest copy back, its folder as a whole. If there is none, give the sink "
             f"another name and {self._backfill(found.epoch + 1)}: the missing epochs are read from Kafka again. See "
             "docs/failures.md#the-table-is-behind. Nothing was written.",
         )
 
     def _other_history(self, expected: TransactionId) -> Corrupt:
+        commit = self._newest_commit()
+        shown = commit.note["txn"] if commit and commit.note else f"unknown (token {self._token})"
         return Corrupt(
-            f"The table {self._name} shows epoch {expected.epoch} of another transaction (token "
-            f"{self.seen.found.token if self.seen.found else None}) than the ledger, which has {expected}. Two ledgers "
-            "of one pipeline name have written to it, or one ledger was restored and ran the epoch again.",
-            remedy="Find the ledger that has the table's transaction, and let only that one go on. If both are to go "
-            "on, give this pipeline's sink another name: it begins with the next epoch. See "
+            f"The table {self._name} shows epoch {expected.epoch} of transaction {shown}, and the ledger has "
+            f"{expected}. Two ledgers of one pipeline name have written to it, or one ledger was restored and ran the "
+            "epoch again.",
+            remedy=f"Find the ledger that has the table's transaction: `airflow epochs show {expected.pipeline} "
+            f"{expected.epoch}` prints the `txn_id` that a ledger has. Let only that one go on, in place of this one. "
+            "If both are to go on, give this pipeline's sink another name: it begins with the next epoch. See "
             "docs/failures.md#the-ledger-is-behind. Nothing was written.",
         )
 
@@ -142,16 +143,13 @@ class Suspect:
         return shape is not None and shape.id != recorded
 
     @property
-    def _or_waive(self) -> str:
-        """In doubt there is one way more."""
-        txn = self.in_doubt
-        if txn is None:
-            return ""
-        sink = self.app.epoch.rpartition("/")[2]
-        return (
-            ", and clear the commit task; or complete the epoch without this sink's rows: "
-            f"`airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …`"
-        )
+    def _token(self) -> int | None:
+        return self.seen.found.token if self.seen.found else None
+
+    def _and_backfill(self, expected: TransactionId) -> str:
+        """With the epoch in doubt, whose rows are not in the table yet."""
+        waits = self.seen.in_doubt
+        return f" and {self._backfill(waits.epoch)}" if waits and waits.epoch > expected.epoch else ""
 
     def _backfill(self, epoch: int) -> str:
         return f'backfill={{"<the new name>": {epoch}}}'

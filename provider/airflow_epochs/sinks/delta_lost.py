@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_epochs.errors import Corrupt, RowsLost
-from airflow_epochs.model import JsonDict
+from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.sinks.delta_log import actions_of, log_entry, remove_of
 from airflow_epochs.sinks.delta_shape import metadata_of
-from airflow_epochs.sinks.delta_table import FoundCommit, Where, newest_checkpoint
+from airflow_epochs.sinks.delta_table import PUTS_BACK, App, FoundCommit, Where, newest_checkpoint
+from airflow_epochs.spark.delta_jobs import identifier
 from airflow_epochs.storage import Files
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def _paths(actions: list[JsonDict], kind: str) -> set[str]:
     return {unquote(action[kind]["path"]) for action in actions if kind in action}
 
 
-def require_there(where: Where, found: FoundCommit) -> FoundCommit:
+def require_there(where: Where, found: FoundCommit, app: App, txn: TransactionId) -> FoundCommit:
     """No file of the commit is lost.
 
     Raises:
@@ -80,11 +82,11 @@ def require_there(where: Where, found: FoundCommit) -> FoundCommit:
         Corrupt: Some are, and only their own bytes can help.
     """
     if loss := loss_of(found, where.files):
-        raise lost(where, found, loss)
+        raise lost(where, found, loss, app, txn)
     return found
 
 
-def lost(where: Where, found: FoundCommit, loss: Loss) -> Corrupt:
+def lost(where: Where, found: FoundCommit, loss: Loss, app: App, txn: TransactionId) -> Corrupt:
     """The error for a commit that has lost files."""
     example = sorted(loss.gone)[0]
     what = (
@@ -92,16 +94,37 @@ def lost(where: Where, found: FoundCommit, loss: Loss) -> Corrupt:
         f"{example} among them, and the table still refers to them: a VACUUM overlapped the commit."
     )
     if (found.note or {}).get("committer") == "deltalake" and not loss.removed:
-        return RowsLost(
+        error = RowsLost(
             what,
             remedy="Clear the commit task: it stages the same offsets again and puts their rows in place of the lost "
             "ones. Let VACUUM keep files for longer than an epoch takes.",
         )
+        error.undo = _undo(where, found)
+        return error
     return Corrupt(
         what,
         remedy="Restore the files from a backup (or the store's own versions of them) and clear the commit task. If "
-        "there is none, `DeltaTable(…).repair()` of deltalake makes the table readable without them; then clear the "
-        "commit task, and bring the epoch's rows in by a new sink name with `backfill`.",
+        f"there is none, {_undo(where, found)}; then complete the epoch without this sink's rows: "
+        f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "
+        f'backfill={{"<the new name>": {txn.epoch}}}: the epoch is read from Kafka again.',
+    )
+
+
+def _undo(where: Where, found: FoundCommit) -> str:
+    """How to take a commit back, with those of its rows that are left.
+
+    The version before it is whole: a VACUUM spares what the version that it read has. (``repair`` would leave in the
+    table what is left of the epoch, and of older rows that a MERGE had moved.)
+    """
+    version = (found.note or {}).get(PUTS_BACK, found.version)
+    if not version:
+        return (
+            "empty the table, which this commit created, also of what others have written since: DELETE FROM "
+            f'{identifier(where.name)} in Spark, or DeltaTable("{where.url}").delete() of deltalake'
+        )
+    return (
+        f"take back this commit, and what others have written since: RESTORE TABLE {identifier(where.name)} TO VERSION "
+        f'AS OF {version - 1} in Spark, or DeltaTable("{where.url}").restore({version - 1}) of deltalake'
     )
 
 

@@ -227,7 +227,7 @@ class DeltaParticipant:
             report = delta_spark.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
             found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
-        delta_lost.require_there(where, found)
+        delta_lost.require_there(where, found, app, attempt.txn)
         if found.version is not None and is_local(where.url):
             delta_durable.flush_commit(where.files, found.version)
         return self._receipt(where, attempt, staged, found)
@@ -251,12 +251,16 @@ class DeltaParticipant:
             delta_checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
 
     def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
-        """What the decision names. Gone, it is to be staged again only if the table still shows the epoch before."""
+        """What the decision names. Gone, it is to be staged again unless the table shows another epoch than before.
+
+        Of a table without our markers the caller can tell more: it has the receipt of the epoch before.
+        """
+        app = self._app(attempt)
         try:
-            return delta_publish.require_promised(target.where, staging, staged)
+            return delta_publish.require_promised(target.where, staging, staged, attempt.txn, app.sink)
         except RowsGone:
-            app = self._app(attempt)
-            delta_publish.require_previous(target, app, target.marker(app), attempt.previous, attempt.txn)
+            if (found := target.marker(app)) is not None:
+                delta_publish.require_previous(target, app, found, attempt.previous, attempt.txn)
             raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:

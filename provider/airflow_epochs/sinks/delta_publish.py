@@ -24,7 +24,7 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
 from airflow_epochs.sinks import delta_lost
-from airflow_epochs.sinks.base import Disagreement
+from airflow_epochs.sinks.base import Disagreement, waive_command
 from airflow_epochs.sinks.delta_checks import require_sizes
 from airflow_epochs.sinks.delta_diagnosis import Suspect
 from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
@@ -165,7 +165,7 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     if not agree(seen.marker, this.previous):
         target, table_id = Target.seen(this.where, env), this.staging.note.get("table_id")
         require_previous(target, this.app, seen.marker, this.previous, this.txn, table_id=table_id)
-    require_promised(this.where, this.staging, this.staged)
+    require_promised(this.where, this.staging, this.staged, this.txn, this.app.sink)
     if seen.version < 0:
         _require_never_there(this)
     if seen.shape is not None:
@@ -188,7 +188,7 @@ def _kept(this: Publication, found: FoundCommit, env: Environment) -> FoundCommi
     loss = delta_lost.loss_of(found, this.where.files)
     if loss is None:
         return found
-    error = delta_lost.lost(this.where, found, loss)
+    error = delta_lost.lost(this.where, found, loss, this.app, this.txn)
     if not isinstance(error, RowsLost) or (found.note or {}).get("place") == this.staging.place:
         raise error
     _put_back(this, found, loss, env)
@@ -197,7 +197,7 @@ def _kept(this: Publication, found: FoundCommit, env: Environment) -> FoundCommi
 
 def _put_back(this: Publication, found: FoundCommit, loss: Loss, env: Environment) -> None:
     """Replace the files of a commit that has lost some by those staged again, unless the table has moved on."""
-    require_promised(this.where, this.staging, this.staged)
+    require_promised(this.where, this.staging, this.staged, this.txn, this.app.sink)
     table = open_table(this.where)
     if table is None or table.version() != loss.version:
         return
@@ -238,7 +238,7 @@ def staging_left(where: Where, staged: Staged) -> Staging | None:
         return None
 
 
-def require_promised(where: Where, staging: Staging | None, staged: Staged) -> Staging:
+def require_promised(where: Where, staging: Staging | None, staged: Staged, txn: TransactionId, sink: str) -> Staging:
     """The staged rows are as they were at the vote.
 
     Raises:
@@ -249,8 +249,8 @@ def require_promised(where: Where, staging: Staging | None, staged: Staged) -> S
         raise Corrupt(
             f"The digest of the rows promised to {where.name} was made by another version of the provider: what lies "
             f"at {staged.place} cannot be compared with it.",
-            remedy="Finish this epoch with the version that voted, or waive this sink for this epoch "
-            "(`airflow epochs waive`). Nothing was written.",
+            remedy="Finish this epoch with the version that voted, or complete it without this sink's rows: "
+            f"`{waive_command(txn, sink)}`. Nothing was written.",
         )
     if staging is None:
         raise _rows_gone(where, staged, "the staging table is gone")
@@ -294,8 +294,10 @@ def require_previous(
     ``recorded``: what is on record of the table; its ``table_id``.
     """
     if not agree(marker, previous):
-        seen = Disagreement(pipeline=txn.pipeline, found=marker, expected=previous)
-        raise Suspect(target=target, app=app, seen=seen, recorded=recorded, in_doubt=txn).diagnosis()
+        seen = Disagreement(pipeline=txn.pipeline, found=marker, expected=previous, in_doubt=txn)
+        error = Suspect(target=target, app=app, seen=seen, recorded=recorded).diagnosis()
+        error.remedy += seen.while_in_doubt(app.sink)
+        raise error
 
 
 def _require_same_table(this: Publication, shape: TableShape) -> None:
@@ -303,7 +305,8 @@ def _require_same_table(this: Publication, shape: TableShape) -> None:
     if promised is not None and shape.id != promised:
         raise Corrupt(
             f"{this.where.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
-            remedy="Put the old table back, or waive this sink for this epoch (`airflow epochs waive`).",
+            remedy="Put the old table back, and clear the commit task; or complete the epoch without this sink's "
+            f"rows: `{waive_command(this.txn, this.app.sink)}`.",
         )
     if shape.refused_features:
         raise Altered(f"it now has {', '.join(shape.refused_features)}, which deltalake does not support")
@@ -315,7 +318,8 @@ def _require_never_there(this: Publication) -> None:
     if this.staging.note.get("table_id") is not None:
         raise Corrupt(
             f"{this.where.name} is gone: it was there when its rows were staged.",
-            remedy="Put the table back, or waive this sink for this epoch (`airflow epochs waive`).",
+            remedy="Put the table back, and clear the commit task; or complete the epoch without this sink's rows: "
+            f"`{waive_command(this.txn, this.app.sink)}`.",
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.sinks.delta_log import NOTE, Staging
 from airflow_epochs.sinks.delta_table import App, FoundCommit
 from airflow_epochs.spark.delta_jobs import compact_json
@@ -74,8 +75,8 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     except Refused as error:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
-            remedy="The table was changed after the vote: undo that, or waive this sink for this epoch "
-            f"(`airflow epochs waive`). {error.remedy}",
+            remedy="The table was changed after the vote: undo that, and clear the commit task; or complete the epoch "
+            f"without this sink's rows: `{waive_command(this.txn, this.app.sink)}`. {error.remedy}",
         ) from error
     except NotApplied as error:
         raise OutcomeUnknown(
@@ -87,7 +88,8 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     if report["refused"]:
         raise Corrupt(
             f"The rows of {this.txn} cannot be inserted into {this.target}: {report['refused']}.",
-            remedy="Put the table back as it was, or waive this sink for this epoch (`airflow epochs waive`).",
+            remedy="Put the table back as it was, and clear the commit task; or complete the epoch without this "
+            f"sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
         )
     if report["txn"] != str(this.txn):
         raise Corrupt(

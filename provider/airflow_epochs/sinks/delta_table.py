@@ -45,6 +45,10 @@ class App:
         return cls(f"airflow_epochs/{pipeline}/{sink}")
 
     @property
+    def sink(self) -> str:
+        return self.epoch.rpartition("/")[2]
+
+    @property
     def token(self) -> str:
         return f"{self.epoch}.txn"
 

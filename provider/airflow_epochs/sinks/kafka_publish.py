@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_diagnosis import Case, state
 from airflow_epochs.sinks.kafka_marker import Ends, MarkerRecord, Markers
@@ -63,6 +64,10 @@ class Publication:
     staged: Staged
     ends: Ends
     records: Callable[[int], Iterator[Record]]
+
+    @property
+    def sink(self) -> str:
+        return self.markers.key.rpartition("/")[2]
 
 
 def publish(this: Publication, env: Environment) -> MarkerRecord:
@@ -165,8 +170,8 @@ class _Transaction:
         if rows is None:
             raise NotApplied(
                 f"Topic {self.this.topic} is gone: it was there at the vote.",
-                remedy="Create it again, with as many partitions, and clear the commit task; or waive this sink for "
-                "this epoch (`airflow epochs waive`).",
+                remedy="Create it again, with as many partitions, and clear the commit task; or complete the epoch "
+                f"without this sink's rows: `{waive_command(self.this.txn, self.this.sink)}`.",
             )
         voted = Voted.of(self.this.staged)
         if voted and rows.id != voted.topic_id:
@@ -180,8 +185,8 @@ class _Transaction:
                 f"Topic {rows.name} was deleted since the vote, and created again with {rows.partitions} partitions "
                 f"instead of {voted}: by a client, if the brokers create topics by use.",
                 remedy=f"Give it {voted} again, with kafka-topics.sh --alter if it has fewer, else by deleting it and "
-                "creating it anew; then clear the commit task. Or waive this sink for this epoch (`airflow epochs "
-                "waive`).",
+                "creating it anew; then clear the commit task. Or complete the epoch without this sink's rows: "
+                f"`{waive_command(self.this.txn, self.this.sink)}`.",
             )
 
     # -- sending -------------------------------------------------------------------------------------------------

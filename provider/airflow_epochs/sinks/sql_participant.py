@@ -15,7 +15,7 @@ from airflow_epochs.environment import Connection, Environment
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
 from airflow_epochs.sinks import sql_diagnosis
-from airflow_epochs.sinks.base import Disagreement, SinkAttempt
+from airflow_epochs.sinks.base import Disagreement, SinkAttempt, waive_command
 from airflow_epochs.sinks.delta_log import Staging
 from airflow_epochs.sinks.sql_database import Database, Session, database_of
 from airflow_epochs.sinks.sql_load import Load
@@ -166,8 +166,8 @@ class SqlParticipant:
         except Refused as refused:
             raise Corrupt(
                 f"Table {self.sink.table} does not take the rows of {txn} any more: {refused.what}",
-                remedy="The database was changed after the vote: undo that and clear the commit task, or waive this "
-                "sink for this epoch (`airflow epochs waive`). Nothing was written.",
+                remedy="The database was changed after the vote: undo that and clear the commit task; or complete the "
+                f"epoch without this sink's rows: `{waive_command(txn, self.sink.name)}`. Nothing was written.",
                 sink=self.sink.name,
             ) from refused
 

@@ -179,7 +179,7 @@ class StagedTable:
     def promised(self, attempt: SinkAttempt, staged: Staged) -> Staging:
         """The staging table that the decision names. Raises as ``rows`` does."""
         self._require_own_place(attempt, staged.place)
-        return require_promised(self._where, staging_left(self._where, staged), staged)
+        return require_promised(self._where, staging_left(self._where, staged), staged, attempt.txn, self.sink)
 
     def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
         """Whether anything is left at a try's place."""

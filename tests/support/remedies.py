@@ -1,0 +1,100 @@
+"""Doing what an error says, to the letter: the command, the folder, the number are taken out of its text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from argparse import ArgumentParser
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+from deltalake import DeltaTable
+
+from airflow_epochs import cli
+from airflow_epochs.errors import Corrupt, EpochError
+from faults_world import DiskWorld
+from orders_demo.duck import duck
+
+
+def stopped(world: DiskWorld, number: int = 80) -> Corrupt:
+    """A run stops before it writes anything."""
+    before, epochs = world.snapshot_of_tables(), sorted(world.records.glob("epochs/*/*"))
+    error = refused(world, number)
+    assert (world.snapshot_of_tables(), sorted(world.records.glob("epochs/*/*"))) == (before, epochs)
+    assert error.sink == "orders"
+    return error
+
+
+def refused(world: DiskWorld, number: int = 80) -> Corrupt:
+    """A run is red, and somebody must look."""
+    error = world.run(number)
+    assert isinstance(error, Corrupt), error
+    return error
+
+
+def assert_all_rows(world: DiskWorld, *tables: str) -> None:
+    """DuckDB finds every record of the input once in each table."""
+    expected = sorted((p, o) for p, o, _ in world.source.all_rows())
+    for table in tables:
+        assert seen_by_duckdb(world.folder / table) == expected
+
+
+def seen_by_duckdb(table: Path) -> list[tuple[int, int]]:
+    """Partition and offset of every row, read by a stranger."""
+    with duck() as database:
+        query = 'SELECT "partition", "offset" FROM delta_scan(?) ORDER BY ALL'
+        found: list[tuple[int, int]] = database.execute(query, [str(table)]).fetchall()
+    return found
+
+
+def renamed(world: DiskWorld, table: str = "orders", **backfill: int) -> DiskWorld:
+    """The DAG with another name for the sink."""
+    return replace(world, sinks=("orders_2", "audit"), tables={**world.tables, "orders_2": table}, backfill=backfill)
+
+
+def backfill_in(error: EpochError) -> int:
+    """The epoch that a new name of the sink is to begin with."""
+    named = re.search(r'give the sink another name and backfill=\{"<the new name>": (\d+)\}', error.remedy)
+    assert named, error.remedy
+    return int(named[1])
+
+
+def typed(ledger_root: Path, error: EpochError, command: str) -> None:
+    """``airflow epochs <command> …`` as the error has it, at a shell."""
+    named = re.search(rf"`airflow (epochs {command} [^`]*)`", error.remedy)
+    assert named, error.remedy
+    words = shlex.split(named[1].replace("…", "'the remedy says so'"))
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
+    with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
+        parsed = _parser().parse_args(words)
+        parsed.func(parsed)
+
+
+def _parser() -> ArgumentParser:
+    """What Airflow makes of our commands."""
+    parser = ArgumentParser(prog="airflow")
+    groups = parser.add_subparsers(required=True)
+    for group in cli.get_cli_commands():
+        commands = groups.add_parser(group.name).add_subparsers(required=True)
+        for command in group.subcommands:  # type: ignore[union-attr]
+            one = commands.add_parser(command.name)
+            one.set_defaults(func=command.func)
+            for arg in command.args:
+                arg.add_to_parser(one)
+    return parser
+
+
+def restored(folder: Path, backup: Path) -> None:
+    """The folder as a whole, from a copy."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(backup, folder)
+
+
+def taken_back(error: EpochError) -> None:
+    """What the error says to do with a commit that has lost files, by deltalake."""
+    named = re.search(r'DeltaTable\("([^"]+)"\)\.(restore|delete)\((\d*)\) of deltalake', error.remedy)
+    assert named, error.remedy
+    getattr(DeltaTable(named[1]), named[2])(*map(int, named[3].split()))
