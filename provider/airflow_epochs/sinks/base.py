@@ -128,10 +128,13 @@ class Leftovers(Protocol):
 
 
 class Located(Protocol):
-    """A sink whose staging places lie in its table, so that they tell where that is, whatever it is called."""
+    """A sink that can tell which table it writes to, whatever paths, catalogs and connections call it."""
 
-    def table_of(self, place: str) -> str:
-        """The table that a staging place lies in, in the spelling that is left once links and names are resolved."""
+    def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
+        """The table of the sink that stages at ``place``: the same text for every sink on it, and for no other table.
+
+        Changes nothing. People read it as "both sinks are on …".
+        """
         ...
 
 

@@ -126,8 +126,8 @@ class DeltaSink:
         """The table, links followed. Raises Refused if it is neither an absolute place nor a name in a catalog."""
         return None if is_template(self.table) else resolved(self.target)
 
-    def table_of(self, place: str) -> str:
-        """Of one in a catalog, its location."""
+    def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
+        """Its location, in which all its staging places lie."""
         table, *_ = place.rsplit("/", 3)
         return resolved(table)
 

@@ -220,6 +220,10 @@ class SqlParticipant:
 
     # -- where ---------------------------------------------------------------------------------------------------
 
+    def table_of(self, pipeline: str) -> str:
+        with self.session([self.who(pipeline)]) as session:
+            return session.whereabouts(*self.sink.table_name)
+
     def _area(self) -> StagedTable:
         conn_id = self.sink.storage_conn_id
         return StagedTable(
