@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import uuid
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -29,62 +25,12 @@ from delta_world import (
     stage_with_deltalake,
     transaction,
 )
+from s3_proxy import LossyProxy
 
 
 def connection(s3: Any, endpoint: str | None = None) -> Connection:
     extra = {"region_name": s3.region, "endpoint_url": endpoint or s3.endpoint}
     return Connection(conn_id="s3", conn_type="aws", login=s3.key, password=s3.secret, extra=extra)
-
-
-class LossyProxy:
-    """Forwards to S3. While ``losing`` is set, a PUT of a table's log entry is applied and answered with an error."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.losing, self.lost = False, 0
-        upstream = urlsplit(endpoint).netloc
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def forward(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                server = http.client.HTTPConnection(upstream)
-                server.request(self.command, self.path, body, dict(self.headers))
-                answer = server.getresponse()
-                content = answer.read()
-                status = answer.status
-                if proxy.losing and self.command == "PUT" and "/orders/_delta_log/0" in self.path and status == 200:
-                    status, content, proxy.lost = 503, b"", proxy.lost + 1
-                self.send_response(status)
-                for key, value in answer.getheaders():
-                    if key.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
-                        self.send_header(key, value)
-                length = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(content))
-                self.send_header("Content-Length", length)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(content)
-                server.close()
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = Thread(target=self.server.serve_forever, daemon=True)
-
-    def __enter__(self) -> LossyProxy:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 @pytest.fixture
