@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.staged_table import StagedTable
@@ -154,6 +155,58 @@ def test_a_store_without_conditional_put_is_a_vote_abort(sink: DeltaSink, world:
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "conditional" in (vote.reason or "")
+
+
+def restored(table: DeltaTable) -> None:
+    table.restore(table.version() - 1)
+
+
+def replaced(table: DeltaTable) -> None:
+    DeltaTable.create(table.table_uri, table.schema(), mode="overwrite", storage_options=table._storage_options)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [(restored, "RESTORE to version 0"), (replaced, "CREATE OR REPLACE TABLE"), (None, None)]
+)
+def test_rows_that_others_take_away_on_s3_are_told_of(
+    sink: DeltaSink, world: World, change: Callable[[DeltaTable], None] | None, told: str | None
+) -> None:
+    first, second = transaction(1), transaction(2)
+    sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
+    since = sink.commit(*staged_rows(sink, world, second, first, rows(2)), world)
+    if change:
+        change(DeltaTable(sink.target, storage_options=storage_options(world.connections["s3"])))
+    found = sink.foreign_changes(since, "orders", (), world)
+    place = f"{sink.target} has lost rows of complete epochs in version 2"
+    assert found == ([f"sink bronze: {place} ({told})"] if told else [])
+    assert sink.last_committed("orders", world) == Marker.of(second)
+
+
+TAKES_ROWS_AWAY = {
+    "RESTORE TABLE {t} TO VERSION AS OF 0": "RESTORE to version 0",
+    "CREATE OR REPLACE TABLE {t} USING delta AS SELECT 5L AS id": "CREATE OR REPLACE TABLE AS SELECT",
+    "INSERT OVERWRITE {t} SELECT 6L AS id": "WRITE, overwrite",
+}
+
+
+@pytest.mark.jvm
+def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
+    connect: Any, world: World, s3: Any
+) -> None:
+    session = connect.session()
+    try:
+        for statement, told in TAKES_ROWS_AWAY.items():
+            url = f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders"
+            sink = DeltaSink("bronze", url, storage_conn_id="s3", on_foreign_change="stop")
+            first, second = transaction(1), transaction(2)
+            sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
+            since = sink.commit(*staged_rows(sink, world, second, first, rows(2)), world)
+            assert sink.foreign_changes(since, "orders", (), world) == []
+            session.sql(statement.format(t=f"delta.`{url.replace('s3://', 's3a://')}`")).collect()
+            with pytest.raises(Corrupt, match=re.escape(f"in version 2 ({told})")):
+                sink.foreign_changes(since, "orders", (), world)
+    finally:
+        session.stop()
 
 
 @pytest.mark.jvm

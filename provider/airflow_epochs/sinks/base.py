@@ -30,6 +30,8 @@ class SinkAttempt:
         ledger_id: Tells this pipeline's staging places in a table from those of others.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
         ledger: Where that ledger lies, for people to read; empty where it is not known.
+        promised: Whether GLOBAL_COMMIT has been decided: a vote is then asked for rows that were staged again, and
+            what it would have been wiser not to promise is no reason against them any more.
         ends: Topic -> partition -> first offset after the epoch, as ``starting`` takes it. A sink stores it with
             its commit, so that a lost ledger does not take the position with it.
     """
@@ -39,6 +41,7 @@ class SinkAttempt:
     previous: TransactionId | None
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ledger: str = ""
+    promised: bool = False
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
