@@ -47,11 +47,11 @@ def test_an_overwrite_waits_until_the_rows_of_another_pipeline_are_gone(session:
     ours = Epochs(DeltaSink("stock", table, mode="overwrite"), world)
     theirs = Epochs(DeltaSink("fixes", table, commit="spark"), world, CORRECTIONS)
     ours.run(frame(session, "(1L, 'a')"))
-    theirs.run(frame(session, "(2L, 'b')"))
+    theirs.run(frame(session, "(2L, 'ü b%')"))
     reason = reason_against(ours, frame(session, "(3L, 'a')"))
     assert "Pipeline 'corrections' has put rows of its epoch 1 into" in reason
     assert "delete them first" in reason
-    assert shown(session, table) == [(1, "a"), (2, "b")]
+    assert shown(session, table) == [(1, "a"), (2, "ü b%")]
     session.sql(f"DELETE FROM delta.`file://{table}`").collect()
     ours.run(frame(session, "(3L, 'a')"))
     ours.run(frame(session, "(4L, 'a')"))

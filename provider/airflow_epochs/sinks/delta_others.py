@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
@@ -78,7 +79,7 @@ def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> F
             return None
         if found := _of_others(version, signed, app):
             adds = [action["add"] for action in actions if "add" in action]
-            if any(add["path"] not in gone and touches(add) for add in adds):
+            if any(unquote(add["path"]) not in gone and touches(add) for add in adds):
                 return found
         gone |= _taken_away(actions)
     return None
@@ -111,4 +112,4 @@ def _taken_away(actions: list[JsonDict]) -> set[str]:
     replaced = mode == "overwrite" or any(word in str(info.get("operation")) for word in ("REPLACE", "RESTORE"))
     if any("add" in action for action in actions) and not replaced:
         return set()
-    return {action["remove"]["path"] for action in actions if "remove" in action}
+    return {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
