@@ -16,6 +16,7 @@ from airflow_epochs.storage import Files
 
 ENTRIES_MAX = 1_000
 """No more than so many entries are read; between two epochs there are a few."""
+_DYNAMIC = "isDynamicPartitionOverwrite"
 _WORTH_A_LOOK = (b'"RESTORE"', b"REPLACE", b"verwrite", b'"CLONE"')
 
 
@@ -67,7 +68,8 @@ def _after(
         if back_to is not None and back_to >= own:
             return [change for change in found if change.version <= back_to]
         return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}")]
-    overwrites = str(how.get("mode", "")).lower() == "overwrite" and how.get("predicate") in (None, "", "[]")
+    in_part = how.get("predicate") not in (None, "", "[]") or str(how.get(_DYNAMIC)).lower() == "true"
+    overwrites = str(how.get("mode", "")).lower() == "overwrite" and not in_part
     writer = next((pipeline_of(note.get("app", "")) for action in actions if (note := note_of(action))), None)
     ours = writer is not None and writer == pipeline_of(app.epoch)
     if not ours and any("remove" in action for action in actions) and (overwrites or "REPLACE" in operation):
