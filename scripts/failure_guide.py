@@ -66,6 +66,7 @@ CHAPTERS = {
         "sinks/delta_table.py",
         "sinks/delta_participant.py",
         "sinks/delta_checks.py",
+        "sinks/delta_others.py",
         "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": [

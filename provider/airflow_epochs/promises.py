@@ -113,7 +113,8 @@ class Promise:
         others = {name: Promise(self.actor, self.view, name).staged() for name in self._group if name != self.name}
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
         both = replace(report, claims={**claims, **report.claims})
-        return report.nonce, together.votes_of(self._opened, self._group, both, self._env)[self.name]
+        votes = together.votes_of(self._opened, self._group, both, self._env, promised=True)
+        return report.nonce, votes[self.name]
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
         self._env.reached("restaged.put")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
@@ -18,7 +19,9 @@ def stage_attempt(actor: Actor, opened: OpenRecord) -> StageReport:
 
     Raises what ``stage_try`` raises.
     """
-    reports = [stage_try(actor, opened, sinks) for sinks in _by_input(opened)]
+    tries = [_Try.of(actor, opened, sinks) for sinks in _by_input(opened)]
+    _require_own_tables(actor, opened, tries)
+    reports = [_staged(actor, opened, each) for each in tries]
     return StageReport(
         txn_id=opened.txn_id,
         nonce=reports[0].nonce,
@@ -49,23 +52,41 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
         NotApplied: Spark failed. What it wrote is on record and will be swept.
         Corrupt: Some of the input is gone, or was replaced while it was read.
     """
-    source, ranges = actor.pipeline.source, opened.ranges_of(only[0])
+    return _staged(actor, opened, _Try.of(actor, opened, only), promised)
+
+
+@dataclass(frozen=True)
+class _Try:
+    """What is staged in one go: some sinks that read the same ranges, each with its place."""
+
+    nonce: str
+    sinks: dict[str, tuple[Sink, SinkAttempt]]
+    places: dict[str, str]
+
+    @classmethod
+    def of(cls, actor: Actor, opened: OpenRecord, only: Sequence[str]) -> _Try:
+        """Fresh places for these sinks. Writes nothing."""
+        nonce = actor.draw_nonce()
+        sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
+        places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
+        return cls(nonce, sinks, places)
+
+
+def _staged(actor: Actor, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:
+    source, ranges = actor.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
+    nonce, session = this.nonce, actor.env.spark.new_session()
     # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
     source.check(ranges, opened.source_state, actor.env)
-    nonce, session = actor.draw_nonce(), actor.env.spark.new_session()
-    sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
-    places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
-    _require_own_tables({name: sink for name, (sink, _) in sinks.items()}, places, opened)
     actor.ledger.put_try(  # before anything is written there: what is on record is cleared away
         TryRecord(
             txn_id=opened.txn_id,
             nonce=nonce,
-            places=places,
+            places=this.places,
             session=session,
             started_at=actor.now(),
         )
     )
-    plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
+    plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in this.sinks.items()}
     actor.env.reached("stage.start")
     report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
@@ -81,11 +102,12 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
     )
 
 
-def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], opened: OpenRecord) -> None:
-    """Two names of one table, which only the disk or the catalog knows for one, are two sinks on one table."""
+def _require_own_tables(actor: Actor, opened: OpenRecord, tries: Sequence[_Try]) -> None:
+    """Two names of one table, which only the disk, the catalog or the database knows for one, are two sinks on it."""
+    if len(opened.sinks) == 1:
+        return
     taken: dict[str, str] = {}
-    for name, sink in sinks.items():
-        table = sink.table_of(places[name]) if isinstance(sink, Located) else name
+    for name, table in _tables(actor, tries):
         if taken.setdefault(table, name) != name:
             raise Refused(
                 f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
@@ -93,6 +115,14 @@ def _require_own_tables(sinks: Mapping[str, Sink], places: Mapping[str, str], op
                 "let the next one take the same offsets.",
                 **where(opened.txn),
             )
+
+
+def _tables(actor: Actor, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
+    """The sinks that can tell where they write, and what they tell."""
+    for each in tries:
+        for name, (sink, attempt) in each.sinks.items():
+            if isinstance(sink, Located):
+                yield name, sink.table_of(attempt, each.places[name], actor.env)
 
 
 def _stage_job(

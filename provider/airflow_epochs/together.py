@@ -6,7 +6,8 @@ each of the others finds that its own has been committed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote, VoteKind
@@ -28,25 +29,33 @@ def group_of(opened: OpenRecord, sink: str, names: Collection[str]) -> list[str]
     return next(group for group in groups(opened, {*names, sink}) if sink in group)
 
 
-def votes_of(opened: OpenRecord, names: Collection[str], report: StageReport, env: Environment) -> dict[str, Vote]:
-    """Each sink's vote on what was staged for it, which is for the sink to find out."""
+def votes_of(
+    opened: OpenRecord, names: Collection[str], report: StageReport, env: Environment, *, promised: bool = False
+) -> dict[str, Vote]:
+    """Each sink's vote on what was staged for it, which is for the sink to find out.
+
+    ``promised``: as ``SinkAttempt`` has it.
+    """
     found: dict[str, Vote] = {}
     for group in groups(opened, names):
-        found |= _votes(opened, group, report, env)
+        attempts = {name: replace(SinkAttempt.of(opened, name), promised=promised) for name in group}
+        found |= _votes(opened, attempts, report, env)
     return {name: found[name] for name in opened.sinks if name in found}
 
 
-def _votes(opened: OpenRecord, group: list[str], report: StageReport, env: Environment) -> dict[str, Vote]:
+def _votes(
+    opened: OpenRecord, attempts: Mapping[str, SinkAttempt], report: StageReport, env: Environment
+) -> dict[str, Vote]:
     missing = StagedClaim(place="", problem="Spark reported nothing for this sink")
-    claims = {name: report.claims.get(name, missing) for name in group}
-    first = _sink(opened, group[0])
-    if len(group) > 1 and isinstance(first, Joint):
-        those = [(_sink(opened, name), SinkAttempt.of(opened, name), claims[name]) for name in group]
+    claims = {name: report.claims.get(name, missing) for name in attempts}
+    first = _sink(opened, next(iter(attempts)))
+    if len(attempts) > 1 and isinstance(first, Joint):
+        those = [(_sink(opened, name), attempt, claims[name]) for name, attempt in attempts.items()]
         return first.vote_together(those, env)
     ((name, claim),) = claims.items()
     if claim.problem:
         return {name: Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)}
-    return {name: first.vote(SinkAttempt.of(opened, name), claim, env)}
+    return {name: first.vote(attempts[name], claim, env)}
 
 
 def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs.environment import Environment
+from airflow_epochs.model import StagedClaim, Vote
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
 from cells import fired
 from faults_history import finished
 from faults_process import TaskProcess, kill, stop
@@ -68,6 +72,22 @@ def test_the_steps_named_here_are_come_by_in_this_order(vacuumed: DiskWorld) -> 
         seen.append(f"{phase}#{sum(name.partition('#')[0] == phase for name in seen) + 1}")
     steps = [phase if "#" in phase else f"{phase}#1" for phase in STEPS]
     assert [phase for phase in seen if phase in steps] == steps
+
+
+def test_a_vote_is_told_whether_its_promise_was_made_already(
+    vacuumed: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, vote = [], DeltaSink.vote
+
+    def asking(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        asked.append((attempt.txn.epoch, attempt.promised))
+        return vote(sink, attempt, claim, env)
+
+    monkeypatch.setattr(DeltaSink, "vote", asking)
+    assert vacuumed.run(3) is None
+    vacuumed.produce(2)
+    assert vacuumed.run(4) is None
+    assert asked == [(2, True)] * 2 + [(3, False)] * 2
 
 
 @pytest.mark.parametrize(("phase", "again"), KILLED)

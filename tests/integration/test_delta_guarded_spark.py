@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +15,21 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_foreign import foreign_changes
 from airflow_epochs.sinks.delta_table import App, Where
 from airflow_epochs.sinks.staging_owner import OWNER
-from delta_world import World, attempt_of, promised, rows, run_epoch, stage_with_spark, transaction
+from delta_world import (
+    World,
+    attempt_of,
+    promised,
+    rows,
+    run_epoch,
+    spark_epoch,
+    stage_with_spark,
+    transaction,
+)
 
 pytestmark = pytest.mark.jvm
 
@@ -31,6 +46,7 @@ STATEMENTS = {
     "CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta": None,
     "CREATE OR REPLACE TABLE {t} USING delta AS SELECT 5L AS id": "CREATE OR REPLACE TABLE AS SELECT",
     "INSERT OVERWRITE {t} SELECT 6L AS id": "WRITE, overwrite",
+    "INSERT INTO {t} REPLACE WHERE id < 9 SELECT 6L AS id": None,
     "DELETE FROM {t} WHERE id = 1": None,
     "UPDATE {t} SET id = 7 WHERE id = 1": None,
     "OPTIMIZE {t}": None,
@@ -49,6 +65,64 @@ def test_what_spark_takes_away_is_told_and_what_it_corrects_is_not(
     expected = STATEMENTS[statement]
     assert told(table, since=1) == ([expected] if expected else [])
     assert sink.last_committed("orders", world) is not None, "markers stay"
+
+
+@pytest.fixture(params=["managed", "on a path"])
+def named(request: pytest.FixtureRequest, session: Any, tmp_path: Path) -> Iterator[str]:
+    """A table in the catalog."""
+    name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
+    at = "" if request.param == "managed" else f"LOCATION 'file://{tmp_path}/orders'"
+    session.sql(f"CREATE TABLE {name} (id BIGINT) USING delta {at}").collect()
+    yield name
+    session.sql(f"DROP TABLE {name}").collect()
+
+
+OF_THE_CATALOG = {
+    "CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta": "CREATE OR REPLACE TABLE",
+    "CREATE OR REPLACE TABLE {t} (id BIGINT, note STRING) USING delta": "CREATE OR REPLACE TABLE",
+    "REPLACE TABLE {t} (id BIGINT) USING delta": "REPLACE TABLE",
+    "RESTORE TABLE {t} TO VERSION AS OF 1": "RESTORE to version 1",
+    "TRUNCATE TABLE {t}": None,
+}
+
+
+@pytest.mark.parametrize("statement", OF_THE_CATALOG)
+def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_next_epoch(
+    session: Any, world: World, named: str, statement: str
+) -> None:
+    sink, first, second = DeltaSink("bronze", named), transaction(1), transaction(2)
+    spark_epoch(sink, first, None, session.range(2), world)
+    _, since = spark_epoch(sink, second, first, session.range(2, 4), world)
+    session.sql(statement.format(t=named)).collect()
+    assert session.table(named).count() == (2 if "RESTORE" in statement else 0)
+    found = sink.foreign_changes(since, "orders", (), world)
+    expected = OF_THE_CATALOG[statement]
+    assert [text.split(" in version 3 ")[1] for text in found] == ([f"({expected})"] if expected else [])
+    assert sink.foreign_changes(since, "orders", found, world) == []
+    before = session.table(named).count()
+    spark_epoch(sink, transaction(3), second, session.range(4, 5), world)
+    assert session.table(named).count() == before + 1
+
+
+def test_a_vacuum_of_spark_spares_old_staged_files_from_their_renewal_on(
+    session: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, first = str(tmp_path / "orders"), transaction(1)
+    sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(2), first)
+    run_epoch(sink, first, None, rows(1), world)
+    staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2, 4), world), world))
+    six_days_ago = time.time() - 6 * 86_400
+    for path in Path(staged.place).rglob("*"):
+        os.utime(path, (six_days_ago, six_days_ago))
+    monkeypatch.setattr(delta_publish, "now_ms", lambda: int((time.time() + 6 * 86_400) * 1000))
+    not_renewed = Path(shutil.copytree(staged.place, f"{staged.place}0"))  # with the times that the files have
+    vacuum = f"VACUUM delta.`file://{table}` RETAIN 120 HOURS"
+    world.at["delta.commit.before"] = lambda: session.sql(vacuum).collect()
+    assert sink.commit(attempt, staged, world).place == staged.place
+    assert list(not_renewed.rglob("*.parquet")) == []
+    session.sql(vacuum).collect()
+    read = session.read.format("delta").load(f"file://{table}")
+    assert sorted(row.id for row in read.collect()) == [1, 2, 3]
 
 
 def test_a_shallow_clone_keeps_its_files_whatever_the_ledger_says_of_their_place(

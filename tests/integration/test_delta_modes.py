@@ -149,7 +149,8 @@ def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_th
     session.sql(f"CREATE TABLE {name} USING delta LOCATION 'file://{table}'").collect()
     try:
         sinks = (DeltaSink("one", name), DeltaSink("two", table), DeltaSink("three", f"{table}_3"))
-        found = [sink.table_of(sink.place(attempt_of(transaction(1)), "0" * 32, world)) for sink in sinks]
+        attempt = attempt_of(transaction(1))
+        found = [sink.table_of(attempt, sink.place(attempt, "0" * 32, world), world) for sink in sinks]
     finally:
         session.sql(f"DROP TABLE {name}").collect()
     assert found == [os.path.realpath(table), os.path.realpath(table), os.path.realpath(f"{table}_3")]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
+import re
 import uuid
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.environment import Connection
-from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.staged_table import StagedTable
@@ -29,62 +26,12 @@ from delta_world import (
     stage_with_deltalake,
     transaction,
 )
+from s3_proxy import LossyProxy
 
 
 def connection(s3: Any, endpoint: str | None = None) -> Connection:
     extra = {"region_name": s3.region, "endpoint_url": endpoint or s3.endpoint}
     return Connection(conn_id="s3", conn_type="aws", login=s3.key, password=s3.secret, extra=extra)
-
-
-class LossyProxy:
-    """Forwards to S3. While ``losing`` is set, a PUT of a table's log entry is applied and answered with an error."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.losing, self.lost = False, 0
-        upstream = urlsplit(endpoint).netloc
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def forward(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                server = http.client.HTTPConnection(upstream)
-                server.request(self.command, self.path, body, dict(self.headers))
-                answer = server.getresponse()
-                content = answer.read()
-                status = answer.status
-                if proxy.losing and self.command == "PUT" and "/orders/_delta_log/0" in self.path and status == 200:
-                    status, content, proxy.lost = 503, b"", proxy.lost + 1
-                self.send_response(status)
-                for key, value in answer.getheaders():
-                    if key.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
-                        self.send_header(key, value)
-                length = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(content))
-                self.send_header("Content-Length", length)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(content)
-                server.close()
-
-            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = Thread(target=self.server.serve_forever, daemon=True)
-
-    def __enter__(self) -> LossyProxy:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
 
 
 @pytest.fixture
@@ -208,6 +155,58 @@ def test_a_store_without_conditional_put_is_a_vote_abort(sink: DeltaSink, world:
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is VoteKind.VOTE_ABORT
     assert "conditional" in (vote.reason or "")
+
+
+def restored(table: DeltaTable) -> None:
+    table.restore(table.version() - 1)
+
+
+def replaced(table: DeltaTable) -> None:
+    DeltaTable.create(table.table_uri, table.schema(), mode="overwrite", storage_options=table._storage_options)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [(restored, "RESTORE to version 0"), (replaced, "CREATE OR REPLACE TABLE"), (None, None)]
+)
+def test_rows_that_others_take_away_on_s3_are_told_of(
+    sink: DeltaSink, world: World, change: Callable[[DeltaTable], None] | None, told: str | None
+) -> None:
+    first, second = transaction(1), transaction(2)
+    sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
+    since = sink.commit(*staged_rows(sink, world, second, first, rows(2)), world)
+    if change:
+        change(DeltaTable(sink.target, storage_options=storage_options(world.connections["s3"])))
+    found = sink.foreign_changes(since, "orders", (), world)
+    place = f"{sink.target} has lost rows of complete epochs in version 2"
+    assert found == ([f"sink bronze: {place} ({told})"] if told else [])
+    assert sink.last_committed("orders", world) == Marker.of(second)
+
+
+TAKES_ROWS_AWAY = {
+    "RESTORE TABLE {t} TO VERSION AS OF 0": "RESTORE to version 0",
+    "CREATE OR REPLACE TABLE {t} USING delta AS SELECT 5L AS id": "CREATE OR REPLACE TABLE AS SELECT",
+    "INSERT OVERWRITE {t} SELECT 6L AS id": "WRITE, overwrite",
+}
+
+
+@pytest.mark.jvm
+def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
+    connect: Any, world: World, s3: Any
+) -> None:
+    session = connect.session()
+    try:
+        for statement, told in TAKES_ROWS_AWAY.items():
+            url = f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders"
+            sink = DeltaSink("bronze", url, storage_conn_id="s3", on_foreign_change="stop")
+            first, second = transaction(1), transaction(2)
+            sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
+            since = sink.commit(*staged_rows(sink, world, second, first, rows(2)), world)
+            assert sink.foreign_changes(since, "orders", (), world) == []
+            session.sql(statement.format(t=f"delta.`{url.replace('s3://', 's3a://')}`")).collect()
+            with pytest.raises(Corrupt, match=re.escape(f"in version 2 ({told})")):
+                sink.foreign_changes(since, "orders", (), world)
+    finally:
+        session.stop()
 
 
 @pytest.mark.jvm

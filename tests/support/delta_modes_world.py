@@ -72,14 +72,14 @@ def vote_on(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> 
 class Epochs:
     """One sink's epochs, one after the other."""
 
-    def __init__(self, sink: DeltaSink, world: World) -> None:
-        self.sink, self.world = sink, world
+    def __init__(self, sink: DeltaSink, world: World, pipeline: str = "orders") -> None:
+        self.sink, self.world, self.pipeline = sink, world, pipeline
         self.previous: TransactionId | None = None
 
     def run(self, frame: Any) -> tuple[SinkAttempt, Staged, Receipt]:
-        txn = transaction(self.previous.epoch + 1 if self.previous else 1)
+        txn = transaction(self.previous.epoch + 1 if self.previous else 1, pipeline=self.pipeline)
         attempt = attempt_of(txn, self.previous)
         staged, receipt = spark_epoch(self.sink, txn, self.previous, frame, self.world)
-        assert self.sink.last_committed("orders", self.world) == Marker.of(txn)
+        assert self.sink.last_committed(self.pipeline, self.world) == Marker.of(txn)
         self.previous = txn
         return attempt, staged, receipt

@@ -38,19 +38,23 @@ class StartingSource(FileSource):
 
 
 class Environment(DiskEnvironment):
-    """With a connection to the database."""
+    """With connections to the database. ``others`` says in what some differ from the first one."""
 
-    def __init__(self, db: Db, at: Mapping[str, Action]) -> None:
+    def __init__(self, db: Db, at: Mapping[str, Action], others: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         super().__init__(at)
         self.db = db
+        self.others = others or {}
 
     def connection(self, conn_id: str) -> Connection:
-        return self.db.connection()
+        return self.db.connection(conn_id=conn_id, **self.others.get(conn_id, {}))
 
 
 @dataclass(frozen=True)
 class Related:
-    """A pipeline of sinks in one database, by default a parent and its child."""
+    """A pipeline of sinks in one database, by default a parent and its child.
+
+    ``connections``: of sinks that have a connection of their own, which is called as they are, what it says.
+    """
 
     folder: Path
     db: Db
@@ -60,6 +64,7 @@ class Related:
     backfill: Mapping[str, int] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    connections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def source(self) -> FileSource:
@@ -74,7 +79,8 @@ class Related:
 
     def sink(self, name: str) -> SqlSink:
         staging = str(self.folder / "staging")
-        return SqlSink(name, "db", self.db.table(self.tables.get(name, name)), staging=staging, **self.options)
+        conn_id = name if name in self.connections else "db"
+        return SqlSink(name, conn_id, self.db.table(self.tables.get(name, name)), staging=staging, **self.options)
 
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         return Coordinator(
@@ -87,7 +93,7 @@ class Related:
                 backfill=self.backfill,
             ),
             ledger=self.ledger,
-            env=Environment(self.db, at or {}),
+            env=Environment(self.db, at or {}, self.connections),
         )
 
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:

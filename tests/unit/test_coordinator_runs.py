@@ -315,7 +315,7 @@ def test_two_sinks_whose_staging_places_are_in_one_table_are_refused_before_anyt
     scenario = Scenario(BOTH)
     scenario.airflow_run(run(1))
     scenario.produce(2)
-    monkeypatch.setattr(MemorySink, "table_of", lambda sink, place: "the same", raising=False)
+    monkeypatch.setattr(MemorySink, "table_of", lambda sink, attempt, place, env: "the same", raising=False)
     error = scenario.airflow_run(run(2))
     assert isinstance(error, Refused)
     assert "The sinks 'orders' and 'audit' are both on the same: one sink each." in str(error)

@@ -215,6 +215,34 @@ def test_staged_files_that_vacuum_would_take_soon_are_made_young_before_the_comm
     assert seen_by_duckdb(table) == [1, 2]
 
 
+def test_a_vacuum_of_strangers_spares_old_staged_files_from_their_renewal_on(
+    sink: DeltaSink, table: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_epoch(sink, first := transaction(1), None, rows(0, p=["a"]), world)
+    attempt = attempt_of(transaction(2), first)
+    what = staged(sink, attempt, world)
+    now, six_days = time.time(), 6 * 86_400
+    of_place = {str(path.relative_to(table)) for path in Path(what.place).rglob("*") if path.is_file()}
+    for path in of_place:
+        os.utime(Path(table, path), (now - six_days, now - six_days))
+    monkeypatch.setattr(delta_publish, "now_ms", lambda: int((now + six_days) * 1000))
+
+    def vacuum(*, dry_run: bool = False) -> set[str]:
+        return set(DeltaTable(table).vacuum(120, dry_run=dry_run, enforce_retention_duration=False, full=True))
+
+    def vacuum_and_stop() -> None:
+        assert not of_place & vacuum()
+        raise KeyboardInterrupt
+
+    assert of_place <= vacuum(dry_run=True)
+    once(world, "delta.commit.before", vacuum_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        sink.commit(attempt, what, world)
+    assert sink.commit(attempt, what, world).place == what.place
+    vacuum()
+    assert seen_by_duckdb(table) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("interval", "hours"),
     [("interval 1 week", 168), ("INTERVAL 36 hours", 36), ("interval 1 day 12 hours", 36), ("7 moons", 0), ("", 0)],

@@ -28,7 +28,7 @@ MODES: list[JsonDict] = [
     {"mode": "upsert", "keys": ["id", "p"], "sequence_by": "v", "delete_when": "op = 'D'"},
     {"mode": "merge", "keys": ["id"], "merge": COUNT, "on": "t.day > '2026-01-01'"},
     {"mode": "overwrite", "empty": "truncate", "schema_evolution": "add_columns"},
-    {"mode": "overwrite_partitions"},
+    {"mode": "overwrite_partitions", "replaces_others": True},
     {"schema_evolution": "add_columns", "commit": "spark"},
 ]
 
@@ -75,6 +75,7 @@ def test_a_plain_append_is_described_as_before_there_were_modes() -> None:
         ({"mode": "overwrite", "delete_when": "true"}, "delete_when goes with mode 'upsert'"),
         ({"mode": "overwrite", "empty": "drop"}, "empty 'drop' is not known"),
         ({"mode": "overwrite_partitions", "empty": "truncate"}, "empty goes with mode 'overwrite'"),
+        ({"replaces_others": True}, "replaces_others goes with mode 'overwrite' or 'overwrite_partitions'"),
         ({"schema_evolution": "anything"}, "schema_evolution 'anything' is not known"),
         ({"schema_evolution": "add_columns"}, "needs commit='spark'"),
     ],

@@ -34,6 +34,8 @@ class SinkAttempt:
         ledger_id: Tells this pipeline's staging places in a table from those of others.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
         ledger: Where that ledger lies, for people to read; empty where it is not known.
+        promised: Whether GLOBAL_COMMIT has been decided: a vote is then asked for rows that were staged again, and
+            what it would have been wiser not to promise is no reason against them any more.
         ends: Topic -> partition -> first offset after the epoch, as ``starting`` takes it. A sink stores it with
             its commit, so that a lost ledger does not take the position with it.
     """
@@ -43,6 +45,7 @@ class SinkAttempt:
     previous: TransactionId | None
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ledger: str = ""
+    promised: bool = False
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -134,10 +137,13 @@ class Leftovers(Protocol):
 
 @runtime_checkable
 class Located(Protocol):
-    """A sink whose staging places lie in its table, so that they tell where that is, whatever it is called."""
+    """A sink that can tell which table it writes to, whatever paths, catalogs and connections call it."""
 
-    def table_of(self, place: str) -> str:
-        """The table that a staging place lies in, in the spelling that is left once links and names are resolved."""
+    def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
+        """The table of the sink that stages at ``place``: the same text for every sink on it, and for no other table.
+
+        Changes nothing. People read it as "both sinks are on …".
+        """
         ...
 
 

@@ -47,6 +47,8 @@ class DeltaSink:
         on: For ``merge``: a condition in addition to the equality of the keys, such as one that prunes partitions.
         schema_evolution: ``add_columns``: columns that the table lacks are added to it, else they are a VOTE_ABORT.
         empty: For ``overwrite``: what an epoch without rows does, ``keep`` or ``truncate`` the table.
+        replaces_others: For ``overwrite`` and ``overwrite_partitions``: whether rows that other pipelines have brought
+            into the table since this sink's last epoch may go. If not, they are a VOTE_ABORT.
         commit: Who commits: ``deltalake`` (metadata only: milliseconds) or ``spark`` (rows are written once more).
             Left out: deltalake, and Spark for catalog names and for tables that deltalake refuses. Where anybody else
             writes or optimizes the table through Spark, it must be ``spark``.
@@ -74,6 +76,7 @@ class DeltaSink:
         on: str | None = None,
         schema_evolution: str | None = None,
         empty: str = "keep",
+        replaces_others: bool = False,
         commit: str | None = None,
         storage_conn_id: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -100,6 +103,7 @@ class DeltaSink:
                 on=on,
                 schema_evolution=schema_evolution,
                 empty=empty,
+                replaces_others=replaces_others,
             )
             self.commit_by = self.how.require_committer(commit, properties or {})
         except ValueError as error:
@@ -126,8 +130,8 @@ class DeltaSink:
         """The table, links followed. Raises Refused if it is neither an absolute place nor a name in a catalog."""
         return None if is_template(self.table) else resolved(self.target)
 
-    def table_of(self, place: str) -> str:
-        """Of one in a catalog, its location."""
+    def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
+        """Its location, in which all its staging places lie."""
         table, *_ = place.rsplit("/", 3)
         return resolved(table)
 

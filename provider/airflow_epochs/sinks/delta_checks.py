@@ -66,7 +66,7 @@ def require_sizes(files: Files, staging: Staging) -> None:
 
 def require_sound_actions(staging: Staging) -> None:
     """Statistics and partition values that no reader will trip over."""
-    columns = _physical_names(staging.shape)
+    columns = _partition_names(staging.shape)
     for file in staging.files:
         checked_stats(file)
         if set(file.partition_values) != columns:
@@ -77,12 +77,12 @@ def require_sound_actions(staging: Staging) -> None:
             )
 
 
-def _physical_names(shape: TableShape) -> set[str]:
-    physical = _physical_of(shape)
+def _partition_names(shape: TableShape) -> set[str]:
+    physical = physical_names(shape)
     return {physical[name.lower()] for name in shape.partition_by}
 
 
-def _physical_of(shape: TableShape) -> dict[str, str]:
+def physical_names(shape: TableShape) -> dict[str, str]:
     """What statistics and partition values call each column."""
     metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
     return {name.lower(): known.get("delta.columnMapping.physicalName", name) for name, known in metadata.items()}
@@ -90,7 +90,7 @@ def _physical_of(shape: TableShape) -> dict[str, str]:
 
 def require_keys(mode: Mode, staging: Staging) -> None:
     """No staged row has a NULL key. Spark has looked at the rows; this looks at what their files say of them."""
-    physical = _physical_of(staging.shape)
+    physical = physical_names(staging.shape)
     for name in (*mode.keys, *([mode.sequence_by] if mode.sequence_by else [])):
         if any(_has_null(file, physical.get(name.lower(), name)) for file in staging.files):
             raise Refused(

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_log import actions_of, log_entry, note_of
+from airflow_epochs.sinks.delta_others import pipeline_of
 from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.storage import Files
 
 ENTRIES_MAX = 1_000
 """No more than so many entries are read; between two epochs there are a few."""
+_DYNAMIC = "isDynamicPartitionOverwrite"
 _WORTH_A_LOOK = (b'"RESTORE"', b"REPLACE", b"verwrite", b'"CLONE"')
 
 
@@ -48,7 +50,7 @@ def foreign_changes(files: Files, app: App, since: int) -> list[ForeignChange]:
             own = version
             found = [ForeignChange(change.version, change.what, built_on=True) for change in found]
         elif any(word in entry for word in _WORTH_A_LOOK):
-            found = _after(found, version, list(actions_of(entry)), own)
+            found = _after(found, version, list(actions_of(entry)), own, app)
     return found
 
 
@@ -56,7 +58,9 @@ def _is_signed(entry: bytes, app: App) -> bool:
     return any(action["txn"]["appId"] == app.epoch for action in actions_of(entry) if "txn" in action)
 
 
-def _after(found: list[ForeignChange], version: int, actions: list[JsonDict], own: int) -> list[ForeignChange]:
+def _after(
+    found: list[ForeignChange], version: int, actions: list[JsonDict], own: int, app: App
+) -> list[ForeignChange]:
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     operation, how = str(info.get("operation", "")), info.get("operationParameters") or {}
     if operation == "RESTORE":
@@ -64,10 +68,13 @@ def _after(found: list[ForeignChange], version: int, actions: list[JsonDict], ow
         if back_to is not None and back_to >= own:
             return [change for change in found if change.version <= back_to]
         return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}")]
-    overwrites = str(how.get("mode", "")).lower() == "overwrite" and how.get("predicate") in (None, "", "[]")
-    ours = any(note_of(action) for action in actions)
+    in_part = how.get("predicate") not in (None, "", "[]") or str(how.get(_DYNAMIC)).lower() == "true"
+    overwrites = str(how.get("mode", "")).lower() == "overwrite" and not in_part
+    writer = next((pipeline_of(note.get("app", "")) for action in actions if (note := note_of(action))), None)
+    ours = writer is not None and writer == pipeline_of(app.epoch)
     if not ours and any("remove" in action for action in actions) and (overwrites or "REPLACE" in operation):
-        return [*found, ForeignChange(version, operation if "REPLACE" in operation else f"{operation}, overwrite")]
+        by = f" by pipeline {writer!r}" if writer else ""
+        return [*found, ForeignChange(version, operation if "REPLACE" in operation else f"{operation}, overwrite{by}")]
     return found
 
 

@@ -68,6 +68,12 @@ def log_entry(version: int, table: str = "") -> str:
     return f"{table}/_delta_log/{version:020}.json".lstrip("/")
 
 
+def entry_version(name: str) -> int | None:
+    """The version of the log entry whose file is called so; None if it is none."""
+    found = _VERSION.fullmatch(name)
+    return int(found[1]) if found else None
+
+
 def actions_of(entry: bytes) -> Iterator[JsonDict]:
     """The actions of one log entry.
 
@@ -105,9 +111,8 @@ def read_staging(files: Files, place: str) -> Staging | None:
     Raises:
         Refused: The log is not one that our stage writes.
     """
-    versions = sorted(
-        int(found[1]) for name in files.names(f"{place}/_delta_log") if (found := _VERSION.fullmatch(name))
-    )
+    found = map(entry_version, files.names(f"{place}/_delta_log"))
+    versions = sorted(version for version in found if version is not None)
     if not versions:
         return None
     if versions != list(range(len(versions))):

@@ -27,6 +27,7 @@ _OF_MODES = {
     "merge": (MERGE,),
     "on": (MERGE,),
     "empty": (OVERWRITE,),
+    "replaces_others": (OVERWRITE, OVERWRITE_PARTITIONS),
 }
 """Option -> the modes that know it; of every other mode it is an error."""
 _CLAUSES = re.compile(r"\s*WHEN\s", re.IGNORECASE)
@@ -44,6 +45,7 @@ class Mode:
     on: str | None = None
     schema_evolution: str | None = None
     empty: str = KEEP
+    replaces_others: bool = False
 
     @classmethod
     def of(cls, *, keys: Sequence[str] = (), **options: Any) -> Mode:
@@ -100,6 +102,12 @@ class Mode:
         """Keys that the sink deletes are noted beside the table, lest rows that are older bring them back."""
         return self.delete_when is not None and self.sequence_by is not None
 
+    def spares_others(self, rows: int) -> bool:
+        """Whether an epoch of so many rows must leave the rows of other pipelines where they are, and might not."""
+        if self.mode not in (OVERWRITE, OVERWRITE_PARTITIONS) or self.replaces_others:
+            return False
+        return rows > 0 or (self.mode, self.empty) == (OVERWRITE, TRUNCATE)
+
     def require_committer(self, commit: str | None, properties: Mapping[str, str]) -> str | None:
         """Who commits: what the user said, or Spark where nobody else can.
 
@@ -122,8 +130,10 @@ class Mode:
         return options | {"mode": self.mode} | ({"keys": list(self.keys)} if self.keys else {})
 
     def plan(self) -> JsonDict:
-        """Every option as JSON, for ``spark.delta_merge``."""
-        return asdict(self) | {"keys": list(self.keys)}
+        """What ``spark.delta_merge`` has to know, as JSON: not what is the vote's alone."""
+        options = asdict(self) | {"keys": list(self.keys)}
+        del options["replaces_others"]
+        return options
 
 
 def _any_of(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from airflow_epochs.sinks import (
     delta_durable,
     delta_foreign,
     delta_lost,
+    delta_others,
     delta_publish,
     delta_references,
     delta_spark,
@@ -31,7 +32,7 @@ from airflow_epochs.sinks import (
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta_diagnosis import Suspect
 from airflow_epochs.sinks.delta_digest import staged_of
-from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging
+from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import (
@@ -157,13 +158,12 @@ class DeltaParticipant:
 
     def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
         """The checks of commit on the target, made early."""
-        name, shape = target.where.name, target.shape()
+        name, shape, how = target.where.name, target.shape(), self.sink.how
         delta_checks.require_same_table(shape, staging, name)
-        if shape is None or self.sink.how.schema_evolution == ADD_COLUMNS:
+        if shape is None or how.schema_evolution == ADD_COLUMNS:
             delta_checks.require_readable(staging.shape, name)
         if staging.note["committer"] == SPARK:
             delta_checks.require_known(shape, staging, name)
-            how = self.sink.how
             if how.mode != MERGE:  # whose rows need not look like the table's
                 add_columns = how.schema_evolution == ADD_COLUMNS
                 delta_checks.require_insertable(shape, staging, name, add_columns=add_columns)
@@ -176,6 +176,9 @@ class DeltaParticipant:
         if found != Marker.of(attempt.txn):  # which it shows if rows of it were lost and are to be put back
             delta_checks.require_marker(found, attempt.previous, name)
         self._require_notes(target, attempt)
+        if shape and not attempt.promised and how.spares_others(sum(map(rows_of, staging.files))):
+            touches = delta_others.touched_by(how, shape, staging)
+            delta_others.require_none(target.where, self._app(attempt), target.version(), touches, how)
 
     # -- commit --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone, RowsLost
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
 from airflow_epochs.sinks import delta_lost
 from airflow_epochs.sinks.base import Disagreement, waive_command
@@ -215,12 +215,18 @@ def _put_back(this: Publication, found: FoundCommit, loss: Loss, env: Environmen
 def renew_if_old(this: Publication) -> None:
     """Make staged files young again that a VACUUM of the usual kind would take soon: it goes by their age.
 
-    A VACUUM that has them on its list already takes them all the same: that is looked for after the commit.
+    Of the staging table's log, too, which deltalake's VACUUM takes. Where files cannot be made young, they are
+    committed as they are: that is better than to wait and let them grow older. And a VACUUM that has them on its list
+    already takes them all the same: that is looked for after the commit.
     """
     age_ms = now_ms() - min((file.modified_ms for file in this.staging.files), default=now_ms())
     retention = this.staging.shape.properties.get(_RETENTION, _RETENTION_DEFAULT)
     if age_ms > _milliseconds(retention) / 2:
-        this.where.files.renew(f"{this.staging.place}/{file.path}" for file in this.staging.files)
+        rows = [f"{this.staging.place}/{file.path}" for file in this.staging.files]
+        try:
+            this.where.files.renew([*rows, *this.staging.log_files])
+        except (NotApplied, OutcomeUnknown) as error:
+            log.warning("%s: its staged files could not be made young: %s", this.txn, error.what)
 
 
 def _milliseconds(interval: str) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks.delta_log import actions_of, log_entry, note_of
+from airflow_epochs.sinks.delta_log import actions_of, entry_version, log_entry, note_of
 from airflow_epochs.storage import Files, open_files
 
 if TYPE_CHECKING:
@@ -200,6 +200,12 @@ def newest_checkpoint(files: Files) -> int:
         return int(json.loads(hint)["version"]) if hint else -1
     except (ValueError, KeyError, TypeError):
         return -1
+
+
+def newest_entry(files: Files) -> int:
+    """The version of the newest log entry, by listing all of them; -1 if there is none."""
+    found = (entry_version(name) for name in files.names("_delta_log"))
+    return max((version for version in found if version is not None), default=-1)
 
 
 def newest_schema(files: Files) -> JsonDict | None:

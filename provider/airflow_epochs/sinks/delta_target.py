@@ -11,7 +11,16 @@ from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks import delta_checks, delta_spark
 from airflow_epochs.sinks.delta_look import anchor_at
 from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import App, CannotOpen, FoundCommit, Where, find_commit, open_table, read_marker
+from airflow_epochs.sinks.delta_table import (
+    App,
+    CannotOpen,
+    FoundCommit,
+    Where,
+    find_commit,
+    newest_entry,
+    open_table,
+    read_marker,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -66,6 +75,10 @@ class Target:
         about = delta_spark.describe(self.where.name, self.env)
         delta_spark.require_table(about, self.where.name)
         return TableShape.of_description(about)
+
+    def version(self) -> int:
+        """The newest; -1 if there is no table."""
+        return self.table.version() if self.table is not None else newest_entry(self.where.files)
 
     def marker(self, app: App) -> Marker | None:
         if self.problem is not None:

@@ -141,6 +141,10 @@ class SqlSink:
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
         return self._participant(env).plan_stage(attempt, nonce)
 
+    def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
+        """What the database says: connections and schemas may have many names for one table."""
+        return self._participant(env).table_of(attempt.txn.pipeline)
+
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         return self.vote_together([(self, attempt, claim)], env)[self.name]
 

@@ -61,6 +61,13 @@ class Session(Protocol):
         """What tells this database from others: what a copy or another server does not share."""
         ...
 
+    def whereabouts(self, schema: str | None, name: str) -> str:
+        """Which table it is that ``schema.name`` means: told alike by every connection to it, be it there or not.
+
+        Holds for now: a server may tell otherwise once it was restarted.
+        """
+        ...
+
     def check(self, column: SqlColumn, kind: Any) -> Check:
         """Finds values of Delta's ``kind`` for which the column has no form, or would keep only a part."""
         ...

@@ -219,6 +219,10 @@ class SqlParticipant:
 
     # -- where ---------------------------------------------------------------------------------------------------
 
+    def table_of(self, pipeline: str) -> str:
+        with self.session([self.who(pipeline)]) as session:
+            return session.whereabouts(*self.sink.table_name)
+
     def _area(self) -> StagedTable:
         return StagedTable.of(self.sink, f"table {self.sink.table}", self.env)
 

@@ -13,6 +13,7 @@ import selectors
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.environment import Connection
@@ -156,6 +157,11 @@ _SEQUENCES = """
     FROM numbers
 """
 _DATABASE = "SELECT oid::bigint, datname FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+_SERVER = """
+    SELECT oid::bigint, datname, pg_catalog.pg_postmaster_start_time()
+    FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+"""
+"""When a server began, to the microsecond, everybody may ask; and a copy of it, which has its identifier, differs."""
 _SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
@@ -265,6 +271,16 @@ class PostgresSession:
         except Refused:  # some who host databases do not tell
             system = None
         return {"system": system, "oid": oid, "name": name}
+
+    def whereabouts(self, schema: str | None, name: str) -> str:
+        ((oid, database, began),) = self.execute(_SERVER)
+        found = self.table(schema, name)
+        its_schema, its_name = (found.schema, found.name) if found else (self.schema_of(schema, name), name)
+        began_at = began.astimezone(timezone.utc).isoformat()
+        return (
+            f"table {_regclass(its_schema, its_name)} of database {database!r} (oid {oid}) on the PostgreSQL server "
+            f"that has run since {began_at}"
+        )
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
         return postgres_check(column.kind, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -89,6 +90,11 @@ class SqliteSession:
 
     def identity(self) -> JsonDict:
         return {"file": self.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")[0][0]}
+
+    def whereabouts(self, schema: str | None, name: str) -> str:
+        file = os.stat(self.identity()["file"])
+        found = self.table(schema, name)
+        return f"table {found.name if found else name} of the SQLite file {file.st_ino} on device {file.st_dev}"
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
         return sound(kind)

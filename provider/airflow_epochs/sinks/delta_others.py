@@ -1,0 +1,115 @@
+"""Rows of other pipelines in a table that an epoch overwrites: they would go, and their pipelines' markers would stay.
+
+Every commit of the provider names its pipeline. So the log entries since the sink's own last commit, which are few,
+tell whether others feed the table, too. Before its first epoch, and where its last commit is far back, no more than the
+newest 1,000 entries are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta_checks import physical_names
+from airflow_epochs.sinks.delta_log import Staging, actions_of, log_entry
+from airflow_epochs.sinks.delta_modes import OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.storage import Files
+
+ENTRIES_MAX = 1_000
+_SIGNATURE = re.compile(r"airflow_epochs/([^/.]+)/([^/.]+)")
+"""Of a commit: its pipeline and sink. The other names of ``App`` have a dot."""
+
+Touches = Callable[[JsonDict], bool]
+"""Whether an overwrite would replace the rows of a file, by its ``add`` action."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A commit of another pipeline that has rows which are still there."""
+
+    version: int
+    pipeline: str
+    sink: str
+    epoch: int
+
+
+def require_none(where: Where, app: App, newest: int, touches: Touches, how: Mode) -> None:
+    """Nothing that another pipeline has brought in since this sink's last epoch would be replaced.
+
+    Raises:
+        Refused: Something would.
+    """
+    if found := newest_of_others(where.files, app, newest, touches):
+        raise Refused(
+            f"Pipeline {found.pipeline!r} has put rows of its epoch {found.epoch} into {where.name} (version "
+            f"{found.version}, sink {found.sink!r}), and mode {how.mode!r} would take them away.",
+            remedy="Give each pipeline a table of its own. If those rows are to go, delete them first; or let the sink "
+            "replace what others bring in (replaces_others=True), also if that pipeline writes there no more.",
+        )
+
+
+def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
+    """What an overwrite by these rows replaces of a table of this shape."""
+    if how.mode != OVERWRITE_PARTITIONS:
+        return lambda add: True
+    names, staged_names = physical_names(shape), physical_names(staging.shape)
+    columns = [column.lower() for column in shape.partition_by]
+    partitions = {
+        tuple(file.partition_values.get(staged_names[column]) for column in columns) for file in staging.files
+    }
+    return lambda add: tuple(add["partitionValues"].get(names[column]) for column in columns) in partitions
+
+
+def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> Foreign | None:
+    """The newest commit of another pipeline since this sink's own last one with rows that the overwrite touches."""
+    gone: set[str] = set()
+    for version in range(newest, max(-1, newest - ENTRIES_MAX), -1):
+        entry = files.read(log_entry(version))
+        if entry is None:
+            return None
+        actions = list(actions_of(entry))
+        signed = dict(_signatures(actions))
+        if app.epoch in signed:
+            return None
+        if found := _of_others(version, signed, app):
+            adds = [action["add"] for action in actions if "add" in action]
+            if any(unquote(add["path"]) not in gone and touches(add) for add in adds):
+                return found
+        gone |= _taken_away(actions)
+    return None
+
+
+def pipeline_of(signature: str) -> str | None:
+    """The pipeline of the sink that signs its commits so."""
+    found = _SIGNATURE.fullmatch(signature)
+    return found[1] if found else None
+
+
+def _signatures(actions: list[JsonDict]) -> Iterator[tuple[str, int]]:
+    for action in actions:
+        if "txn" in action:
+            yield action["txn"]["appId"], action["txn"]["version"]
+
+
+def _of_others(version: int, signed: dict[str, int], app: App) -> Foreign | None:
+    for name, epoch in signed.items():
+        found = _SIGNATURE.fullmatch(name)
+        if found and found[1] != pipeline_of(app.epoch):
+            return Foreign(version, found[1], found[2], epoch)
+    return None
+
+
+def _taken_away(actions: list[JsonDict]) -> set[str]:
+    """Files whose rows have gone with them. An entry that only rewrites rows leaves them in other files."""
+    info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    mode = str((info.get("operationParameters") or {}).get("mode", "")).lower()
+    replaced = mode == "overwrite" or any(word in str(info.get("operation")) for word in ("REPLACE", "RESTORE"))
+    if any("add" in action for action in actions) and not replaced:
+        return set()
+    return {unquote(action["remove"]["path"]) for action in actions if "remove" in action}

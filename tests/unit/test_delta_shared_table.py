@@ -1,0 +1,166 @@
+"""Two pipelines on one table, one of which overwrites it: its vote spares what the other has brought in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs.model import Vote, VoteKind
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta_others import ENTRIES_MAX, newest_of_others
+from airflow_epochs.sinks.delta_table import App
+from airflow_epochs.storage import LocalFiles
+from delta_world import World, attempt_of, rows, run_epoch, stage, transaction
+
+THEIRS = rows(1, 2, p=["a", "b"])
+OURS = rows(3, p=["b"])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return str(tmp_path / "stock")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def fed(table: str, world: World) -> DeltaSink:
+    """The sink of another pipeline, which has brought in its first epoch."""
+    sink = DeltaSink("fixes", table, partition_by=["p"])
+    run_epoch(sink, transaction(1, pipeline="corrections"), None, THEIRS, world)
+    return sink
+
+
+def overwriting(table: str, **options: Any) -> DeltaSink:
+    return DeltaSink("stock", table, **{"mode": "overwrite", **options})
+
+
+def vote_of(
+    sink: DeltaSink, world: World, data: pa.Table = OURS, attempt: SinkAttempt | None = None, **changed: Any
+) -> Vote:
+    attempt = attempt or attempt_of(transaction(1))
+    claim = stage(sink, attempt, data, world)
+    return sink.vote(replace(attempt, **changed), claim, world)
+
+
+def require_against(vote: Vote, mode: str = "overwrite", version: int = 0) -> None:
+    assert vote.vote is VoteKind.VOTE_ABORT
+    assert vote.reason
+    assert vote.reason.startswith("Pipeline 'corrections' has put rows of its epoch 1 into ")
+    assert f"(version {version}, sink 'fixes'), and mode '{mode}' would take them away." in vote.reason
+    assert "Give each pipeline a table of its own" in vote.reason
+
+
+def require_for(vote: Vote) -> None:
+    assert vote.vote is VoteKind.VOTE_COMMIT, vote.reason
+
+
+def test_an_overwrite_that_would_take_rows_of_another_pipeline_away_is_a_vote_against(
+    table: str, world: World, fed: DeltaSink
+) -> None:
+    require_against(vote_of(overwriting(table), world))
+
+
+def test_it_is_one_too_after_the_rows_were_compacted_and_in_part_corrected(
+    table: str, world: World, fed: DeltaSink
+) -> None:
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).update(predicate="id = 1", new_values={"id": "7"})
+    require_against(vote_of(overwriting(table), world))
+
+
+def deleted(table: str) -> None:
+    DeltaTable(table).delete()
+
+
+def overwritten(table: str) -> None:
+    write_deltalake(table, rows(9, p=["z"]), mode="overwrite")
+
+
+def restored(table: str) -> None:
+    write_deltalake(table, rows(9, p=["z"]), mode="overwrite")
+    write_deltalake(table, rows(8, p=["z"]), mode="append")
+    DeltaTable(table).restore(1)
+
+
+@pytest.mark.parametrize("change", [deleted, overwritten, restored])
+def test_rows_that_are_gone_already_are_none(
+    table: str, world: World, fed: DeltaSink, change: Callable[[str], None]
+) -> None:
+    change(table)
+    require_for(vote_of(overwriting(table), world))
+
+
+def test_a_sink_that_replaces_what_others_bring_in_may_do_so(table: str, world: World, fed: DeltaSink) -> None:
+    require_for(vote_of(overwriting(table, replaces_others=True), world))
+
+
+def test_an_epoch_without_rows_takes_nothing_away_unless_it_truncates(table: str, world: World, fed: DeltaSink) -> None:
+    none = OURS.slice(0, 0)
+    require_for(vote_of(overwriting(table), world, none))
+    require_against(vote_of(overwriting(table, empty="truncate"), world, none))
+    require_for(vote_of(overwriting(table, mode="overwrite_partitions"), world, none))
+
+
+@pytest.mark.parametrize(("partition", "refused"), [("a", True), ("b", True), ("c", False), (None, False)])
+def test_an_overwrite_of_partitions_spares_those_in_which_others_have_rows(
+    table: str, world: World, fed: DeltaSink, partition: str | None, refused: bool
+) -> None:
+    vote = vote_of(overwriting(table, mode="overwrite_partitions"), world, rows(3, 4, p=[partition, "d"]))
+    if refused:
+        require_against(vote, "overwrite_partitions")
+    else:
+        require_for(vote)
+
+
+def test_rows_of_the_same_pipeline_and_of_strangers_may_go(table: str, world: World) -> None:
+    write_deltalake(table, THEIRS, partition_by=["p"])
+    run_epoch(DeltaSink("old_name", table), transaction(1), None, THEIRS, world)
+    require_for(vote_of(overwriting(table), world))
+
+
+def test_a_promise_is_kept_whoever_has_come_since(table: str, world: World, fed: DeltaSink) -> None:
+    """Rows that are staged again after GLOBAL_COMMIT are voted on once more."""
+    require_for(vote_of(overwriting(table), world, promised=True))
+
+
+def test_modes_that_add_or_change_rows_go_with_those_of_others(table: str, world: World, fed: DeltaSink) -> None:
+    require_for(vote_of(DeltaSink("more", table), world))
+    require_for(vote_of(DeltaSink("more", table, mode="upsert", keys=["id"]), world))
+
+
+class Counted(LocalFiles):
+    """Files whose reads are counted."""
+
+    reads = 0
+
+    def read(self, path: str) -> bytes | None:
+        self.reads += 1
+        return super().read(path)
+
+
+def test_no_more_entries_are_read_than_have_come_since_the_last_commit(table: str, world: World) -> None:
+    sink, previous = DeltaSink("fixes", table), None
+    for epoch in range(1, 6):
+        run_epoch(sink, txn := transaction(epoch, pipeline="corrections"), previous, rows(epoch), world)
+        previous = txn
+    run_epoch(DeltaSink("stock", table), transaction(1), None, rows(6), world)
+    write_deltalake(table, rows(7), mode="append")
+    files = Counted(Path(table))
+    assert newest_of_others(files, App.of("orders", "stock"), 6, lambda add: True) is None
+    assert files.reads == 2
+    run_epoch(sink, transaction(6, pipeline="corrections"), previous, rows(8), world)
+    found = newest_of_others(files, App.of("orders", "stock"), 7, lambda add: True)
+    assert found is not None
+    assert (found.version, found.pipeline, found.sink, found.epoch) == (7, "corrections", "fixes", 6)
+    assert ENTRIES_MAX == 1_000
