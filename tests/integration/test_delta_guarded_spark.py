@@ -111,16 +111,20 @@ def test_a_vacuum_of_spark_spares_old_staged_files_from_their_renewal_on(
     sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(2), first)
     run_epoch(sink, first, None, rows(1), world)
     staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2, 4), world), world))
-    six_days_ago = time.time() - 6 * 86_400
+    eight_days = 8 * 86_400
     for path in Path(staged.place).rglob("*"):
-        os.utime(path, (six_days_ago, six_days_ago))
-    monkeypatch.setattr(delta_publish, "now_ms", lambda: int((time.time() + 6 * 86_400) * 1000))
+        os.utime(path, (time.time() - eight_days, time.time() - eight_days))
+    monkeypatch.setattr(delta_publish, "now_ms", lambda: int((time.time() + eight_days) * 1000))
     not_renewed = Path(shutil.copytree(staged.place, f"{staged.place}0"))  # with the times that the files have
-    vacuum = f"VACUUM delta.`file://{table}` RETAIN 120 HOURS"
-    world.at["delta.commit.before"] = lambda: session.sql(vacuum).collect()
+
+    def vacuum() -> None:
+        world.at.clear()  # it writes to the log, so that the commit comes here again
+        session.sql(f"VACUUM delta.`file://{table}`").collect()  # keeps what is younger than a week
+
+    world.at["delta.commit.before"] = vacuum
     assert sink.commit(attempt, staged, world).place == staged.place
     assert list(not_renewed.rglob("*.parquet")) == []
-    session.sql(vacuum).collect()
+    vacuum()
     read = session.read.format("delta").load(f"file://{table}")
     assert sorted(row.id for row in read.collect()) == [1, 2, 3]
 
