@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,37 +11,23 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.model import JsonDict
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, StagedClaim
 from airflow_epochs.sinks import delta_compaction
+from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.staged_table import StagedTable
 from airflow_epochs.storage import LocalFiles, open_files
 from delta_world import attempt_of, fill_with_spark, log_of, transaction
 from orders_demo.duck import duck
+from spark_world import CORRECTED, LEGACY, settings
 from waiting import wait_until
 
 pytestmark = pytest.mark.jvm
-
-LEGACY = {
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
-    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
-}
-CORRECTED = dict.fromkeys(LEGACY, "CORRECTED")
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return tmp_path / "orders"
-
-
-@contextmanager
-def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
-    try:
-        for key, value in values.items():
-            session.conf.set(key, value)
-        yield
-    finally:
-        for key in values:
-            session.conf.unset(key)
 
 
 def compacted(table: Path) -> JsonDict:
@@ -95,28 +79,35 @@ def test_dates_that_spark_wrote_in_the_calendar_of_old_stay_what_they_are(
     assert seen_by_spark(session, table) == sorted(before * 2)
 
 
-def test_rows_staged_in_the_calendar_of_old_are_a_vote_abort_whose_remedy_helps(session: Any, tmp_path: Path) -> None:
+def staged_as_the_server_says(area: StagedTable, attempt: SinkAttempt, frame: Any) -> StagedClaim:
+    """What version 0.1 staged, or what a transform that changes its session's settings lets us stage."""
+    plan = area.plan(attempt, uuid.uuid4().hex)
+    options = {"userMetadata": plan["user_metadata"], "txnAppId": plan["app"], "txnVersion": "1"}
+    frame.write.format("delta").mode("append").options(**options).save(f"file://{plan['place']}")
+    return StagedClaim(place=plan["place"])
+
+
+def test_rows_staged_in_the_calendar_of_old_are_a_vote_abort_and_staged_again_they_are_right(
+    session: Any, tmp_path: Path
+) -> None:
     area = StagedTable(root=str(tmp_path / "staging"), sink="orders", target="topic orders", options={})
     attempt = attempt_of(transaction(1))
     frame = session.sql("SELECT array(date'1500-01-01') AS days, timestamp'1500-01-01 00:00:00' AS at")
-
-    def staged() -> Any:
-        return fill_with_spark(session, area.plan(attempt, uuid.uuid4().hex), frame)
-
-    with settings(session, LEGACY), pytest.raises(Exception, match=r"days.* in the calendar.*CORRECTED"):
-        area.checked(attempt, staged())
-    with settings(session, CORRECTED):
-        _, what = area.checked(attempt, staged())
+    with settings(session, LEGACY):
+        with pytest.raises(Refused, match=r"days.* in the calendar"):
+            area.checked(attempt, staged_as_the_server_says(area, attempt, frame))
+        claim = fill_with_spark(session, area.plan(attempt, uuid.uuid4().hex), frame)
+    _, what = area.checked(attempt, claim)
     (row,) = [row for batch in area.rows(attempt, what) for row in batch.to_pylist()]
     assert (str(row["days"]), str(row["at"])[:10]) == ("[datetime.date(1500, 1, 1)]", "1500-01-01")
 
 
-def test_dates_of_today_are_staged_whatever_the_calendar(session: Any, tmp_path: Path) -> None:
+def test_dates_of_today_are_taken_from_files_of_either_calendar(session: Any, tmp_path: Path) -> None:
     area = StagedTable(root=str(tmp_path / "staging"), sink="orders", target="topic orders", options={})
     attempt = attempt_of(transaction(1))
     with settings(session, LEGACY | {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
         frame = session.sql("SELECT date'1582-10-15' AS day, timestamp'1901-01-01 00:00:00' AS at")
-        claim = fill_with_spark(session, area.plan(attempt, "a"), frame)
+        claim = staged_as_the_server_says(area, attempt, frame)
     assert area.checked(attempt, claim)[1].rows == 1
 
 

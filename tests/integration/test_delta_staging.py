@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,6 +37,8 @@ from delta_world import (
     stage_with_spark,
     transaction,
 )
+from orders_demo.duck import duck
+from spark_world import LEGACY, settings
 from stack.connect import ConnectServer
 
 pytestmark = pytest.mark.jvm
@@ -267,6 +270,19 @@ def test_an_instant_keeps_its_zone_in_every_nesting_whatever_the_servers_default
     shape = RowShape.of({"fields": fields[:-1]}, "the topic")  # keys of JSON are text
     ((_, value, _, _),) = shape.records(iter([batch]), "p/events/1", lambda number: 0)
     assert value is not None and value.count(b"12:00:00.5") == value.count(b"Z") == len(fields) - 1
+
+
+@pytest.mark.parametrize("how", [{}, {"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
+def test_old_dates_get_into_a_table_as_they_are_whatever_calendar_the_server_is_set_up_to_write(
+    session: Any, world: World, table: str, how: dict[str, Any]
+) -> None:
+    rows = session.sql("SELECT id, date'1500-01-01' AS day, timestamp'0900-01-01 00:00:00Z' AS at FROM RANGE(2)")
+    with settings(session, LEGACY):
+        spark_epoch(DeltaSink("bronze", table, **how), transaction(1), None, rows, world)
+    with duck() as database:
+        query = "SELECT DISTINCT day::text, epoch(at) FROM delta_scan(?)"
+        found = database.execute(query, [table]).fetchall()
+    assert found == [("1500-01-01", dt.datetime(900, 1, 1, tzinfo=dt.timezone.utc).timestamp())]
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

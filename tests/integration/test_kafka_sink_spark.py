@@ -18,6 +18,7 @@ from airflow_epochs.spark.delta_jobs import WRITER_CONF
 from delta_world import World, promised, stage_with_spark
 from kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
 from kafka_world import wait_until
+from spark_world import LEGACY, settings
 from stack.broker import Broker
 
 pytestmark = pytest.mark.jvm
@@ -157,20 +158,11 @@ def raw_records(broker: Broker, topic: str, partition: int) -> list[tuple[bytes 
         return found
 
 
-def test_rows_that_spark_staged_in_the_calendar_of_old_are_a_vote_abort_that_names_the_setting(
+def test_old_dates_get_into_the_topic_as_they_are_whatever_calendar_the_server_is_set_up_to_write(
     feed: Feed, broker: Broker, session: SparkSession
 ) -> None:
-    frame, votes = session.sql("SELECT date'1500-01-01' AS day, 1 AS n"), []
-    try:
-        for mode in ("LEGACY", "CORRECTED"):
-            session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", mode)
-            attempt = feed.attempt()
-            claim = stage_with_spark(feed.sink, attempt, frame, feed.world)
-            votes.append(feed.sink.vote(attempt, claim, feed.world))
-    finally:
-        session.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
-    assert votes[0].vote is VoteKind.VOTE_ABORT
-    assert "Spark staged day in the calendar that was in use before 1582" in (votes[0].reason or "")
-    assert "datetimeRebaseModeInWrite" in (votes[0].reason or "")
-    feed.commit(attempt, promised(votes[1]))
+    frame, attempt = session.sql("SELECT date'1500-01-01' AS day, 1 AS n"), feed.attempt()
+    with settings(session, LEGACY):
+        claim = stage_with_spark(feed.sink, attempt, frame, feed.world)
+    feed.commit(attempt, promised(feed.sink.vote(attempt, claim, feed.world)))
     assert [json.loads(value or "") for value in visible(feed, broker)] == [{"day": "1500-01-01", "n": 1}]

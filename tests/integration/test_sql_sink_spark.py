@@ -12,6 +12,7 @@ import pytest
 
 from airflow_epochs.model import StagedClaim, VoteKind
 from delta_world import attempt_of, fill_with_spark, transaction
+from spark_world import LEGACY, settings
 from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
 
@@ -231,25 +232,17 @@ def test_a_value_that_spark_has_and_no_table_takes_is_named_with_its_record(
         assert "Records that no table takes" in reason
 
 
-def test_rows_that_spark_staged_in_the_calendar_of_old_are_a_vote_abort_that_names_the_setting(
+def test_old_dates_get_into_the_table_as_they_are_whatever_calendar_the_server_is_set_up_to_write(
     world: SqlWorld, session: Any
 ) -> None:
     world.db.run("CREATE TABLE v (day date, at timestamptz)")
     frame = session.sql("SELECT date'1500-01-01' AS day, timestamp'1500-01-01 00:00:00 UTC' AS at")
-    sink, votes = world.sink("v", rehearse=False), []
-    try:
-        for mode in ("LEGACY", "CORRECTED"):
-            session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", mode)
-            attempt = attempt_of(transaction(1))
-            claim = staged(world, session, sink.plan_stage(attempt, uuid.uuid4().hex, world.env), frame)
-            votes.append(sink.vote(attempt, claim, world.env))
-    finally:
-        session.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
-    assert votes[0].vote is VoteKind.VOTE_ABORT
-    assert "Spark staged day, at in the calendar that was in use before 1582" in (votes[0].reason or "")
-    assert "datetimeRebaseModeInWrite" in (votes[0].reason or "")
-    assert votes[1].staged is not None, votes[1].reason
-    sink.commit(attempt, votes[1].staged, world.env)
+    sink, attempt = world.sink("v", rehearse=False), attempt_of(transaction(1))
+    with settings(session, LEGACY):
+        claim = staged(world, session, sink.plan_stage(attempt, uuid.uuid4().hex, world.env), frame)
+    vote = sink.vote(attempt, claim, world.env)
+    assert vote.staged is not None, vote.reason
+    sink.commit(attempt, vote.staged, world.env)
     assert world.db.run("SELECT day::text, (at AT TIME ZONE 'UTC')::text FROM v") == [
         ("1500-01-01", "1500-01-01 00:00:00")
     ]

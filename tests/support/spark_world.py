@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,24 @@ SLOW = """
         return batch.sparkSession.sql(many)
 """
 """A transform that runs for minutes once it has touched a file."""
+LEGACY = {
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+}
+"""Of a server that writes dates before 1582 in the calendar of that time."""
+CORRECTED = dict.fromkeys(LEGACY, "CORRECTED")
+
+
+@contextmanager
+def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
+    """A session as a server could have set it up; afterwards as before."""
+    try:
+        for key, value in values.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        for key in values:
+            session.conf.unset(key)
 
 
 class Env:

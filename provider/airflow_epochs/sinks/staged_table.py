@@ -170,9 +170,9 @@ class StagedTable:
                 raise Refused(
                     f"Spark staged {', '.join(columns)} in the calendar that was in use before 1582: read for "
                     f"{self.target}, its dates would be others.",
-                    remedy="Set spark.sql.parquet.datetimeRebaseModeInWrite and "
-                    "spark.sql.parquet.int96RebaseModeInWrite to CORRECTED: in session_conf of SparkConnect, in conf "
-                    "of SparkSubmit, or for the whole server. Then clear the stage task.",
+                    remedy="Take spark.sql.parquet.datetimeRebaseModeInWrite and "
+                    "spark.sql.parquet.int96RebaseModeInWrite out of the transform, if it sets them. Then clear the "
+                    "stage task with its downstream tasks.",
                     sink=self.sink,
                 )
 

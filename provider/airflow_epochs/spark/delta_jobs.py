@@ -259,7 +259,7 @@ def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
     if refused := refusal(before, args):
         return {**before, "refused": refused}
     if before["epoch"] != args["epoch"]:
-        delta_session.keep_markers(spark)
+        delta_session.prepare_commit(spark)
         append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args) | NO_NEW_COLUMNS)
     return {**delta_marker(spark, args), "refused": None}
 

@@ -161,7 +161,7 @@ def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
         promised, with ``refused`` saying why. Nothing was written then.
     """
     spark.conf.set(_AUTO_MERGE, "false")
-    delta_session.keep_markers(spark)
+    delta_session.prepare_commit(spark)
     before = delta_marker(spark, args)
     if refused := refusal(before, args) or _replaced(before, args):
         return {**before, "refused": refused}

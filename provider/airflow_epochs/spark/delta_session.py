@@ -1,4 +1,4 @@
-"""What a server may be set up to do with every Delta table, and must not do with a staging table.
+"""What a server may be set up to do with every table, and must not do with staged rows, nor where it commits them.
 
 A stage job has its Spark session to itself, so that its settings are nobody else's; they are made once, before the
 sinks are staged side by side.
@@ -25,10 +25,20 @@ FOR_EVERY_READER = frozenset(
 )
 """Of a server's defaults, those that a table which deltalake creates gets: with another, such as column mapping or row
 tracking, deltalake would not commit to it, or not read it rightly."""
-INSTANTS = "spark.sql.parquet.outputTimestampType"
-OF_STAGING = {
+OF_DATES = {
+    # Files with dates before 1582 in the calendar of that time are read as other dates by all but Spark.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+}
+"""Of every session that writes rows."""
+OF_FILES = {
+    **OF_DATES,
     # Spark's default, INT96, loses within structs, arrays and maps that these are instants.
-    INSTANTS: "TIMESTAMP_MICROS",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""How staged values are written; version 0.1 did it as the server said."""
+OF_STAGING = {
+    **OF_FILES,
     # It would rewrite the staged files in a commit of its own.
     "spark.databricks.delta.autoCompact.enabled": "false",
     # The vote lives on statistics.
@@ -43,7 +53,7 @@ def prepare_staging(spark: SparkSession, *, files_of_0_1: bool = False) -> dict[
 
     Args:
         spark: The session.
-        files_of_0_1: Write instants as version 0.1 did, which is as the server says.
+        files_of_0_1: Write dates and instants as version 0.1 did, which is as the server says.
 
     Returns:
         The properties that the server gives to tables that are created, as far as they are for every reader. No table
@@ -51,15 +61,17 @@ def prepare_staging(spark: SparkSession, *, files_of_0_1: bool = False) -> dict[
     """
     given = _defaults(spark)
     for key, value in OF_STAGING.items():
-        if not (files_of_0_1 and key == INSTANTS):
+        if not (files_of_0_1 and key in OF_FILES):
             spark.conf.set(key, value)
     for name in given:
         spark.conf.unset(DEFAULTS + name)
     return {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
 
 
-def keep_markers(spark: SparkSession) -> None:
-    """Let tables that this session creates keep the epochs' markers, whatever the server's default."""
+def prepare_commit(spark: SparkSession) -> None:
+    """Let this session write rows for every reader, and create tables that keep the epochs' markers."""
+    for key, value in OF_DATES.items():
+        spark.conf.set(key, value)
     for name in _defaults(spark):
         if name == MARKERS_EXPIRE:
             spark.conf.unset(DEFAULTS + name)
