@@ -276,11 +276,11 @@ def test_an_instant_keeps_its_zone_in_every_nesting_whatever_the_servers_default
 def test_old_dates_get_into_a_table_as_they_are_whatever_calendar_the_server_is_set_up_to_write(
     session: Any, world: World, table: str, how: dict[str, Any]
 ) -> None:
-    rows = session.sql("SELECT id, date'1500-01-01' AS day, timestamp'0900-01-01 00:00:00Z' AS at FROM RANGE(2)")
+    rows = session.sql("SELECT id, date'1500-01-01' AS day, timestamp'0900-01-01 00:00:00Z' AS moment FROM RANGE(2)")
     with settings(session, LEGACY):
         spark_epoch(DeltaSink("bronze", table, **how), transaction(1), None, rows, world)
     with duck() as database:
-        query = "SELECT DISTINCT day::text, epoch(at) FROM delta_scan(?)"
+        query = "SELECT DISTINCT day::text, epoch(moment) FROM delta_scan(?)"
         found = database.execute(query, [table]).fetchall()
     assert found == [("1500-01-01", dt.datetime(900, 1, 1, tzinfo=dt.timezone.utc).timestamp())]
 
