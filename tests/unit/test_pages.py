@@ -33,7 +33,7 @@ from airflow_epochs.sinks import (
 )
 from airflow_epochs.sinks.kafka_repair import MarkerRepair
 from airflow_epochs.sources import kafka_connection, kafka_history, kafka_loss, kafka_reader
-from airflow_epochs.spark import connect, delta_jobs, delta_session, determinism
+from airflow_epochs.spark import connect, delta_jobs, delta_session
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -290,24 +290,3 @@ def test_the_defaults_of_a_server_that_a_new_table_gets_are_all_listed() -> None
     )
     got = {re.sub(r"^autoOptimize\.\w+$", "autoOptimize.*", name) for name in delta_session.FOR_EVERY_READER}
     assert set(listed) == got
-
-
-def test_what_is_warned_about_is_listed_and_nothing_else_is() -> None:
-    known = {
-        *(determinism.CLOCKS, determinism.RANDOM, determinism.PLACES),
-        *(determinism.USERS, determinism.CHOICES, determinism.RANKS),
-    }
-    names = {name.lower() for of_a_kind in known for name in of_a_kind}
-    page = text_of("docs/spark.md")
-    clock, order = re.findall(r"- the clock .*?- a choice .*?No warning", page)[0].split("- a choice ")
-    listed = set(re.findall(r"`(\w+)`", clock + order)) - {
-        "dropDuplicates",
-        "limit",
-        "offset",
-        "sample",
-        "asNondeterministic",
-    }
-    assert listed <= names
-    assert {name.lower() for name in (*determinism.CHOICES, *determinism.RANKS)} - listed <= {
-        *("first_value", "last_value", "string_agg"),  # other names of what is listed
-    }
