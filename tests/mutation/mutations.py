@@ -144,7 +144,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a try of staging uses the place of the one before",
-        [("staging.py", "nonce, session = actor.draw_nonce(),", "nonce, session = opened.txn.nonce,")],
+        [("staging.py", "nonce = actor.draw_nonce()", "nonce = opened.txn.nonce")],
         [STRANGERS],
     ),
     Mutation(

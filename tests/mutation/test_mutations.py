@@ -36,7 +36,8 @@ def mutated(folder: Path, edits: list[Edit]) -> Path:
 
 def outcome(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     """pytest on the package in ``folder``, up to the first failure."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--noconftest", "--tb=line", "--show-capture=no"]
+    # With the fixtures of the unit tests, and without those of tests/conftest.py, which start servers.
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--confcutdir=tests/unit", "--tb=line", "--show-capture=no"]
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist"]
     environment = {
         **os.environ,
