@@ -238,15 +238,27 @@ class Cluster:
         return self._offsets(topic, partitions, OffsetSpec.latest())
 
     def _offsets(self, topic: str, partitions: range | list[int], spec: Any) -> dict[int, int]:
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + self.access.timeout_s
+        with self.asking(f"list offsets of topic {topic}"):
+            while True:
+                try:
+                    return self._offsets_now(topic, partitions, spec)
+                except KafkaException as error:  # librdkafka asks a broker that has just started once
+                    if error.args[0].code() not in _of_a_new_leader() or time.monotonic() > deadline:
+                        raise
+                time.sleep(SETTLE_POLL_S)
+
+    def _offsets_now(self, topic: str, partitions: range | list[int], spec: Any) -> dict[int, int]:
         from confluent_kafka import IsolationLevel, TopicPartition
 
-        with self.asking(f"list offsets of topic {topic}"):
-            question = self._admin.list_offsets(
-                {TopicPartition(topic, partition): spec for partition in partitions},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self.access.timeout_s,
-            )
-            return {at.partition: int(answer.result().offset) for at, answer in question.items()}
+        question = self._admin.list_offsets(
+            {TopicPartition(topic, partition): spec for partition in partitions},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=self.access.timeout_s,
+        )
+        return {at.partition: int(answer.result().offset) for at, answer in question.items()}
 
     # -- what went wrong -----------------------------------------------------------------------------------------
 
@@ -301,6 +313,19 @@ class Cluster:
             remedy="Check from the machine of this task that the brokers run and can be reached, and that "
             "security.protocol is that of their listener; then clear the task.",
         )
+
+
+def _of_a_new_leader() -> frozenset[int]:
+    """What a broker answers that does not lead a partition any more, or does so since a moment ago."""
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        {
+            *(KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH),
+            *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE),
+            *(KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.REPLICA_NOT_AVAILABLE),
+        }
+    )
 
 
 def _rights() -> set[int]:

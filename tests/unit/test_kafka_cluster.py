@@ -1,0 +1,56 @@
+"""What the Kafka sink does with answers that brokers give for a moment only. Real restarts: test_kafka_sink.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
+
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sources.kafka_connection import KafkaAccess
+
+
+class Answers(AdminClient):
+    """Brokers that answer each question about offsets with the next of these errors, and then with 7."""
+
+    def __init__(self, *codes: int) -> None:
+        super().__init__({})
+        self.left = list(codes)
+
+    def list_offsets(self, question: Mapping[TopicPartition, Any], **options: Any) -> Any:
+        answers: dict[TopicPartition, Future[ListOffsetsResultInfo]] = {at: Future() for at in question}
+        for answer in answers.values():
+            if self.left:
+                answer.set_exception(KafkaException(KafkaError(self.left.pop(0))))
+            else:
+                answer.set_result(ListOffsetsResultInfo(7, -1, -1))
+        return answers
+
+
+def cluster(admin: Answers, timeout_s: float) -> Cluster:
+    access = KafkaAccess(conn_id="kafka", servers=("127.0.0.1:1",), protocol="PLAINTEXT", timeout_s=timeout_s)
+    return Cluster(access=access, _admin_client=admin)
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION])
+def test_a_partition_that_has_just_got_a_leader_is_asked_again(code: int) -> None:
+    assert cluster(Answers(code, code), timeout_s=30).ends("events", range(1)) == {0: 7}
+
+
+def test_a_partition_that_gets_no_leader_in_time_is_told() -> None:
+    admin = Answers(*[KafkaError.LEADER_NOT_AVAILABLE] * 100)
+    with pytest.raises(NotApplied, match="could not be asked to list offsets of topic events"):
+        cluster(admin, timeout_s=0.2).ends("events", range(1))
+    assert len(admin.left) < 99, "it was asked again"
+
+
+def test_what_does_not_pass_by_itself_is_told_at_once() -> None:
+    admin = Answers(*[KafkaError.INVALID_REQUEST] * 2)
+    with pytest.raises(NotApplied, match="could not be asked"):
+        cluster(admin, timeout_s=30).ends("events", range(1))
+    assert len(admin.left) == 1
