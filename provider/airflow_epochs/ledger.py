@@ -230,10 +230,11 @@ class Ledger:
         return self._put(RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
 
     def prune(self, number: int) -> int:
-        """Delete a complete epoch's records but ``complete.json``; the number of records deleted."""
+        """Delete a complete epoch's records but ``complete.json`` and waivers; the number of records deleted."""
         if not self.complete_record(number):
             return 0
-        keys = [key for key in self._list(epoch_folder(number)) if key != complete_key(number)]
+        kept = (complete_key(number), ".waived.json")  # who waived a sink, and why, is to be known for ever
+        keys = [key for key in self._list(epoch_folder(number)) if not key.endswith(kept)]
         for key in keys:
             self._store.delete(self._key(key))
         return len(keys)
