@@ -106,9 +106,11 @@ class Ledger:
         takeovers = self._takeovers()
         return takeovers[-1].dag_id if takeovers else identity.dag_id
 
-    def take_over(self, dag_id: str, *, who: str, why: str, at: str, writer: str) -> TakeoverRecord:
+    def take_over(
+        self, dag_id: str, *, who: str, why: str, at: str, writer: str, host: str = "", login: str = ""
+    ) -> TakeoverRecord:
         """Record a new owning DAG. Raises Fenced-like Refused if somebody else took over at the same moment."""
-        record = TakeoverRecord(dag_id=dag_id, who=who, why=why, at=at, writer=writer)
+        record = TakeoverRecord(dag_id=dag_id, who=who, host=host, login=login, why=why, at=at, writer=writer)
         standing = self._put_at(takeover_key(len(self._takeovers()) + 1), record)
         if standing != record:
             raise Refused(
