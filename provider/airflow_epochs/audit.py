@@ -33,8 +33,8 @@ class Caller:
 
 def caller() -> Caller:
     who = _effective_user()
-    login = next(filter(None, map(_variable, _LOGIN_NAMES)), who)
-    return Caller(who, socket.gethostname(), "" if login == who else login)
+    login = next(filter(None, map(os.environ.get, _LOGIN_NAMES)), who)
+    return Caller(who, socket.gethostname(), "" if login == who else as_text(login))
 
 
 def _effective_user() -> str:
@@ -46,9 +46,9 @@ def _effective_user() -> str:
         return str(number)
 
 
-def _variable(name: str) -> str:
-    """A variable of the environment as text that JSON takes, whatever bytes it has."""
-    return os.environ.get(name, "").encode(errors="backslashreplace").decode()
+def as_text(typed: str) -> str:
+    """What JSON takes: a shell may pass bytes that are no text."""
+    return typed.encode(errors="backslashreplace").decode()
 
 
 @contextmanager

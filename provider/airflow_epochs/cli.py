@@ -14,7 +14,7 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.helpers import ask_yesno
 
 from airflow_epochs.actor import new_writer
-from airflow_epochs.audit import caller, logged
+from airflow_epochs.audit import as_text, caller, logged
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.ledger import Ledger
@@ -211,7 +211,7 @@ def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
 
 
 def _reason(args: Namespace) -> str:
-    why: str = args.why.strip()
+    why = as_text(args.why).strip()
     if not why:
         raise SystemExit(
             "The reason is empty; nothing was changed.\n"
@@ -223,10 +223,10 @@ def _reason(args: Namespace) -> str:
 
 def _confirm(args: Namespace, *change: str) -> None:
     """Print what changes, and go on only if somebody says yes."""
-    print("\n".join(change))
+    print("\n".join(map(_printable, change)))
     if args.yes:
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         raise SystemExit(
             "This needs a yes, and without a terminal there is nobody to ask; nothing was changed.\n"
             f"Pipeline {args.pipeline}.\n"
@@ -234,6 +234,11 @@ def _confirm(args: Namespace, *change: str) -> None:
         )
     if not _says_yes():
         raise SystemExit(f"The answer was no; nothing was changed.\nPipeline {args.pipeline}.")
+
+
+def _printable(line: str) -> str:
+    """Without what moves the cursor or clears the screen: some of it comes from records."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _says_yes() -> bool:

@@ -209,9 +209,25 @@ def test_an_empty_reason_is_refused(
 
 
 @COMMANDS
-def test_without_a_terminal_and_without_yes_nothing_is_changed_and_the_error_says_how_to_go_on(
-    command: Callable[..., None], in_doubt: MemoryWorld, tmp_path: Path
+def test_a_reason_of_any_bytes_is_taken_and_shown_without_what_would_move_the_cursor(
+    command: Callable[[str], None], in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    command(os.fsdecode(b"gone\xff") + "\x1b[2J")
+    assert [record["why"] for record in words(tmp_path)] == ["gone\\udcff\x1b[2J"]
+    assert r"because: gone\udcff\x1b[2J" in capsys.readouterr().out
+
+
+@COMMANDS
+@pytest.mark.parametrize("closed", [False, True], ids=["a pipe", "nothing"])
+def test_without_a_terminal_and_without_yes_nothing_is_changed_and_the_error_says_how_to_go_on(
+    command: Callable[..., None],
+    closed: bool,
+    in_doubt: MemoryWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if closed:
+        monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(SystemExit, match=r"nobody to ask.*\nPipeline orders\.\nWhat to do: .*add --yes"):
         command(yes=False)
     assert words(tmp_path) == []
