@@ -1,4 +1,4 @@
-"""``python docker/local jars|up|down|status``: the local stack from the command line."""
+"""``python docker/local jars|digests|up|down|status``: the local stack from the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from stack import control
-from stack.jars import fetch
+from stack.digests import RECORDED, record
+from stack.jars import CONFS, fetch, fetch_unknown
 from stack.processes import StackError
 from stack.whole import PROJECT, State
 
@@ -24,6 +25,13 @@ def main() -> int:
 
 def _jars(_folder: Path) -> int:
     print(fetch().root)
+    return 0
+
+
+def _digests(_folder: Path) -> int:
+    """After a change of ``ivy.xml`` or of pyspark."""
+    record(fetch_unknown().root, CONFS)
+    print(RECORDED)
     return 0
 
 
@@ -59,12 +67,23 @@ def _show(state: State) -> None:
     print(f"ledger         {state.ledger}")
 
 
-COMMANDS = {"jars": _jars, "up": _up, "down": _down, "status": _status, "supervise": _supervise}
+COMMANDS = {
+    "jars": _jars,
+    "digests": _digests,
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "supervise": _supervise,
+}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python docker/local", description=__doc__)
-    parser.add_argument("command", choices=COMMANDS, help="supervise: stay in the foreground; what `up` starts")
+    parser.add_argument(
+        "command",
+        choices=COMMANDS,
+        help="digests: write jars.sha256 anew; supervise: stay in the foreground, what `up` starts",
+    )
     parser.add_argument(
         "--folder", type=Path, default=PROJECT / ".stack", help="data, logs and state (default: .stack)"
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import msgspec
-from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
+from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, GroupCommand
 from airflow.cli.simple_table import AirflowConsole
+from airflow.utils.helpers import ask_yesno
 
 from airflow_epochs.actor import new_writer
+from airflow_epochs.audit import as_text, caller, logged
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.ledger import Ledger
@@ -61,6 +63,7 @@ def get_cli_commands() -> list[CLICommand]:
                         _PIPELINE,
                         Arg(("--dag-id",), required=True, help="The DAG that runs it from now on"),
                         _WHY,
+                        ARG_YES,
                         _CONN,
                     ),
                 ),
@@ -68,7 +71,14 @@ def get_cli_commands() -> list[CLICommand]:
                     name="waive",
                     help="Last resort: let an epoch in doubt be completed without one of its sinks",
                     func=waive,
-                    args=(_PIPELINE, _EPOCH, Arg(("sink",), help="The sink that cannot keep its promise"), _WHY, _CONN),
+                    args=(
+                        _PIPELINE,
+                        _EPOCH,
+                        Arg(("sink",), help="The sink that cannot keep its promise"),
+                        _WHY,
+                        ARG_YES,
+                        _CONN,
+                    ),
                 ),
             ],
         )
@@ -113,36 +123,129 @@ def _unfinished(view: EpochView) -> str | None:
 
 
 def take_over(args: Namespace) -> None:
+    """Hand a pipeline over, once somebody has seen whose it is. Its next run is the new DAG's."""
+    why, by = _reason(args), caller()
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    if ledger.identity() is None:
-        raise SystemExit(f"There is no pipeline {args.pipeline!r} in this ledger: nothing to take over.")
-    ledger.take_over(
-        args.dag_id,
-        who=getpass.getuser(),
-        why=args.why,
-        at=_now(),
-        writer=new_writer(),
+    owner = _owner(ledger, args.pipeline)
+    unfinished = _unfinished(ledger.view(ledger.newest_complete() + 1))
+    _confirm(
+        args,
+        f"Pipeline {args.pipeline} goes from DAG {owner} to DAG {args.dag_id}.",
+        f"Runs of DAG {owner} cannot open it any more.",
+        f"{unfinished} A run of DAG {args.dag_id} will finish or abort it."
+        if unfinished
+        else "No epoch is unfinished.",
+        f"Recorded: {by}, because: {why}",
     )
+    if _owner(ledger, args.pipeline) != owner:
+        raise SystemExit(
+            "The pipeline was handed to another DAG while the question stood; nothing was changed.\n"
+            f"Pipeline {args.pipeline}.\n"
+            "What to do: look at the pipeline again, and repeat the takeover if it is still wanted."
+        )
+    with logged("takeover", dag_id=args.dag_id, by=by):
+        ledger.take_over(args.dag_id, who=by.who, host=by.host, login=by.login, why=why, at=_now(), writer=new_writer())
     print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
 
 
-def waive(args: Namespace) -> None:
-    """Put a waiver in place of a receipt. The sink then lacks the epoch's rows, for good.
+def _owner(ledger: Ledger, pipeline: str) -> str:
+    identity = ledger.identity()
+    if identity is None:
+        raise SystemExit(f"There is no pipeline {pipeline!r} in this ledger: nothing to take over.")
+    return ledger.owner(identity)
 
-    Of a sink that has a receipt it counts only if the sink has lost its commit since.
+
+def waive(args: Namespace) -> None:
+    """Put a waiver in place of a receipt, once somebody has seen what that costs.
+
+    The sink then lacks the epoch's rows, for good. Of a sink that has a receipt it counts only if the sink has lost its
+    commit since.
     """
+    why, by = _reason(args), caller()
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    view = _with_promise(ledger, args)
+    _confirm(
+        args,
+        f"Epoch {args.epoch} of pipeline {args.pipeline} will be complete without sink {args.sink}.",
+        _lost(ledger, view, args.sink),
+        f"Recorded: {by}, because: {why}",
+    )
+    opened = _with_promise(ledger, args).opened  # a run may have kept the promise while the question stood
+    with logged("waive", dag_id=opened.dag_id, by=by):
+        ledger.put_waived(
+            WaivedRecord(
+                txn_id=opened.txn_id,
+                sink=args.sink,
+                who=by.who,
+                host=by.host,
+                login=by.login,
+                why=why,
+                at=_now(),
+            )
+        )
+    print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
+
+
+def _with_promise(ledger: Ledger, args: Namespace) -> EpochView:
+    """The epoch, which waits for the sink."""
     view = ledger.view(args.epoch)
-    if view.state is not State.IN_DOUBT or view.open is None:
+    if view.state is not State.IN_DOUBT:
         raise SystemExit(f"Epoch {args.epoch} is {view.state.value}: only an epoch in doubt has promises to waive.")
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
     if args.sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise SystemExit(f"Sink {args.sink!r} is not waited for; epoch {args.epoch} waits for: {names}.")
-    ledger.put_waived(
-        WaivedRecord(txn_id=view.open.txn_id, sink=args.sink, who=getpass.getuser(), why=args.why, at=_now())
+    return view
+
+
+def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
+    assert view.decision
+    promised = [view.decision.votes[sink].staged, *(again.staged for again in ledger.restaged(view.number, sink))][-1]
+    assert promised
+    unless = ", if it has lost its commit (it has a receipt)" if sink in view.receipts else ""
+    offsets = records_upper_bound(view.opened.ranges_of(sink))
+    return (
+        f"Rows that sink {sink} loses for good{unless}: {promised.rows}, staged at {promised.place} "
+        f"(offsets: {offsets}; transaction {view.opened.txn_id})."
     )
-    print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
+
+
+def _reason(args: Namespace) -> str:
+    why = as_text(args.why).strip()
+    if not why:
+        raise SystemExit(
+            "The reason is empty; nothing was changed.\n"
+            f"Pipeline {args.pipeline}, option --why.\n"
+            "What to do: say after --why what happened. Whoever reads the ledger later has no other account of it."
+        )
+    return why
+
+
+def _confirm(args: Namespace, *change: str) -> None:
+    """Print what changes, and go on only if somebody says yes."""
+    print("\n".join(map(_printable, change)))
+    if args.yes:
+        return
+    if not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+        raise SystemExit(
+            "This needs a yes, and without a terminal there is nobody to ask; nothing was changed.\n"
+            f"Pipeline {args.pipeline}.\n"
+            "What to do: type the command at a terminal; in a script, add --yes."
+        )
+    if not _says_yes():
+        raise SystemExit(f"The answer was no; nothing was changed.\nPipeline {args.pipeline}.")
+
+
+def _printable(line: str) -> str:
+    """Without what moves the cursor or clears the screen: some of it comes from records."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def _says_yes() -> bool:
+    try:
+        return ask_yesno("Proceed? [y/n]")
+    except EOFError:  # Ctrl-D
+        return False
 
 
 def _now() -> str:

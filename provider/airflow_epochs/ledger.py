@@ -106,9 +106,11 @@ class Ledger:
         takeovers = self._takeovers()
         return takeovers[-1].dag_id if takeovers else identity.dag_id
 
-    def take_over(self, dag_id: str, *, who: str, why: str, at: str, writer: str) -> TakeoverRecord:
+    def take_over(
+        self, dag_id: str, *, who: str, why: str, at: str, writer: str, host: str = "", login: str = ""
+    ) -> TakeoverRecord:
         """Record a new owning DAG. Raises Fenced-like Refused if somebody else took over at the same moment."""
-        record = TakeoverRecord(dag_id=dag_id, who=who, why=why, at=at, writer=writer)
+        record = TakeoverRecord(dag_id=dag_id, who=who, host=host, login=login, why=why, at=at, writer=writer)
         standing = self._put_at(takeover_key(len(self._takeovers()) + 1), record)
         if standing != record:
             raise Refused(
@@ -230,10 +232,11 @@ class Ledger:
         return self._put(RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
 
     def prune(self, number: int) -> int:
-        """Delete a complete epoch's records but ``complete.json``; the number of records deleted."""
+        """Delete a complete epoch's records but ``complete.json`` and waivers; the number of records deleted."""
         if not self.complete_record(number):
             return 0
-        keys = [key for key in self._list(epoch_folder(number)) if key != complete_key(number)]
+        kept = (complete_key(number), ".waived.json")  # who waived a sink, and why, is to be known for ever
+        keys = [key for key in self._list(epoch_folder(number)) if not key.endswith(kept)]
         for key in keys:
             self._store.delete(self._key(key))
         return len(keys)

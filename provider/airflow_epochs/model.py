@@ -210,13 +210,19 @@ class PipelineRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TakeoverRecord:
-    """``takeovers/<n>.json``: from now on ``dag_id`` owns the pipeline."""
+    """``takeovers/<n>.json``: from now on ``dag_id`` owns the pipeline.
+
+    ``who``: the effective user on ``host``; ``login``: whom the environment named, if that was somebody else. In a
+    record without ``host``, of version 0.1, ``who`` is what the environment said.
+    """
 
     dag_id: str
     who: str
     why: str
     at: str
     writer: str
+    host: str = ""
+    login: str = ""
     format: int = FORMAT
 
 
@@ -323,13 +329,18 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class WaivedRecord:
-    """``<sink>.waived.json``: an operator's word, in place of a receipt, that a promise cannot be kept any more."""
+    """``<sink>.waived.json``: an operator's word, in place of a receipt, that a promise cannot be kept any more.
+
+    ``who``, ``host``, ``login``: as in ``TakeoverRecord``.
+    """
 
     txn_id: str
     sink: str
     who: str
     why: str
     at: str
+    host: str = ""
+    login: str = ""
     format: int = FORMAT
 
 

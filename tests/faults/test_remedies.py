@@ -120,15 +120,15 @@ def two_ledgers(world: DiskWorld) -> tuple[DiskWorld, DiskWorld]:
 
 
 def test_of_two_ledgers_the_one_that_has_the_tables_transaction_goes_on(
-    two_ledgers: tuple[DiskWorld, DiskWorld], capsys: pytest.CaptureFixture[str]
+    two_ledgers: tuple[DiskWorld, DiskWorld],
 ) -> None:
     error = stopped(two_ledgers[0])
     named = re.search(r"shows epoch 2 of transaction (\S+), and the ledger has (\S+)\.", error.what)
     assert named
     having = []
     for world in two_ledgers:
-        typed(world.ledger_root, error, "show")
-        if json.loads(capsys.readouterr().out)["complete"]["txn_id"] == named[1]:
+        shown = json.loads(typed(world.ledger_root, error, "show"))
+        if shown["complete"]["txn_id"] == named[1]:
             having.append(world)
     assert having == [two_ledgers[1]]
     assert having[0].run(80) is None

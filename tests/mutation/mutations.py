@@ -195,7 +195,7 @@ MUTATIONS = [
     ),
     Mutation(
         "complete.json is pruned",
-        [("ledger.py", " if key != complete_key(number)]\n", "]\n")],
+        [("ledger.py", " if not key.endswith(kept)]\n", "]\n")],
         [ZOMBIES, "-k", "pruned"],
     ),
     Mutation(

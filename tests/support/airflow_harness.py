@@ -12,7 +12,8 @@ import airflow_home
 
 
 @cache
-def _database() -> None:
+def initialised() -> None:
+    """The session's metadata database has its tables."""
     from airflow.utils.db import initdb
 
     initdb()
@@ -36,7 +37,7 @@ class Harness:
         from airflow.serialization.serialized_objects import DagSerialization
         from airflow.utils.session import create_session
 
-        _database()
+        initialised()
         self.dag = dag
         with create_session() as session:
             session.merge(DagBundleModel(name="tests"))

@@ -17,6 +17,7 @@ from airflow_epochs import cli
 from airflow_epochs.errors import Corrupt, EpochError
 from faults_world import DiskWorld
 from orders_demo.duck import duck
+from terminal import terminal
 
 
 def stopped(world: DiskWorld, number: int = 80) -> Corrupt:
@@ -62,15 +63,17 @@ def backfill_in(error: EpochError) -> int:
     return int(named[1])
 
 
-def typed(ledger_root: Path, error: EpochError, command: str) -> None:
-    """``airflow epochs <command> …`` as the error has it, at a shell."""
+def typed(ledger_root: Path, error: EpochError, command: str) -> str:
+    """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows."""
     named = re.search(rf"`airflow (epochs {command} [^`]*)`", error.remedy)
     assert named, error.remedy
     words = shlex.split(named[1].replace("…", "'the remedy says so'"))
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
         parsed = _parser().parse_args(words)
-        parsed.func(parsed)
+        with terminal("y\n") as screen:
+            parsed.func(parsed)
+    return screen.text
 
 
 def _parser() -> ArgumentParser:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import socket
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from airflow_epochs.model import Run
 from airflow_epochs.sources.kafka import KafkaSource
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from terminal import terminal
 
 
 @pytest.fixture
@@ -31,9 +36,24 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryWorld:
     return world
 
 
+@pytest.fixture
+def in_doubt(world: MemoryWorld, tmp_path: Path) -> MemoryWorld:
+    """Epoch 3 is decided and waits for `orders`."""
+    coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    coordinator.vote(Run("dag", "r3"), coordinator.stage(Run("dag", "r3")).stage)
+    return world
+
+
 def _args(**values: object) -> Namespace:
     return Namespace(
-        **{"pipeline": "orders", "ledger_conn_id": "epochs_default", "limit": 20, "output": "json", **values}
+        **{
+            "pipeline": "orders",
+            "ledger_conn_id": "epochs_default",
+            "limit": 20,
+            "output": "json",
+            "yes": True,
+            **values,
+        }
     )
 
 
@@ -117,6 +137,164 @@ def test_only_an_epoch_in_doubt_can_be_waived(world: MemoryWorld) -> None:
     for epoch, state in ((1, "complete"), (3, "open"), (9, "new")):
         with pytest.raises(SystemExit, match=f"is {state}"):
             cli.waive(_args(epoch=epoch, sink="orders", why="typo"))
+
+
+def waive(why: str = "the table was dropped", yes: bool = True) -> None:
+    cli.waive(_args(epoch=3, sink="orders", why=why, yes=yes))
+
+
+def take_over(why: str = "moved", yes: bool = True) -> None:
+    cli.take_over(_args(dag_id="new", why=why, yes=yes))
+
+
+COMMANDS = pytest.mark.parametrize("command", [waive, take_over])
+
+
+def words(folder: Path) -> list[dict[str, object]]:
+    """What operators said, as whoever looks into the ledger's folder finds it."""
+    found = [*folder.glob("orders/epochs/*/*.waived.json"), *folder.glob("orders/takeovers/*.json")]
+    return [json.loads(path.read_text()) for path in found]
+
+
+@COMMANDS
+def test_the_effective_user_and_the_host_are_recorded_and_the_name_in_the_environment_is_only_a_claim(
+    command: Callable[[], None], in_doubt: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("SUDO_USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("LOGNAME", "USER"):
+        monkeypatch.setenv(variable, "somebody-else")
+    command()
+    [record] = words(tmp_path)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert (record["who"], record["host"], record["login"]) == (user, socket.gethostname(), "somebody-else")
+
+
+@COMMANDS
+@pytest.mark.parametrize(("sudo", "login"), [("alice", "alice"), (None, "")])
+def test_whoever_became_another_user_by_sudo_is_named_too(
+    sudo: str | None,
+    login: str,
+    command: Callable[[], None],
+    in_doubt: MemoryWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOGNAME", pwd.getpwuid(os.geteuid()).pw_name)
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    if sudo:
+        monkeypatch.setenv("SUDO_USER", sudo)
+    command()
+    assert [record["login"] for record in words(tmp_path)] == [login]
+
+
+@COMMANDS
+def test_a_user_without_a_name_is_recorded_by_number_and_a_claim_of_any_bytes_is_taken(
+    command: Callable[[], None], in_doubt: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 3_999_999_999)
+    monkeypatch.setenv("SUDO_USER", os.fsdecode(b"al\xffice"))
+    command()
+    assert [(record["who"], record["login"]) for record in words(tmp_path)] == [("3999999999", r"al\udcffice")]
+
+
+@COMMANDS
+@pytest.mark.parametrize("why", ["", " \t\n"])
+def test_an_empty_reason_is_refused(
+    command: Callable[[str], None], why: str, in_doubt: MemoryWorld, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=r"reason is empty.*\nPipeline orders, option --why\.\nWhat to do: say"):
+        command(why)
+    assert words(tmp_path) == []
+
+
+@COMMANDS
+def test_a_reason_of_any_bytes_is_taken_and_shown_without_what_would_move_the_cursor(
+    command: Callable[[str], None], in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(os.fsdecode(b"gone\xff") + "\x1b[2J")
+    assert [record["why"] for record in words(tmp_path)] == ["gone\\udcff\x1b[2J"]
+    assert r"because: gone\udcff\x1b[2J" in capsys.readouterr().out
+
+
+@COMMANDS
+@pytest.mark.parametrize("closed", [False, True], ids=["a pipe", "nothing"])
+def test_without_a_terminal_and_without_yes_nothing_is_changed_and_the_error_says_how_to_go_on(
+    command: Callable[..., None],
+    closed: bool,
+    in_doubt: MemoryWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if closed:
+        monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SystemExit, match=r"nobody to ask.*\nPipeline orders\.\nWhat to do: .*add --yes"):
+        command(yes=False)
+    assert words(tmp_path) == []
+
+
+@COMMANDS
+@pytest.mark.parametrize("answer", ["n\n", "what?\nno\n", "\x04"], ids=["no", "no at last", "Ctrl-D"])
+def test_at_a_terminal_nothing_is_changed_unless_the_answer_is_yes(
+    command: Callable[..., None], answer: str, in_doubt: MemoryWorld, tmp_path: Path
+) -> None:
+    with terminal(answer), pytest.raises(SystemExit, match="The answer was no"):
+        command(yes=False)
+    assert words(tmp_path) == []
+
+
+def test_before_it_is_confirmed_a_waiver_says_which_rows_are_lost(in_doubt: MemoryWorld, tmp_path: Path) -> None:
+    with terminal("y\n") as screen:
+        waive(yes=False)
+    question, _, after = screen.text.partition("Proceed? [y/n]")
+    assert "Epoch 3 of pipeline orders will be complete without sink orders." in question
+    assert "Rows that sink orders loses for good: 1, staged at" in question
+    assert "because: the table was dropped" in question
+    assert "will be completed without sink orders" in after
+    assert [record["why"] for record in words(tmp_path)] == ["the table was dropped"]
+
+
+def test_before_it_is_confirmed_a_takeover_says_whose_the_pipeline_is_and_what_it_has_under_way(
+    in_doubt: MemoryWorld, tmp_path: Path
+) -> None:
+    with terminal("y\n") as screen:
+        take_over(yes=False)
+    question, _, after = screen.text.partition("Proceed? [y/n]")
+    assert "Pipeline orders goes from DAG dag to DAG new." in question
+    assert "Epoch 3 is in doubt: waits for orders" in question
+    assert "now belongs to DAG new" in after
+    assert [record["dag_id"] for record in words(tmp_path)] == ["new"]
+
+
+def test_a_promise_that_is_kept_while_the_question_stands_is_not_waived(
+    in_doubt: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = memory_coordinator(in_doubt, memory_pipeline(in_doubt), store=LocalStore(tmp_path))
+
+    def meanwhile(question: str) -> bool:
+        coordinator.commit(Run("dag", "r3"), "orders")
+        coordinator.complete(Run("dag", "r3"))
+        return True
+
+    monkeypatch.setattr(cli, "ask_yesno", meanwhile)
+    with terminal(""), pytest.raises(SystemExit, match="Epoch 3 is complete"):
+        waive(yes=False)
+    assert words(tmp_path) == []
+
+
+def test_a_pipeline_that_is_handed_over_while_the_question_stands_is_left_to_its_new_owner(
+    in_doubt: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(LocalStore(tmp_path), "orders")
+
+    def meanwhile(question: str) -> bool:
+        ledger.take_over("third", who="them", why="x", at="now", writer="w")
+        return True
+
+    monkeypatch.setattr(cli, "ask_yesno", meanwhile)
+    with terminal(""), pytest.raises(SystemExit, match="handed to another DAG while the question stood"):
+        take_over(yes=False)
+    assert [record["dag_id"] for record in words(tmp_path)] == ["third"]
 
 
 def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

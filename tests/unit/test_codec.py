@@ -170,6 +170,29 @@ def test_fields_that_a_newer_writer_of_the_same_format_added_are_ignored() -> No
 
 
 @pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        (
+            WaivedRecord,
+            b'{"sha256":"ac0ec01114830ca5","txn_id":"p/1/1/00000000000000000000000000000000","sink":"a","who":"alice",'
+            b'"why":"dropped","at":"2026-01-01T00:00:00+00:00","format":1}',
+        ),
+        (
+            TakeoverRecord,
+            b'{"sha256":"7498e2bab42cec76","dag_id":"new","who":"alice","why":"renamed",'
+            b'"at":"2026-01-01T00:00:00+00:00","writer":"w","format":1}',
+        ),
+    ],
+)
+def test_records_that_name_an_operator_without_his_host_are_read(
+    kind: type[WaivedRecord | TakeoverRecord], written: bytes
+) -> None:
+    """As version 0.1 wrote them."""
+    record = decode(written, kind)
+    assert (record.who, record.host, record.login) == ("alice", "", "")
+
+
+@pytest.mark.parametrize(
     "change", [{"decision": "MAYBE"}, {"votes": []}, {"txn_id": 3}, {"votes": {"a": {"vote": "VOTE_COMMIT"}}}]
 )
 def test_a_record_of_another_shape_is_refused(change: dict[str, object]) -> None:

@@ -275,6 +275,17 @@ def test_pruning_leaves_the_completion_record_of_a_complete_epoch() -> None:
     assert ledger.prune(1) == 0
 
 
+def test_pruning_leaves_the_word_of_whoever_waived_a_sink() -> None:
+    store = DictStore()
+    ledger = Ledger(store, "p")
+    whole_epoch(ledger)
+    waived = WaivedRecord(txn_id=txn(), sink="a", who="me", why="dropped", at="now")
+    ledger.put_waived(waived)
+    ledger.put_complete(complete())
+    ledger.prune(1)
+    assert store.list("p/epochs") == [f"p/{key_of(waived)}", f"p/{key_of(complete())}"]
+
+
 @pytest.mark.parametrize("number", [-3, 0, 1, 2])
 def test_pruning_an_epoch_that_is_not_complete_deletes_nothing(number: int) -> None:
     store = DictStore()

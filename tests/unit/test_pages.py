@@ -36,7 +36,7 @@ from airflow_epochs.sources import kafka_connection, kafka_history, kafka_loss, 
 from airflow_epochs.spark import connect, delta_jobs, delta_session
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "SECURITY")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 of_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 
 from airflow_epochs.get_provider_info import get_provider_info
 
+ROOT = Path(__file__).parents[2]
+APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+"""Of https://www.apache.org/licenses/LICENSE-2.0.txt."""
 HEAVY = ("pyspark", "deltalake", "obstore", "kafka", "pyarrow", "pandas", "confluent_kafka")
 PARSE = """
 import sys
@@ -42,6 +47,15 @@ def test_airflow_finds_the_provider_and_its_connection_type_with_form_fields() -
     assert hook and hook.connection_testable
     fields = {name for name in manager.connection_form_widgets if name.startswith("extra__epochs__")}
     assert fields == {f"extra__epochs__{name}" for name in ("ledger_root", "storage_conn_id", "storage_options")}
+
+
+def test_the_licence_is_the_published_text_of_the_one_that_the_metadata_names() -> None:
+    """The build puts a file of this name into the wheel by itself; the image is built from what it copies."""
+    named = re.search('^license = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert named and named[1] == "Apache-2.0"
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2
+    copied = re.search("^COPY .*pyproject.toml.*$", (ROOT / "docker" / "airflow.Dockerfile").read_text(), re.MULTILINE)
+    assert copied and "LICENSE" in copied[0].split()
 
 
 def test_parsing_a_dag_imports_no_heavy_library() -> None:

@@ -2,7 +2,8 @@
 
 The cache folder is ``$EPOCHS_CACHE``, by default ``~/.cache/airflow-epochs``. A set of jars is keyed by a hash
 of ``ivy.xml`` and of pyspark's version. It appears there by one rename: a killed download leaves nothing behind
-that looks like a set, and two callers at once fetch it once.
+that looks like a set, and two callers at once fetch it once. Every jar is compared with ``jars.sha256`` before it is
+used, whether it was fetched now or lay in the cache.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from stack.digests import require_recorded
 from stack.processes import StackError
 
 IVY_XML = Path(__file__).parents[1] / "ivy.xml"
@@ -59,8 +61,15 @@ def fetch(*confs: str) -> Jars:
     """Return the jars of ``confs`` (default: all), fetching what the cache does not have.
 
     Raises:
-        StackError: They cannot be had. Nothing was added to the cache.
+        StackError: They cannot be had, and nothing was added to the cache; or they are not those of ``jars.sha256``.
     """
+    jars = fetch_unknown(*confs)
+    require_recorded(jars.root, confs or CONFS)
+    return jars
+
+
+def fetch_unknown(*confs: str) -> Jars:
+    """The jars as they come, not compared with any record: for writing one."""
     jars = Jars(cache_folder() / "jars" / _key())
     missing = [conf for conf in confs or CONFS if not jars.folder(conf).exists()]
     if missing:

@@ -1,0 +1,82 @@
+"""Who typed a command, by the word of the operating system; and the entry in Airflow's audit log."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow.utils import cli_action_loggers
+
+_LOGIN_NAMES = ("SUDO_USER", "LOGNAME", "USER", "LNAME", "USERNAME")
+"""Variables that say who logged in. Anybody can set them, so they prove nothing."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """``who``: the effective user. ``login``: whom the environment names, if that is somebody else."""
+
+    who: str
+    host: str
+    login: str
+
+    def __str__(self) -> str:
+        claimed = f", logged in as {self.login} by what the environment says" if self.login else ""
+        return f"{self.who} on host {self.host}{claimed}"
+
+
+def caller() -> Caller:
+    who = _effective_user()
+    login = next(filter(None, map(os.environ.get, _LOGIN_NAMES)), who)
+    return Caller(who, socket.gethostname(), "" if login == who else as_text(login))
+
+
+def _effective_user() -> str:
+    """The user's name; its number, if no name belongs to it, as in some containers."""
+    number = os.geteuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def as_text(typed: str) -> str:
+    """What JSON takes: a shell may pass bytes that are no text."""
+    return typed.encode(errors="backslashreplace").decode()
+
+
+@contextmanager
+def logged(command: str, *, dag_id: str, by: Caller) -> Iterator[None]:
+    """An entry in Airflow's audit log, made before the command changes anything.
+
+    Airflow's ``action_cli`` would make the same one, but takes ``LOGNAME`` for the user. A log that cannot be written
+    is a warning of Airflow's: what the ledger keeps does not depend on the metadata database.
+    """
+    entry: dict[str, Any] = {
+        "sub_command": f"epochs_{command}",
+        "start_datetime": _utc_now(),
+        "full_command": str(sys.argv),
+        "user": by.who,
+        "host_name": by.host,
+        "dag_id": dag_id,
+        "task_id": None,
+        "logical_date": None,
+    }
+    cli_action_loggers.on_pre_execution(**entry)
+    try:
+        yield
+    except Exception as error:
+        entry["error"] = error
+        raise
+    finally:
+        cli_action_loggers.on_post_execution(**entry, end_datetime=_utc_now())
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
