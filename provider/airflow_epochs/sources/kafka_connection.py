@@ -12,21 +12,22 @@ Certificates and keys are read here and passed to Spark by value, so that they n
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
+from airflow_epochs.secrecy import shown
 from airflow_epochs.sources.kafka_sasl import SASL_KEYS, Sasl, read_sasl
 from airflow_epochs.sources.kafka_tls import TLS_KEYS, Refuse, Tls, read_tls
 
 if TYPE_CHECKING:
     import ssl
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PORT = 9092
@@ -175,7 +176,10 @@ def _server(text: str, refuse: Refuse) -> str:
     """``[protocol://]host[:port]`` as ``host:port``, which both clients take."""
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
-        refuse(f"{text!r} is not the address of a broker", "Write host:port; several are separated by commas.")
+        refuse(
+            f"{shown(text)!r} is not the address of a broker",
+            "Write host:port; several are separated by commas.",
+        )
     return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import socket
 import sys
@@ -22,10 +21,11 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import delta_jobs, failures, kafka_read, main, processes, reports, user_files
+from airflow_epochs.spark import delta_jobs, kafka_read, main, processes, reports, user_files
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     from airflow_epochs.spark.runners import SparkSubmit
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 KIND = "spark_submit"
 SESSION_CONF = "spark.airflow_epochs.session"
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
-_DRIVER_FILES = ("__init__.py", "errors.py", "durable.py", "spark/*.py")
+_DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "durable.py", "spark/*.py")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,
     # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.
@@ -72,6 +72,7 @@ class SubmitRunner:
             NotApplied: The submit or the job failed.
         """
         session = session or self.new_session()
+        secrecy.keep_options(job.secrets)
         connection = self._env.connection(self._config.conn_id)
         mode = _deploy_mode(self._config, connection)
         self._refuse_what_cannot_work(job, connection, mode)
@@ -141,7 +142,7 @@ class SubmitRunner:
         if report is not None and "error" in report:
             raise main.error_from_json(report["error"])
         if report is None or failure is not None:
-            said = failures.scrubbed(str(failure or "the driver left no report"), job.secrets.values())
+            said = secrecy.scrubbed(str(failure or "the driver left no report"))
             raise NotApplied(
                 f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
                 remedy="Look at the driver's log above; the task may be retried or cleared.",
