@@ -316,6 +316,17 @@ def test_records_and_checkpoints_have_no_secret_that_a_transform_tells() -> None
     assert "Can" not in f"{values} {reason} {report} {coordinator.checkpoint(coordinator.view_of(run(1)))}"
 
 
+def test_the_decision_has_no_secret_that_a_sink_tells() -> None:
+    secrecy.keep([CANARY])
+    scenario = Scenario()
+    scenario.world.refusals["orders"] = f"the server said {CANARY}"
+    coordinator = scenario.coordinator()
+    with pytest.raises(Refused):
+        coordinator.vote(run(1), staged(scenario, coordinator))
+    values = b"".join(scenario.world.store.values.values()).decode()
+    assert "the server said ******" in values and "Can" not in values
+
+
 # -- errors on the way to servers -------------------------------------------------------------------------------------
 
 
