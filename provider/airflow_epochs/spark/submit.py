@@ -16,7 +16,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import delta_jobs, kafka_read, main, processes, reports, user_files
 from airflow_epochs.spark.runners import stop_session
+from airflow_epochs.spark.work_folder import work_folder
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -40,6 +40,7 @@ SESSION_CONF = "spark.airflow_epochs.session"
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
 _DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "durable.py", "spark/*.py")
+_NOT_INHERITED = ("AIRFLOW_", "_AIRFLOW_", "SPARK_CONNECT_MODE")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,
     # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.
@@ -76,8 +77,8 @@ class SubmitRunner:
         connection = self._env.connection(self._config.conn_id)
         mode = _deploy_mode(self._config, connection)
         self._refuse_what_cannot_work(job, connection, mode)
-        with tempfile.TemporaryDirectory(prefix="airflow-epochs-") as folder:
-            submit = _Submit(Path(folder), job, session, self._config, mode)
+        with work_folder() as folder:
+            submit = _Submit(folder, job, session, self._config, mode)
             failure = self._submit(submit, session)
             return self._outcome(submit, job, failure)
 
@@ -233,8 +234,12 @@ def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, less the marks of a Connect client, with its Python's programs on the PATH."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_CONNECT_MODE")}
+    """This process's environment, less Airflow's and the marks of a Connect client; its Python's programs on the PATH.
+
+    Airflow's variables hold connections, keys and the address of its database. Spark shows a driver's environment, and
+    the transform runs in it.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
     environment.pop("SPARK_REMOTE", None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     return environment
