@@ -96,6 +96,7 @@ def forget() -> None:
     """Know no secret any more. For tests: a task's process ends with its secrets."""
     global _known
     _known = _Known()
+    _warned.clear()
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:
@@ -295,3 +296,18 @@ def logger(name: str) -> logging.Logger:
     if not any(isinstance(each, Scrubbing) for each in found.filters):
         found.addFilter(Scrubbing())
     return found
+
+
+_warned: set[str] = set()
+
+
+def warn_once(log: logging.Logger, text: str) -> None:
+    """Warn of it in the task's log, however often it is met."""
+    if text not in _warned:
+        _warned.add(text)
+        log.warning("%s", text)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what goes to this host stays on this machine."""
+    return host.strip("[]").lower() in ("localhost", "::1") or host.startswith("127.")

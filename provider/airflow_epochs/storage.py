@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
-from airflow_epochs import durable
+from airflow_epochs import durable, secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.names import normalised
@@ -27,6 +27,8 @@ from airflow_epochs.secrecy import shown
 if TYPE_CHECKING:
     from obstore import ReadableFile
     from obstore.store import ObjectStore
+
+log = secrecy.logger(__name__)
 
 _AWS_EXTRA = {
     "region_name": "aws_region",
@@ -77,7 +79,19 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
     endpoint = options.get("aws_endpoint", "")
     if endpoint.startswith("http://"):
         options.setdefault("allow_http", "true")
+    _warn_of_open_ways(connection.conn_id, options, endpoint)
     return options
+
+
+def _warn_of_open_ways(conn_id: str, options: Mapping[str, str], endpoint: str) -> None:
+    if options.get("allow_invalid_certificates") == "true":
+        secrecy.warn_once(
+            log,
+            f"connection {conn_id}: the object store's certificate is not verified: whoever is on the way can read and "
+            "change everything",
+        )
+    if endpoint.startswith("http://") and not secrecy.is_loopback(urlsplit(shown(endpoint)).hostname or ""):
+        secrecy.warn_once(log, f"connection {conn_id}: {shown(endpoint)} is no https: rows and records travel readably")
 
 
 def _explicit_options(connection: Connection) -> dict[str, str]:

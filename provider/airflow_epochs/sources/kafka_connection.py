@@ -133,7 +133,7 @@ def read_connection(connection: Connection) -> KafkaAccess:
             f"security.protocol is {protocol!r}", f"Use one of {', '.join(PROTOCOLS)} in the connection's extra."
         )
     _check_names(settings, protocol, reader)
-    return KafkaAccess(
+    access = KafkaAccess(
         conn_id=connection.conn_id,
         servers=servers,
         protocol=protocol,
@@ -142,6 +142,20 @@ def read_connection(connection: Connection) -> KafkaAccess:
         tls=read_tls(settings, reader.refuse) if protocol.endswith("SSL") else None,
         sasl=read_sasl(settings, connection, reader.refuse) if protocol.startswith("SASL") else None,
     )
+    _warn_of_open_ways(access)
+    return access
+
+
+def _warn_of_open_ways(access: KafkaAccess) -> None:
+    if access.tls and not access.tls.check_hostname:
+        secrecy.warn_once(
+            log, f"connection {access.conn_id}: ssl.endpoint.identification.algorithm is none: brokers are not verified"
+        )
+    remote = [server for server in access.servers if not secrecy.is_loopback(server.rpartition(":")[0])]
+    if remote and access.protocol == "SASL_PLAINTEXT":
+        secrecy.warn_once(
+            log, f"connection {access.conn_id}: SASL_PLAINTEXT is no TLS: login and records travel readably"
+        )
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,13 @@ def connection_url(connection: Connection) -> str:
         "token": connection.password,
         "use_ssl": connection.extra.get("use_ssl"),
     }
+    by_tls = parameters["token"] is not None or str(parameters["use_ssl"]).lower() == "true"  # as pyspark reads them
+    if not by_tls and not secrecy.is_loopback(url.hostname or ""):
+        secrecy.warn_once(
+            log,
+            f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans, with Kafka's credentials "
+            "in them, travel readably",
+        )
     given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
     return f"sc://{url.netloc}/;{given}"
 
