@@ -140,7 +140,7 @@ WITHIN = {
 }
 """Modules whose ValueErrors nobody sees by themselves: the error that tells of them."""
 
-RELAYS = {("spark/main.py", "error_from_json"), ("operators/epoch.py", "execute")}
+RELAYS = {("spark/main.py", "error_from_json"), ("operators/epoch.py", "_executed")}
 """Functions that only pass on an error whose text is read where it was made."""
 
 

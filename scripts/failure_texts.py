@@ -21,7 +21,9 @@ PLAIN = frozenset({"ValueError", "SystemExit", "AirflowFailException"})
 TESTING = "testing/"
 """Shipped, but seen in tests only."""
 
-_WRAPPERS = frozenset({"sorted", "list", "str", "repr", "map", "first_line", "describe", "describe_txn", "_describe"})
+_WRAPPERS = frozenset(
+    {"sorted", "list", "str", "repr", "map", "first_line", "shown", "describe", "describe_txn", "_describe"}
+)
 _NAMED = {
     "len": "how many",
     "waive_command": "airflow epochs waive …",

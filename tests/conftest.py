@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
+from airflow_epochs import secrecy
 from explored import summary
 from stack.broker import Broker
 from stack.connect import ConnectServer
@@ -26,6 +27,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell how much the models have seen."""
     for line in summary([*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_other_tests() -> Iterator[None]:
+    """A test's passwords are words of other tests."""
+    yield
+    secrecy.forget()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import socket
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TypedDict
 
+from airflow_epochs import secrecy
 from airflow_epochs.definition import Pipeline
 from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
@@ -21,7 +21,7 @@ from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId, process_of
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 def _utc_now() -> datetime:

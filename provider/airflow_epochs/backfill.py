@@ -6,15 +6,15 @@ began, and end where the epoch ends. So its rows are staged, voted on and commit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airflow_epochs import secrecy
 from airflow_epochs.actor import Actor
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 def with_backfill(

@@ -14,10 +14,10 @@ than loss. Whatever the records say, a sink deletes nothing that it shows, or ha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger import Ledger
@@ -25,7 +25,7 @@ from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRec
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Leftovers, Sink, SinkAttempt
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:

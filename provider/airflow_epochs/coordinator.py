@@ -7,11 +7,10 @@ repeats safely, does nothing, or fails with a sentence that says what to do.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from airflow_epochs import markers, protocol
+from airflow_epochs import markers, protocol, secrecy
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.cleanup import discard_attempt, sweep
 from airflow_epochs.definition import Pipeline, Transform
@@ -46,7 +45,7 @@ from airflow_epochs.together import votes_of
 
 __all__ = ["Coordinator", "Pipeline", "Transform"]
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 OPEN_STEPS_MAX = 8
 """How many recovery steps one ``open`` takes before it gives up: each leaves the epoch in a later state."""
@@ -200,8 +199,11 @@ class Coordinator(Actor):
             DecisionRecord(
                 txn_id=opened.txn_id,
                 decision=decision,
-                reason=reason,
-                votes=votes,
+                reason=secrecy.scrubbed(reason),
+                votes={
+                    sink: replace(vote, reason=vote.reason and secrecy.scrubbed(vote.reason))
+                    for sink, vote in votes.items()
+                },
                 dag_id=run.dag_id,
                 run_id=run.run_id,
                 decided_at=self.now(),

@@ -15,15 +15,16 @@ The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownEx
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-log = logging.getLogger(__name__)
+from airflow_epochs import secrecy
+
+log = secrecy.logger(__name__)
 
 
 class EpochError(Exception):
-    """Root of all errors of this package.
+    """Root of all errors of this package. No secret that the process knows stands in its text.
 
     Attributes:
         what: What went wrong, one sentence.
@@ -41,7 +42,7 @@ class EpochError(Exception):
         attempt: int | None = None,
         sink: str | None = None,
     ) -> None:
-        self.what, self.remedy = what, remedy
+        self.what, self.remedy = secrecy.scrubbed(what), secrecy.scrubbed(remedy)
         self.pipeline, self.epoch, self.attempt, self.sink = pipeline, epoch, attempt, sink
         super().__init__(str(self))
 
@@ -57,7 +58,7 @@ class EpochError(Exception):
             if value is not None
         ]
         prefix = f"[{', '.join(where)}] " if where else ""
-        return f"{prefix}{self.what} What to do: {self.remedy}"
+        return secrecy.scrubbed(f"{prefix}{self.what} What to do: {self.remedy}")
 
 
 class NotApplied(EpochError):

@@ -7,12 +7,12 @@ the caller's own, or the winner's, which the caller must obey. A put whose answe
 from __future__ import annotations
 
 import errno
-import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from airflow_epochs import secrecy
 from airflow_epochs.codec import NewerFormat, decode, encode
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
@@ -52,7 +52,7 @@ from airflow_epochs.store import Store
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 PUT_TRIES = 3
 """How often a put without an answer is read back and sent again before its outcome is called unknown."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
-from airflow_epochs import markers
+from airflow_epochs import markers, secrecy
 from airflow_epochs.actor import Actor
 from airflow_epochs.backfill import with_backfill
 from airflow_epochs.epoch_view import EpochView
@@ -23,7 +22,7 @@ from airflow_epochs.model import (
 from airflow_epochs.sinks.base import Sink, Watching
 from airflow_epochs.sources.base import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
@@ -157,7 +156,7 @@ def changes_by_others(actor: Actor, before: CompleteRecord | None) -> tuple[str,
             found += sink.foreign_changes(receipt, actor.pipeline.name, told, actor.env)
     for change in found:
         log.warning("%s", change)
-    return tuple(found)
+    return tuple(map(secrecy.scrubbed, found))
 
 
 def _previous_of(actor: Actor, sink: Sink, before: CompleteRecord | None) -> str | None:

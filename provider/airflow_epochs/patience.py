@@ -7,15 +7,15 @@ even: if they are wrong, an attempt is aborted too soon or too late, which is sa
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
 
+from airflow_epochs import secrecy
 from airflow_epochs.actor import Actor
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.model import OpenRecord, Run, process_of
 from airflow_epochs.protocol import State
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 PAUSE_S = 1.0
 """How long after each other the ledger is asked, on average."""

@@ -16,11 +16,10 @@ id. So what is cleared away afterwards follows the sink's own commit (``Receipt.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from airflow_epochs import markers, together
+from airflow_epochs import markers, secrecy, together
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
@@ -30,7 +29,7 @@ from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Adapting, Sink, SinkAttempt
 from airflow_epochs.staging import stage_try, stop_earlier_tries
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 @dataclass(frozen=True)

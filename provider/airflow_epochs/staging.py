@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from airflow_epochs import secrecy
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
@@ -96,10 +97,15 @@ def _staged(actor: Actor, opened: OpenRecord, this: _Try, promised: Staged | Non
     return StageReport(
         txn_id=opened.txn_id,
         nonce=nonce,
-        claims={name: StagedClaim(**claim) for name, claim in report["sinks"].items()},
+        claims={name: _claim(told) for name, told in report["sinks"].items()},
         metrics=report.get("metrics", {}),
-        warnings=tuple(report.get("warnings", ())),
+        warnings=tuple(map(secrecy.scrubbed, report.get("warnings", ()))),
     )
+
+
+def _claim(told: JsonDict) -> StagedClaim:
+    problem = told.get("problem")
+    return StagedClaim(**{**told, "problem": problem and secrecy.scrubbed(problem)})
 
 
 def _require_own_tables(actor: Actor, opened: OpenRecord, tries: Sequence[_Try]) -> None:

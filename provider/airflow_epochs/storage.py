@@ -18,14 +18,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from urllib.parse import urlsplit
 
-from airflow_epochs import durable
+from airflow_epochs import durable, secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.names import normalised
+from airflow_epochs.secrecy import shown
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
     from obstore.store import ObjectStore
+
+log = secrecy.logger(__name__)
 
 _AWS_EXTRA = {
     "region_name": "aws_region",
@@ -76,7 +79,19 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
     endpoint = options.get("aws_endpoint", "")
     if endpoint.startswith("http://"):
         options.setdefault("allow_http", "true")
+    _warn_of_open_ways(connection.conn_id, options, endpoint)
     return options
+
+
+def _warn_of_open_ways(conn_id: str, options: Mapping[str, str], endpoint: str) -> None:
+    if options.get("allow_invalid_certificates") == "true":
+        secrecy.warn_once(
+            log,
+            f"connection {conn_id}: the object store's certificate is not verified: whoever is on the way can read and "
+            "change everything",
+        )
+    if endpoint.startswith("http://") and not secrecy.is_loopback(urlsplit(shown(endpoint)).hostname or ""):
+        secrecy.warn_once(log, f"connection {conn_id}: {shown(endpoint)} is no https: rows and records travel readably")
 
 
 def _explicit_options(connection: Connection) -> dict[str, str]:
@@ -150,7 +165,7 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
         if not isinstance(error, (BaseError, ValueError)) and type(error).__name__ != "PanicException":
             raise  # obstore panics, outside Exception, at some options that it does not know
         raise Refused(
-            f"The object store at {url} cannot be set up: {str(error).splitlines()[0]}",
+            f"The object store at {shown(url)} cannot be set up: {str(error).splitlines()[0]}",
             remedy="Correct the URL, or the storage options of its connection.",
         ) from error
 
@@ -250,7 +265,7 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
-            raise Refused(f"The path {str(root)!r} is not absolute.", remedy="Give an absolute path or a URL.")
+            raise Refused(f"The path {shown(str(root))!r} is not absolute.", remedy="Give an absolute path or a URL.")
         self._root = root
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -347,7 +362,7 @@ class ObjectFiles:
     """Files in an object store."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
-        self._url = url
+        self._place = shown(url)
         self._store = store
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -420,7 +435,7 @@ class ObjectFiles:
             return False
         except NotImplementedError as error:
             raise Refused(
-                f"The object store at {self._url} is set up without conditional writes.",
+                f"The object store at {self._place} is set up without conditional writes.",
                 remedy="Remove aws_conditional_put from the connection's storage options.",
             ) from error
         return True
@@ -462,7 +477,7 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise OutcomeUnknown(
-                f"Whether {self._url}/{path} was written is not known: {str(error).splitlines()[0]}",
+                f"Whether {self._place}/{path} was written is not known: {str(error).splitlines()[0]}",
                 remedy="Nothing: the next try looks at the store first.",
             ) from error
 
@@ -497,12 +512,12 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise NotApplied(
-                f"The object store at {self._url} does not answer: {str(error).splitlines()[0]}",
+                f"The object store at {self._place} does not answer: {str(error).splitlines()[0]}",
                 remedy="Check that the store is up and that the bucket exists, then try again.",
             ) from error
 
     def _no_permission(self, error: Exception) -> Refused:
         return Refused(
-            f"The object store says no at {self._url}: {str(error).splitlines()[0]}",
+            f"The object store says no at {self._place}: {str(error).splitlines()[0]}",
             remedy="Give the connection's credentials read, write, list and delete permission there.",
         )

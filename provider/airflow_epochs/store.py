@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_epochs import durable
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import normalised
+from airflow_epochs.secrecy import shown
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -57,10 +58,10 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
-            f"The ledger root {url!r} has a '#' or a '?'. What follows it names no place: version 0.1 put the ledger, "
-            f"and any other that differs only there, into {meant!r}.",
-            remedy=f"set `ledger_root` of the connection of type epochs to {meant!r} to go on with the ledger that is "
-            "there, or to another place without these characters for a new one.",
+            f"The ledger root {shown(url)!r} has a '#' or a '?'. What follows it names no place: version 0.1 put the "
+            f"ledger, and any other that differs only there, into {shown(meant)!r}.",
+            remedy=f"set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
+            "that is there, or to another place without these characters for a new one.",
         )
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
@@ -71,7 +72,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         return ObstoreStore(MemoryStore())
     from airflow_epochs.storage import object_store
 
-    return ObstoreStore(object_store(url, options or {}), normalised(url))
+    return ObstoreStore(object_store(url, options or {}), shown(normalised(url)))
 
 
 class LocalStore:
@@ -80,7 +81,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
             raise Refused(
-                f"The ledger root must be an absolute path or a URL, not {str(root)!r}.",
+                f"The ledger root must be an absolute path or a URL, not {shown(str(root))!r}.",
                 remedy="correct the field `ledger_root` of the connection of type epochs.",
             )
         self._root = root

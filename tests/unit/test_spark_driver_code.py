@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.spark import failures, main, processes, reports, submit
@@ -121,21 +122,28 @@ def test_a_report_on_an_object_store_is_taken_with_the_connections_credentials(s
 
 
 def test_secrets_are_blotted_out_of_messages() -> None:
-    error = failures.of_spark(ValueError("pass=hunter2 long=hunter2-long"), "It", ["hunter2", "hunter2-long", "a"])
+    secrecy.keep_options({"kafka.a": "hunter2", "kafka.b": "hunter2-long", "kafka.c": "a"})
+    error = failures.of_spark(ValueError("pass=hunter2 long=hunter2-long"), "It")
     assert "pass=****** long=******" in error.what
+
+
+def test_a_message_that_is_cut_within_a_secret_shows_no_half_of_it() -> None:
+    secrecy.keep_options({"kafka.a": "hunter2-correct-horse"})
+    error = failures.of_spark(ValueError("x" * 3_995 + "hunter2-correct-horse"), "It")
+    assert "hunt" not in error.what
 
 
 def test_a_message_keeps_the_cause_and_drops_the_jvms_frames() -> None:
     text = "Job aborted.\n\nJVM stacktrace:\nX\n\tat a.B.c(D:1)\n"
     text += "Caused by: e.F: first\n\tat g\nCaused by: h.I: root\n\tat j"
-    error = failures.of_spark(ValueError(text), "It", [])
+    error = failures.of_spark(ValueError(text), "It")
     assert error.what == "It failed: ValueError: Job aborted.\nCaused by: h.I: root"
 
 
 def test_a_python_traceback_among_the_causes_is_preferred() -> None:
     text = "A.\n\nJVM stacktrace:\nX\nCaused by: P: Traceback (most recent call last):\n  f()\nValueError: v\n"
     text += "\tat g\nCaused by: E"
-    error = failures.of_spark(ValueError(text), "It", [])
+    error = failures.of_spark(ValueError(text), "It")
     assert error.what.endswith("Caused by: P: Traceback (most recent call last):\n  f()\nValueError: v")
 
 

@@ -74,11 +74,55 @@ def test_equal_modules_make_an_equal_archive_and_others_another_name(tmp_path: P
     assert zipfile.ZipFile(io.BytesIO(second)).read("a.py") == b"x = 2"
 
 
-def test_modules_too_large_to_ship_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_too_large_to_ship_are_refused_with_the_largest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, app="import a", a="x = 1")
-    monkeypatch.setattr(user_files, "SIZE_MAX", 4)
-    with pytest.raises(Refused, match="5 bytes, more than 4"):
-        user_files.archive(user_files.siblings_of(str(tmp_path / "app.py")))
+    monkeypatch.setattr(user_files, "SIZE_MAX", 12)
+    (tmp_path / "b.py").write_text("y = 'longer'")
+    write(tmp_path, app="import a, b")
+    with pytest.raises(Refused, match=r"17 bytes, more than 12; the largest file is b\.py"):
+        user_files.siblings_of(str(tmp_path / "app.py"))
+
+
+PRIVATE = (".env", ".git/config", ".ssh/id", "key.pem", "Client.KEY", "store.jks", "a.p12", "id_rsa", "id_ed25519.pub")
+
+
+def test_what_is_hidden_or_looks_like_a_key_stays_where_it_is(tmp_path: Path) -> None:
+    write(tmp_path, app="import package", package__slash____init__="", package__slash__monkey="")
+    for name in (*PRIVATE, "data.json", "keyboard.txt"):
+        (tmp_path / "package" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "package" / name).write_text("x")
+    names = ["package/__init__.py", "package/data.json", "package/keyboard.txt", "package/monkey.py"]
+    assert sorted(user_files.siblings_of(str(tmp_path / "app.py"))) == names
+
+
+def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    dags = tmp_path / "dags"
+    write(dags, app="import package, single", package__slash____init__="", package__slash__real="", single="")
+    write(tmp_path, outside="")
+    (dags / ".hidden").write_text("x")
+    for name, to in (("data", "outside.py"), ("folder", "."), ("hidden", "dags/.hidden"), ("near", "dags/single.py")):
+        (dags / "package" / name).symlink_to(tmp_path / to)
+    found = user_files.siblings_of(str(dags / "app.py"))
+    assert sorted(found) == ["package/__init__.py", "package/near", "package/real.py", "single.py"]
+
+
+@pytest.mark.parametrize("link", ["single.py", "package", "package/inner.py"])
+def test_a_module_that_is_a_link_out_of_the_folder_is_refused_by_its_name(tmp_path: Path, link: str) -> None:
+    dags, elsewhere = tmp_path / "dags", tmp_path / "elsewhere"
+    write(dags, app="import single, package", single="", package__slash____init__="", package__slash__inner="")
+    (elsewhere / link).parent.mkdir(parents=True)
+    (dags / link).rename(elsewhere / link)
+    (dags / link).symlink_to(elsewhere / link)
+    with pytest.raises(Refused, match=rf"{link}, which the transform imports, is a link that leads out"):
+        user_files.siblings_of(str(dags / "app.py"))
+
+
+def test_a_folder_that_is_reached_by_a_link_is_no_obstacle(tmp_path: Path) -> None:
+    write(tmp_path / ".worktrees" / "1", app="import a", a="")
+    (tmp_path / "dags").symlink_to(tmp_path / ".worktrees" / "1")
+    assert list(user_files.siblings_of(str(tmp_path / "dags" / "app.py"))) == ["a.py"]
 
 
 def test_a_sibling_that_is_not_python_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -37,6 +37,29 @@ def test_a_missing_transform_is_refused_naming_every_place_looked_at(tmp_path: P
     assert str(tmp_path / "b" / "orders.py") in str(refused.value)
 
 
+def sparse(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def test_a_huge_file_beside_the_transform_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text("def orders(batch, epoch): ...\n")
+    sparse(tmp_path / "history.csv")
+    assert find_transform("orders.py:orders", [tmp_path]).digest
+
+
+@pytest.mark.parametrize("name", ["helpers/model.bin", "helpers/__init__.py", "orders.py", "helper.py"])
+def test_a_huge_file_that_would_be_sent_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "helpers").mkdir()
+    for file in ("helpers/__init__.py", "helper.py"):
+        (tmp_path / file).touch()
+    (tmp_path / "orders.py").write_text("import helper, helpers\ndef orders(batch, epoch): ...\n")
+    sparse(tmp_path / name)
+    with pytest.raises(Refused, match=rf"1,099,511,627,\d+ bytes, more than .* largest file is .*{name}"):
+        find_transform("orders.py:orders", [tmp_path])
+
+
 def test_the_digest_changes_with_the_file_and_with_a_sibling_it_imports_and_with_nothing_else(tmp_path: Path) -> None:
     file, sibling, stranger = tmp_path / "orders.py", tmp_path / "helpers.py", tmp_path / "stranger.py"
     file.write_text("import helpers\n")

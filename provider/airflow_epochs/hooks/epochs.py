@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def connection(conn_id: str) -> Connection:
             f"There is no Airflow connection {conn_id!r}.",
             remedy=f"add it under Admin > Connections, or set AIRFLOW_CONN_{conn_id.upper()}.",
         ) from missing
-    return Connection(
+    described = Connection(
         conn_id=conn_id,
         conn_type=found.conn_type or "",
         host=found.host,
@@ -38,6 +40,20 @@ def connection(conn_id: str) -> Connection:
         schema=found.schema,
         extra=found.extra_dejson,
     )
+    _keep_secret(described)
+    return described
+
+
+def _keep_secret(described: Connection) -> None:
+    """Have neither this package nor Airflow show what is secret in a connection."""
+    secrecy.tell(_mask)
+    fields = {"host": described.host, "schema": described.schema, "password": described.password}
+    secrecy.keep(secrecy.secrets_in({**fields, "extra": described.extra}))
+
+
+def _mask(forms: list[str]) -> None:
+    """Tell Airflow's masker, here and in the supervisor, which writes the task's log."""
+    mask_secret([*forms])
 
 
 class EpochsHook(BaseHook):

@@ -19,6 +19,7 @@ import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_epochs import secrecy
 from airflow_epochs.definition import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
@@ -96,6 +97,13 @@ class EpochOperator(BaseOperator):
 
     def execute(self, context: Context) -> JsonDict:
         """Run the step. Skips where there is nothing to do; fails without retry where a retry cannot help."""
+        try:
+            return self._executed(context)
+        except Exception as error:
+            failure = secrecy.cleaned(error)  # Airflow logs the causes too
+        raise failure
+
+    def _executed(self, context: Context) -> JsonDict:
         started = time.monotonic()
         try:
             checkpoint = self.work(self._coordinator(context), _run_of(context), context)

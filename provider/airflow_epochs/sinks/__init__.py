@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict
     from airflow_epochs.sinks.base import Sink
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta:DeltaSink",

@@ -12,8 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template, normalised, resolved, validated_name
+from airflow_epochs.secrecy import shown
 from airflow_epochs.sinks.delta_modes import Mode
 
 if TYPE_CHECKING:
@@ -127,8 +129,20 @@ class DeltaSink:
         return f"file://{quote(target)}" if target.startswith("/") else target
 
     def destination(self) -> str | None:
-        """The table, links followed. Raises Refused if it is neither an absolute place nor a name in a catalog."""
-        return None if is_template(self.table) else resolved(self.target)
+        """The table, links followed.
+
+        Raises:
+            Refused: It is neither an absolute place nor a name in a catalog, or it holds a login.
+        """
+        if is_template(self.table):
+            return None
+        if secrecy.has_login(self.target):
+            raise Refused(
+                f"The URL of table {shown(self.target)} holds a login, which records and asset events would show.",
+                remedy="Put the login into the connection that storage_conn_id names.",
+                sink=self.name,
+            )
+        return resolved(self.target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
         """Its location, in which all its staging places lie."""

@@ -13,7 +13,6 @@ overlooks is ``metaData``, so the swap says the table's metadata once more, as i
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, entry_of, log_entry, remove_of
@@ -34,7 +34,7 @@ from airflow_epochs.storage import Files
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 SMALL_BYTES = TARGET_BYTES // 2
 FILES_MIN = 4

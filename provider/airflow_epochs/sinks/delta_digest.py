@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.sinks.delta_log import StagedFile, Staging, rows_of
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 CONTENT_SCHEME = "rows-1:"
 SCHEME = "content-1:"

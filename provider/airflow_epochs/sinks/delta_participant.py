@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import uuid
 from collections.abc import Collection, Mapping
@@ -11,6 +10,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
@@ -52,7 +52,7 @@ from airflow_epochs.storage import is_local, storage_options
 if TYPE_CHECKING:
     from airflow_epochs.sinks.delta import DeltaSink
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 DELTALAKE, SPARK = "deltalake", "spark"
 _NONCE = re.compile(r"[0-9a-zA-Z]+")

@@ -11,7 +11,6 @@ No answer ever counts as "not committed": every round starts by looking at the t
 from __future__ import annotations
 
 import json
-import logging
 import random
 import re
 import time
@@ -20,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
@@ -47,7 +47,7 @@ from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.delta_jobs import compact_json
 from airflow_epochs.storage import Files
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 ROUNDS_MAX = 100
 PAUSE_S_MAX = 0.2

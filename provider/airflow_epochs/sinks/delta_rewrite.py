@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import uuid
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks import parquet_batches
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 TARGET_BYTES = 128 * 2**20
 ROWS_AT_ONCE = 8_192

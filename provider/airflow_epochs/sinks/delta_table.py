@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta_log import actions_of, entry_version, log_entry, note_of
@@ -17,7 +17,7 @@ from airflow_epochs.storage import Files, open_files
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 STAGING_FOLDER = "epochs"
 """Visible on purpose: VACUUM ignores ``_`` and ``.`` folders, so files there would leak once tombstoned."""

@@ -9,13 +9,13 @@ this one would not be voted on.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
@@ -34,7 +34,7 @@ from airflow_epochs.sources.kafka_connection import read_connection
 if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka import KafkaSink
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 RUN = 1_000
 """So many rows without key and partition, one after the other, go to one partition: full batches, evenly spread."""

@@ -9,12 +9,12 @@ either the transaction is known to be aborted, or the marker is read, here or by
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
@@ -29,7 +29,7 @@ from airflow_epochs.sinks.kafka_voted import Voted
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 COMMIT_S = 120
 ABORT_S = 10

@@ -6,11 +6,11 @@ all of them together, and the first commit task that comes commits all; each of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
@@ -19,7 +19,7 @@ from airflow_epochs.sinks.participation import unknown_without_answer, vote_agai
 from airflow_epochs.sinks.sql_database import Session, part_of
 from airflow_epochs.sinks.sql_participant import SqlParticipant
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ One that is stopped in the middle of its COPY no timeout of the server ends: who
 
 from __future__ import annotations
 
-import logging
 import re
 import selectors
 import time
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.row_flaws import Check
     from airflow_epochs.sinks.sql_database import Batches
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 CLIENT = {
     "connect_timeout": 10,
@@ -490,4 +490,4 @@ def _said(error: psycopg.Error) -> str:
     diag = error.diag
     context = (diag.context or "").splitlines()[:1]
     parts = [diag.message_primary or str(error) or type(error).__name__, diag.message_detail, *context]
-    return " ".join(" ".join(part.split()) for part in parts if part)[:_LENGTH_MAX]
+    return secrecy.scrubbed(" ".join(" ".join(part.split()) for part in parts if part))[:_LENGTH_MAX]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sources.kafka_client import RETRY_S, KafkaClient
 from airflow_epochs.sources.kafka_connection import KafkaAccess
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LATEST, _EARLIEST = -1, -2
 """What ListOffsets takes in place of a time."""
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 DESCRIBED_MAX = 100
 """Of how many partitions the open transactions are looked up."""

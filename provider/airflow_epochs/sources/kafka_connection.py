@@ -12,21 +12,22 @@ Certificates and keys are read here and passed to Spark by value, so that they n
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
+from airflow_epochs.secrecy import shown
 from airflow_epochs.sources.kafka_sasl import SASL_KEYS, Sasl, read_sasl
 from airflow_epochs.sources.kafka_tls import TLS_KEYS, Refuse, Tls, read_tls
 
 if TYPE_CHECKING:
     import ssl
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PORT = 9092
@@ -132,7 +133,7 @@ def read_connection(connection: Connection) -> KafkaAccess:
             f"security.protocol is {protocol!r}", f"Use one of {', '.join(PROTOCOLS)} in the connection's extra."
         )
     _check_names(settings, protocol, reader)
-    return KafkaAccess(
+    access = KafkaAccess(
         conn_id=connection.conn_id,
         servers=servers,
         protocol=protocol,
@@ -141,6 +142,20 @@ def read_connection(connection: Connection) -> KafkaAccess:
         tls=read_tls(settings, reader.refuse) if protocol.endswith("SSL") else None,
         sasl=read_sasl(settings, connection, reader.refuse) if protocol.startswith("SASL") else None,
     )
+    _warn_of_open_ways(access)
+    return access
+
+
+def _warn_of_open_ways(access: KafkaAccess) -> None:
+    if access.tls and not access.tls.check_hostname:
+        secrecy.warn_once(
+            log, f"connection {access.conn_id}: ssl.endpoint.identification.algorithm is none: brokers are not verified"
+        )
+    remote = [server for server in access.servers if not secrecy.is_loopback(server.rpartition(":")[0])]
+    if remote and access.protocol == "SASL_PLAINTEXT":
+        secrecy.warn_once(
+            log, f"connection {access.conn_id}: SASL_PLAINTEXT is no TLS: login and records travel readably"
+        )
 
 
 @dataclass(frozen=True)
@@ -175,7 +190,10 @@ def _server(text: str, refuse: Refuse) -> str:
     """``[protocol://]host[:port]`` as ``host:port``, which both clients take."""
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
-        refuse(f"{text!r} is not the address of a broker", "Write host:port; several are separated by commas.")
+        refuse(
+            f"{shown(text)!r} is not the address of a broker",
+            "Write host:port; several are separated by commas.",
+        )
     return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Ranges, ends_of, records_upper_bound
@@ -38,7 +38,7 @@ from airflow_epochs.sources.kafka_plan import (
 from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting
 from airflow_epochs.sources.kafka_waiting import Waiting, told
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 POLL_S = 0.5
 CONSUMER_DEFAULTS = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.sources.kafka_tls import Refuse
 
@@ -115,6 +116,4 @@ def _read_kerberos(settings: Mapping[str, Any], refuse: Refuse) -> Sasl:
 
 
 def _quoted(value: str) -> str:
-    """A JAAS string. Its tokenizer knows backslash escapes, and ends a string at a line end."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
+    return f'"{secrecy.jaas_escaped(value)}"'

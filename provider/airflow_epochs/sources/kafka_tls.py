@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow_epochs import secrecy
+
 if TYPE_CHECKING:
     import ssl
 
@@ -87,6 +89,7 @@ def read_tls(settings: Mapping[str, Any], refuse: Refuse) -> Tls:
     if algorithm not in ("https", "none"):
         refuse(f"ssl.endpoint.identification.algorithm is {algorithm!r}", "Use https or none.")
     certificate, key = _client_pair(settings, refuse)
+    secrecy.keep([key] if key else [])
     return Tls(ca=_authorities(settings, refuse), certificate=certificate, key=key, check_hostname=algorithm == "https")
 
 

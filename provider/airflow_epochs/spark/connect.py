@@ -7,7 +7,6 @@ client that was thought dead. Every wait on a server that may be down is bounded
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import tempfile
@@ -20,16 +19,18 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlparse
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.secrecy import shown
 from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_read, user_files
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 T = TypeVar("T")
 
 KIND = "spark_connect"
@@ -51,7 +52,7 @@ def connection_url(connection: Connection) -> str:
     url = urlparse(f"{host}:{connection.port}" if connection.port else host)
     if url.path.strip("/"):
         raise Refused(
-            f"Connection {connection.conn_id} has a path in its host: {connection.host!r}.",
+            f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}.",
             remedy="Enter only the host name; a Spark Connect address has no path.",
         )
     parameters = {
@@ -59,6 +60,13 @@ def connection_url(connection: Connection) -> str:
         "token": connection.password,
         "use_ssl": connection.extra.get("use_ssl"),
     }
+    by_tls = parameters["token"] is not None or str(parameters["use_ssl"]).lower() == "true"  # as pyspark reads them
+    if not by_tls and not secrecy.is_loopback(url.hostname or ""):
+        secrecy.warn_once(
+            log,
+            f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans, with Kafka's credentials "
+            "in them, travel readably",
+        )
     given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
     return f"sc://{url.netloc}/;{given}"
 
@@ -92,6 +100,7 @@ class ConnectRunner:
             NotApplied: The server is down or the job failed.
         """
         session = session or self.new_session()
+        secrecy.keep_options(job.secrets)
         doing = f"The Spark job {job.kind!r} on {self._conn_id}"
         with self._registered(session):
             try:
@@ -101,7 +110,7 @@ class ConnectRunner:
             except Exception as error:
                 # The original may hold credentials in its text, and it would be printed too.
                 cause = None if job.secrets else error
-                raise failures.of_spark(error, doing, job.secrets.values()) from cause
+                raise failures.of_spark(error, doing) from cause
 
     def stop(self, session: JsonDict) -> None:
         """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
@@ -141,7 +150,7 @@ class ConnectRunner:
             spark = _client(f"{url};session_id={session['session_id']}")
             spark.release_session_on_close = False  # there is nothing to release before the first answer
             try:
-                _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {_shown(url)}")
+                _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {shown(url)}")
                 spark.release_session_on_close = True
                 yield spark
             except BaseException:
@@ -192,10 +201,6 @@ def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
             f"No Spark Connect server answers at {address[0]}:{address[1]} (connection {conn_id}): {error}",
             remedy="Start the server or correct the connection; the task may then be retried.",
         ) from None
-
-
-def _shown(url: str) -> str:
-    return url.partition("/;")[0]
 
 
 def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:

@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.spark import delta_schema, delta_session, delta_types, row_digest
 from airflow_epochs.spark.delta_schema import quoted
 
@@ -341,7 +342,7 @@ def problem_in(error: Exception) -> str | None:
         return None
     lines = (line.strip() for line in text[max(0, first.start() - 1) :].splitlines() if line.strip())
     message = itertools.takewhile(lambda line: not _STACK.match(line), lines)
-    return " ".join(itertools.islice(message, MESSAGE_LINES_MAX))[:MESSAGE_LENGTH_MAX]
+    return secrecy.scrubbed(" ".join(itertools.islice(message, MESSAGE_LINES_MAX)))[:MESSAGE_LENGTH_MAX]
 
 
 def _is_missing(error: Exception) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.spark import delta_deletions, delta_keys, delta_schema, delta_session, determinism
 from airflow_epochs.spark.delta_jobs import (
     MESSAGE_LENGTH_MAX,
@@ -119,7 +120,7 @@ def _analysed(df: DataFrame, condition: str) -> str:
 
 
 def _first_lines(error: Exception) -> str:
-    return problem_in(error) or " ".join(str(error).split())[:MESSAGE_LENGTH_MAX]
+    return problem_in(error) or secrecy.scrubbed(" ".join(str(error).split()))[:MESSAGE_LENGTH_MAX]
 
 
 def _problem_of_keys(spark: SparkSession, plan: JsonDict) -> str | None:

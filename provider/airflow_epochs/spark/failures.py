@@ -1,11 +1,12 @@
-"""Turn what Spark raises into this package's errors, without the credentials that may stand in it."""
+"""Turn what Spark raises into this package's errors. What pyspark logs loses its credentials here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.spark.kafka_read import REDACTION
 
 _LENGTH_MAX = 4_000
 _JARS = {
@@ -21,22 +22,35 @@ _GONE = re.compile(r"StatusCode\.UNAVAILABLE\s+details = \"(.*?)\"", re.S)
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
 
+class _OfPlans(secrecy.Scrubbing):
+    """Of plans too, which pyspark cuts, maybe in the middle of a secret: nothing is shown from Kafka's options on."""
+
+    def told(self, text: str) -> str:
+        return re.sub(REDACTION, secrecy.BLOT, secrecy.scrubbed(text))
+
+
 def quiet_pyspark() -> None:
-    """Keep pyspark from writing every error it raises, unscrubbed and with the JVM's trace, to standard error."""
+    """Keep pyspark from writing what holds secrets to standard error.
+
+    That is every error it raises, with the JVM's trace, and the plans at SPARK_CONNECT_LOG_LEVEL=debug.
+    """
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    connect = PySparkLogger.getLogger("pyspark.sql.connect.logging")
+    if not any(isinstance(each, _OfPlans) for each in connect.filters):
+        connect.addFilter(_OfPlans())
 
 
-def of_spark(error: BaseException, doing: str, secrets: Iterable[str] = ()) -> EpochError:
+def of_spark(error: BaseException, doing: str) -> EpochError:
     """The error to raise for ``error``: Refused where a retry cannot help, else NotApplied.
 
     Either is right about the effect: what a failed job wrote lies in a place of its own that nobody reads.
     """
     if isinstance(error, EpochError):
         return error
-    text = scrubbed(_message(error), secrets)
+    text = _message(error)
     if found := _NO_SOURCE.search(text):
         return _jar_missing(found.group(1), doing)
     if _NO_EXTENSION in text:
@@ -86,12 +100,5 @@ def _message(error: BaseException) -> str:
     telling = [cause for cause in causes if "Traceback (most recent call last)" in cause] or causes[-1:]
     if telling and telling[0] not in text:
         text = f"{text}\nCaused by: {telling[0]}"
+    text = secrecy.scrubbed(text)  # before it is cut: the first half of a secret is none of the known ones
     return text if len(text) <= _LENGTH_MAX else f"{text[:_LENGTH_MAX]} …"
-
-
-def scrubbed(text: str, secrets: Iterable[str]) -> str:
-    """``text`` with every secret value blotted out."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
-            text = text.replace(secret, "******")
-    return text

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark import failures, jobs
 
@@ -57,11 +58,12 @@ def _report(spark: SparkSession, given: argparse.Namespace) -> JsonDict:
     doing = "The Spark job"
     try:
         secrets = _secrets(spark, given)
+        secrecy.keep_options(secrets)
         plan = _plan(given.plan, given.digest)
         doing = f"The Spark job {plan['kind']!r}"
         return {"result": jobs.run(spark, plan["kind"], plan["args"], secrets)}
     except Exception as error:
-        return {"error": error_as_json(failures.of_spark(error, doing, secrets.values()))}
+        return {"error": error_as_json(failures.of_spark(error, doing))}
 
 
 def _plan(where: str, digest: str) -> JsonDict:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import secrecy
 
 if TYPE_CHECKING:
     from pyspark.sql import Observation
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 WAIT_S = 5.0
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from airflow_epochs import secrecy
+
 if TYPE_CHECKING:
     import psutil
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 TERM_WAIT_S = 5.0
 ROUNDS_MAX = 5

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import secrecy
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_epochs.spark.connect import ConnectRunner
     from airflow_epochs.spark.submit import SubmitRunner
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 
 class SparkConnect:
@@ -41,6 +42,7 @@ class SparkConnect:
         """What runs jobs in one task process."""
         from airflow_epochs.spark.connect import ConnectRunner
 
+        secrecy.keep(secrecy.secrets_in(self.session_conf))
         return ConnectRunner(
             self.conn_id, env, session_conf=self.session_conf, connect_timeout_s=self.connect_timeout_s
         )
@@ -111,6 +113,7 @@ class SparkSubmit:
         """What runs jobs in one task process."""
         from airflow_epochs.spark.submit import SubmitRunner
 
+        secrecy.keep(secrecy.secrets_in(self.conf))
         return SubmitRunner(self, env)
 
     def spec(self) -> JsonDict:

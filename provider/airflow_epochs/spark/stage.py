@@ -5,7 +5,6 @@ Nothing here makes rows visible: each sink writes into a private table of this t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -13,13 +12,14 @@ from datetime import datetime, timezone
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark import delta_session, determinism, kafka_read, observed, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 JsonDict = dict[str, Any]
 StageSink = Callable[["SparkSession", JsonDict, "DataFrame"], JsonDict]

@@ -13,33 +13,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import socket
 import sys
-import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import delta_jobs, failures, kafka_read, main, processes, reports, user_files
+from airflow_epochs.spark import delta_jobs, kafka_read, main, processes, reports, user_files
 from airflow_epochs.spark.runners import stop_session
+from airflow_epochs.spark.work_folder import work_folder
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_epochs.spark.runners import SparkSubmit
 
-log = logging.getLogger(__name__)
+log = secrecy.logger(__name__)
 
 KIND = "spark_submit"
 SESSION_CONF = "spark.airflow_epochs.session"
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
-_DRIVER_FILES = ("__init__.py", "errors.py", "durable.py", "spark/*.py")
+_DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "durable.py", "spark/*.py")
+_NOT_INHERITED = ("AIRFLOW_", "_AIRFLOW_", "SPARK_CONNECT_MODE")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,
     # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.
@@ -72,11 +73,12 @@ class SubmitRunner:
             NotApplied: The submit or the job failed.
         """
         session = session or self.new_session()
+        secrecy.keep_options(job.secrets)
         connection = self._env.connection(self._config.conn_id)
         mode = _deploy_mode(self._config, connection)
         self._refuse_what_cannot_work(job, connection, mode)
-        with tempfile.TemporaryDirectory(prefix="airflow-epochs-") as folder:
-            submit = _Submit(Path(folder), job, session, self._config, mode)
+        with work_folder() as folder:
+            submit = _Submit(folder, job, session, self._config, mode)
             failure = self._submit(submit, session)
             return self._outcome(submit, job, failure)
 
@@ -141,7 +143,7 @@ class SubmitRunner:
         if report is not None and "error" in report:
             raise main.error_from_json(report["error"])
         if report is None or failure is not None:
-            said = failures.scrubbed(str(failure or "the driver left no report"), job.secrets.values())
+            said = secrecy.scrubbed(str(failure or "the driver left no report"))
             raise NotApplied(
                 f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
                 remedy="Look at the driver's log above; the task may be retried or cleared.",
@@ -232,8 +234,12 @@ def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, less the marks of a Connect client, with its Python's programs on the PATH."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_CONNECT_MODE")}
+    """This process's environment, less Airflow's and the marks of a Connect client; its Python's programs on the PATH.
+
+    Airflow's variables hold connections, keys and the address of its database. Spark shows a driver's environment, and
+    the transform runs in it.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
     environment.pop("SPARK_REMOTE", None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     return environment

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, Refused
 from airflow_epochs.spark.user_files import importable, read_source
 
@@ -192,5 +193,5 @@ def users_traceback(error: BaseException, path: str) -> str:
         if frame.filename == path:
             told.stack = traceback.StackSummary.from_list(list(told.stack)[index:])
             break
-    text = "".join(told.format(chain=False)).rstrip()
+    text = secrecy.scrubbed("".join(told.format(chain=False)).rstrip())
     return text if len(text) <= _TRACEBACK_MAX else f"{text[:_TRACEBACK_MAX]} …"

@@ -2,7 +2,8 @@
 
 A transform file may import its siblings: ``helpers.py`` or a package folder beside it. Only what the file
 imports, directly or through other siblings, is shipped: the folder may be a whole DAG folder. Imports are found
-in the source, those inside functions too, so nothing is executed to find them.
+in the source, those inside functions too, so nothing is executed to find them. Of a package all files go along but
+what is hidden, what looks like a key, and links that lead out of the folder.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import ast
 import hashlib
 import importlib
 import io
+import os
+import re
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -20,12 +23,14 @@ from pathlib import Path
 from airflow_epochs.errors import Refused
 
 SIZE_MAX = 64 * 1024 * 1024
+_PRIVATE = re.compile(r"\..*|id_(rsa|dsa|ecdsa|ed25519).*|.*\.(pem|key|jks|p12|pfx|ppk|keytab|keystore|kdbx)", re.I)
 _EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
 
 
 def read_source(path: str) -> str:
     """The text of the user's file. Raises Refused if it cannot be read."""
     try:
+        _require_size({path: Path(path)})
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(
@@ -40,6 +45,9 @@ def siblings_of(path: str, extra: Iterable[str] = ()) -> dict[str, Path]:
     Args:
         path: The user's transform file.
         extra: Further files to ship whether they are imported or not (imported by a computed name).
+
+    Raises:
+        Refused: An imported file is not Python, or leads out of the folder; or they are larger than ``SIZE_MAX``.
     """
     folder = Path(path).resolve().parent
     found: dict[str, Path] = {}
@@ -57,6 +65,7 @@ def siblings_of(path: str, extra: Iterable[str] = ()) -> dict[str, Path]:
             found.update(added)
             todo.extend(added.values())
     found.pop(Path(path).name, None)
+    _require_size(found)
     return found
 
 
@@ -83,22 +92,60 @@ def _imported_modules(file: Path) -> set[str]:
 
 
 def _files_of_module(folder: Path, module: str) -> dict[str, Path]:
-    package = folder / module
+    package, single = folder / module, folder / f"{module}.py"
     if (package / "__init__.py").is_file():
-        files = (f for f in package.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
-        return {str(file.relative_to(folder)): file for file in files}
-    single = folder / f"{module}.py"
-    return {single.name: single} if single.is_file() else {}
+        _require_inside(package, folder)
+        return {str(file.relative_to(folder)): file for file in _below(package) if _may_travel(file, folder)}
+    if not single.is_file():
+        return {}
+    _require_inside(single, folder)
+    return {single.name: single}
+
+
+def _below(package: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(package):
+        folders[:] = [name for name in folders if name != "__pycache__" and not _PRIVATE.fullmatch(name)]
+        yield from (Path(place, name) for name in files)
+
+
+def _may_travel(file: Path, folder: Path) -> bool:
+    if _PRIVATE.fullmatch(file.name) or not file.is_file():
+        return False
+    if file.suffix == ".py":
+        _require_inside(file, folder)
+    return _is_inside(file, folder)
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    """Whether the file is in the folder, and not only a link there that leads out of it, or to what is private."""
+    real = file.resolve()
+    return real.is_relative_to(folder) and not any(map(_PRIVATE.fullmatch, real.relative_to(folder).parts))
+
+
+def _require_inside(file: Path, folder: Path) -> None:
+    if not _is_inside(file, folder):
+        raise Refused(
+            f"{file}, which the transform imports, is a link that leads out of its folder: it is not sent to Spark.",
+            remedy="Put the file itself beside the transform, or install the module on Spark's machines under another "
+            "name.",
+        )
+
+
+def _require_size(files: dict[str, Path]) -> None:
+    """Before anything is read: this is asked in every task."""
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    if sum(sizes.values()) > SIZE_MAX:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise Refused(
+            f"The transform file and the modules that it imports have {sum(sizes.values()):,} bytes, more than "
+            f"{SIZE_MAX:,}; the largest file is {largest}.",
+            remedy="Keep data out of the packages that the transform imports: on a disk or a store that Spark "
+            "reads, or installed on its machines.",
+        )
 
 
 def archive(files: dict[str, Path]) -> bytes:
-    """A zip of the files; the same files give the same bytes. Raises Refused above ``SIZE_MAX``."""
-    size = sum(file.stat().st_size for file in files.values())
-    if size > SIZE_MAX:
-        raise Refused(
-            f"The modules beside the transform file have {size:,} bytes, more than {SIZE_MAX:,}.",
-            remedy="Install them on the Spark cluster instead of beside the file.",
-        )
+    """A zip of the files; the same files give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, file in sorted(files.items()):

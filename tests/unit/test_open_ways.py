@@ -1,0 +1,60 @@
+"""Ways on which others can read or change what a task sends are warned of, once, in the task's log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_epochs.environment import Connection
+from airflow_epochs.sources.kafka_connection import read_connection
+from airflow_epochs.spark.connect import connection_url
+from airflow_epochs.storage import storage_options
+
+READERS: dict[str, Any] = {"aws": storage_options, "kafka": read_connection, "spark_connect": connection_url}
+SASL = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "u",
+    "sasl.password": "hunter2",
+}
+TLS = {"security.protocol": "SSL", "bootstrap.servers": "kafka:1"}
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields", "warning"),
+    [
+        ("aws", {"extra": {"verify": False}}, "certificate is not verified"),
+        ("aws", {"extra": {"endpoint_url": "http://me:hunter2@minio:9000"}}, "http://minio:9000 is no https"),
+        ("aws", {"extra": {"storage_options": {"aws_endpoint": "http://minio"}}}, "http://minio is no https"),
+        ("kafka", {"extra": {**TLS, "ssl.endpoint.identification.algorithm": "none"}}, "brokers are not verified"),
+        ("kafka", {"extra": {**SASL, "bootstrap.servers": "localhost:1,kafka:1"}}, "login and records travel readably"),
+        ("spark_connect", {"host": "spark", "port": 15002}, "neither TLS (use_ssl) nor a token"),
+        ("spark_connect", {"host": "spark", "extra": {"use_ssl": "false"}}, "neither TLS (use_ssl) nor a token"),
+    ],
+)
+def test_an_open_way_is_warned_of_once(
+    conn_type: str, fields: dict[str, Any], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = Connection(conn_id="c", conn_type=conn_type, **fields)
+    for _ in range(2):
+        READERS[conn_type](connection)
+    assert [warning in record.getMessage() for record in caplog.records] == [True]
+    assert "connection c: " in caplog.text and "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields"),
+    [
+        ("aws", {"extra": {"endpoint_url": "https://minio:9000"}}),
+        ("aws", {"extra": {"endpoint_url": "http://localhost:9000", "verify": True}}),
+        ("kafka", {"extra": {**SASL, "bootstrap.servers": "localhost:1,127.0.0.1:2,[::1]:3"}}),
+        ("kafka", {"extra": TLS}),
+        ("spark_connect", {"host": "127.0.0.1"}),
+        ("spark_connect", {"host": "spark", "extra": {"use_ssl": True}}),
+        ("spark_connect", {"host": "spark", "password": "token"}),
+    ],
+)
+def test_a_closed_way_is_not(conn_type: str, fields: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    READERS[conn_type](Connection(conn_id="c", conn_type=conn_type, **fields))
+    assert caplog.records == []

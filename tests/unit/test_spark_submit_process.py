@@ -1,0 +1,133 @@
+"""What a spark-submit process gets to see and what is left of it, told by a script in its place."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.spark import work_folder
+from airflow_epochs.spark.runners import SparkSubmit
+from spark_world import Env
+
+SECRET = 'Canäry"7\\x'
+JOB = SparkJob(
+    kind="delta_describe",
+    args={"target": "/t"},
+    secrets={"kafka.sasl.jaas.config": f"LoginModule required password={json.dumps(SECRET, ensure_ascii=False)};"},
+)
+SCRIPT = """#!/bin/sh
+env > "$SEEN/environment"
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --report) report=$2 ;;
+        --secrets) ls -ld "$(dirname "$2")" "$2" > "$SEEN/modes"; cp "$2" "$SEEN/secrets" ;;
+    esac
+    shift
+done
+%s
+"""
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the script leaves what it has seen. Temporary folders are the test's own."""
+    for name in ("bin", "seen", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    return tmp_path / "seen"
+
+
+def submit(seen: Path, ends: str) -> object:
+    script = seen.parent / "bin" / "spark-submit"
+    script.write_text(SCRIPT % ends)
+    script.chmod(0o755)
+    env = Env(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
+    return SparkSubmit("spark").runner(env).run(JOB)
+
+
+RESULT = """echo '{"result": {"ok": true}}' > "$report" """
+
+
+def test_the_driver_inherits_what_spark_needs_and_nothing_of_airflows(
+    seen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflows = ("AIRFLOW_CONN_X", "AIRFLOW__CORE__FERNET_KEY", "AIRFLOW_VAR_A", "_AIRFLOW_WWW_USER_PASSWORD")
+    sparks = ("JAVA_HOME", "SPARK_HOME", "HADOOP_CONF_DIR", "PYSPARK_PYTHON", "LD_LIBRARY_PATH", "TZ", "AWS_REGION")
+    for name in (*airflows, *sparks):
+        monkeypatch.setenv(name, f"value of {name}")
+    assert submit(seen, RESULT) == {"ok": True}
+    inherited = (seen / "environment").read_text()
+    assert all(f"{name}=value of {name}\n" in inherited for name in sparks)
+    assert "AIRFLOW" not in inherited
+
+
+def test_credentials_lie_where_only_their_owner_reads_and_not_for_long(seen: Path) -> None:
+    submit(seen, RESULT)
+    assert json.loads((seen / "secrets").read_text()) == JOB.secrets
+    folder, file = (seen / "modes").read_text().splitlines()
+    assert folder.startswith("drwx------") and file.startswith("-rw-------")
+    assert list((seen.parent / "tmp").iterdir()) == []
+
+
+def test_a_driver_that_fails_without_a_report_is_told_of_without_its_secrets(seen: Path) -> None:
+    with pytest.raises(NotApplied, match="delta_describe") as failed:
+        submit(seen, 'cat "$SEEN/secrets"; exit 3')
+    assert "7\\" not in str(failed.value)
+
+
+HOLDS = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from airflow_epochs.spark.work_folder import work_folder
+with work_folder() as folder:
+    (folder / "secrets.json").write_text("x")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def holding(place: Path) -> tuple[subprocess.Popen[str], Path]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    return child, Path(child.stdout.readline().strip())
+
+
+def test_what_a_killed_task_left_is_deleted_by_the_next_one_and_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(work_folder, "_YOUNG_S", 0.0)
+    (killed, left), (alive, used) = holding(tmp_path), holding(tmp_path)
+    others = tmp_path / f"{work_folder.PREFIX}readable"
+    others.mkdir(mode=0o755)
+    (tmp_path / f"{work_folder.PREFIX}link").symlink_to(others)
+    try:
+        killed.kill()
+        killed.wait()
+        assert (left / "secrets.json").exists()
+        with work_folder.work_folder() as mine:
+            kept = {used.name, others.name, f"{work_folder.PREFIX}link", mine.name}
+            assert {path.name for path in tmp_path.iterdir()} == kept
+    finally:
+        for child in (killed, alive):
+            child.communicate("")
+    assert not used.exists()
+
+
+def test_a_folder_that_was_just_made_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    young = tmp_path / f"{work_folder.PREFIX}young"
+    young.mkdir(mode=0o700)
+    with work_folder.work_folder():
+        assert young.exists()
