@@ -9,7 +9,6 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
-from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Located, Sink, SinkAttempt
 from airflow_epochs.sources.base import Confirming
 
@@ -67,7 +66,7 @@ class _Try:
     def of(cls, actor: Actor, opened: OpenRecord, only: Sequence[str]) -> _Try:
         """Fresh places for these sinks. Writes nothing."""
         nonce = actor.draw_nonce()
-        sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
+        sinks = {name: (actor.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
         places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
         return cls(nonce, sinks, places)
 
