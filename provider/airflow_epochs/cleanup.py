@@ -22,7 +22,7 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRecord, TransactionId, TryRecord, agree
-from airflow_epochs.recorded import sink_of
+from airflow_epochs.recorded import is_own_place, sink_of
 from airflow_epochs.sinks.base import Leftovers, Sink, SinkAttempt
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,9 @@ class _Clearing:
 
     def _clear(self, sink: Sink, opened: OpenRecord, nonce: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
+        if not is_own_place(sink, attempt, place, self.env):
+            log.warning("%s is left alone: a try of %s names it, which cannot have made it", place, opened.txn_id)
+            return
         if isinstance(sink, Leftovers) and not sink.has_leftovers(attempt, place, self.env, published=published):
             return
         if why := self._objection(sink, opened, attempt, nonce, place):
@@ -122,8 +125,9 @@ def _published(
 ) -> list[str]:
     """The places of which ``sink`` shows the rows, or may show them."""
     receipt = complete.receipts.get(sink)
-    if receipt is None:
-        return [record.places[sink] for record in tries if sink in record.places]
+    tried = [record.places[sink] for record in tries if sink in record.places]
+    if receipt is None or (receipt.place and receipt.place not in tried):
+        return tried
     if receipt.place:
         return [receipt.place]
     voted = decision.votes[sink].staged

@@ -59,12 +59,13 @@ PUT_TRIES = 3
 
 
 class Ledger:
-    """One pipeline's ledger. Stateless but for the store; safe to share between processes."""
+    """One pipeline's ledger. Stateless but for its store and what can never change; processes may share it."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._pipeline = validated_name("pipeline", pipeline)
         self._probed = False
+        self._identity: PipelineRecord | None = None
 
     @property
     def root(self) -> str:
@@ -74,7 +75,9 @@ class Ledger:
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def identity(self) -> PipelineRecord | None:
-        return self._get(PIPELINE_KEY, PipelineRecord)
+        """The pipeline's record, or None if it has not been claimed yet."""
+        self._identity = self._identity or self._get(PIPELINE_KEY, PipelineRecord)
+        return self._identity
 
     def claim(self, dag_id: str, *, at: str, writer: str) -> PipelineRecord:
         """The pipeline's identity, created by its first caller.
@@ -304,6 +307,8 @@ class Ledger:
             raise ValueError(f"it belongs to pipeline {pipeline_of(record)!r}")
         if isinstance(record, Record) and key_of(record) != key:
             raise ValueError(f"it belongs to {key_of(record)}")
+        if isinstance(record, OpenRecord) and (mine := self.identity()) and record.ledger_id != mine.ledger_id:
+            raise ValueError(f"it belongs to ledger {record.ledger_id}, and {PIPELINE_KEY} says {mine.ledger_id}")
 
     def _put(self, record: P) -> P:
         return self._put_at(key_of(record), record)

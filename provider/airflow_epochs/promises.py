@@ -26,7 +26,9 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
+from airflow_epochs.layout import attempt_key, restaged_key
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
+from airflow_epochs.recorded import is_own_place, untrusted
 from airflow_epochs.sinks.base import Adapting, Sink, SinkAttempt
 from airflow_epochs.staging import stage_try, stop_earlier_tries
 
@@ -64,7 +66,15 @@ class Promise:
     def staged(self) -> Staged:
         """What the sink is to show: as voted for, or what stands in for it since."""
         again = self._on_record()
-        return again[-1].staged if again else self._voted
+        if again:
+            return self._in_own_place(again[-1].staged, restaged_key(self.view.number, self.name, again[-1].number))
+        return self._in_own_place(self._voted, attempt_key(self.view.number, self._opened.txn.attempt, "decision"))
+
+    def _in_own_place(self, staged: Staged, key: str) -> Staged:
+        """Raise Corrupt naming the record unless what it says was staged is where this attempt stages."""
+        if not is_own_place(self._sink, self._attempt, staged.place, self._env):
+            raise untrusted(self._opened, key, self.name, f"{staged.place!r} is no place of this attempt")
+        return staged
 
     def _on_record(self) -> list[RestagedRecord]:
         records = self.actor.ledger.restaged(self.view.number, self.name)

@@ -1,18 +1,22 @@
 """What the ledger says of sinks, and how far it is believed.
 
 Whoever can add a file to the ledger can write a record. No record has code imported that neither this installation nor
-today's DAG names, and none lets a sink pass for another.
+today's DAG names, none lets a sink pass for another, and none leads to a place that its attempt cannot have made.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
+from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.layout import attempt_key
 from airflow_epochs.model import OpenRecord
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink
+from airflow_epochs.sinks.base import Recognising, Sink, SinkAttempt
+
+_NONCE = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
 
 def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
@@ -36,6 +40,13 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
     except Exception as error:  # a sink of the user's own may raise anything
         why = repr(error)
     raise untrusted(opened, attempt_key(opened.txn.epoch, opened.txn.attempt, "open"), name, why)
+
+
+def is_own_place(sink: Sink, attempt: SinkAttempt, place: str, env: Environment) -> bool:
+    """Whether ``place`` is what the sink makes for some try of this attempt; nothing is read there before."""
+    if isinstance(sink, Recognising):
+        return sink.is_own_place(attempt, place, env)
+    return any(place == sink.place(attempt, nonce, env) for nonce in _NONCE.findall(place))
 
 
 def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:

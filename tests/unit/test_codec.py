@@ -26,6 +26,7 @@ from airflow_epochs.model import (
     SinkPlan,
     Staged,
     TakeoverRecord,
+    TransactionId,
     TryRecord,
     Vote,
     VoteKind,
@@ -46,6 +47,9 @@ RECORDS = [
 ]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NAME = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,9}", fullmatch=True)
+NONCE = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
+TXN = st.builds(TransactionId, NAME, st.integers(1, 2**62), st.integers(1, 2**62), NONCE).map(str)
 COUNT = st.integers(0, 2**62)
 JSON = st.dictionaries(TEXT, st.none() | st.booleans() | COUNT | TEXT | st.lists(TEXT, max_size=2), max_size=3)
 STAGED = st.builds(Staged, place=TEXT, version=COUNT, files=COUNT, rows=COUNT, bytes=COUNT, digest=TEXT)
@@ -71,14 +75,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "source": JSON,
     "source_state": JSON,
     "session": JSON,
+    "ledger_id": NAME,
+    "nonce": NONCE,
     "detail": JSON,
     "metrics": JSON,
-    "sinks": st.dictionaries(TEXT, st.builds(SinkPlan, spec=JSON, previous=st.none() | TEXT), max_size=2),
+    "sinks": st.dictionaries(NAME, st.builds(SinkPlan, spec=JSON, previous=st.none() | TXN), max_size=2),
     "waived": st.lists(TEXT, max_size=2).map(tuple),
-    "waived_ids": st.dictionaries(TEXT, st.lists(TEXT, max_size=2).map(tuple), max_size=2),
+    "waived_ids": st.dictionaries(TEXT, st.lists(TXN, max_size=2).map(tuple), max_size=2),
     "warnings": st.lists(TEXT, max_size=2).map(tuple),
     "places": st.dictionaries(TEXT, TEXT, max_size=2),
-    "markers": st.dictionaries(TEXT, TEXT, max_size=2),
+    "markers": st.dictionaries(TEXT, TXN, max_size=2),
     "votes": st.dictionaries(TEXT, VOTES, max_size=2),
     "receipts": st.dictionaries(TEXT, RECEIPTS, max_size=2),
     "decision": st.sampled_from(DecisionKind),
