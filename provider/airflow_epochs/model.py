@@ -17,6 +17,7 @@ from airflow_epochs.names import validated_name
 
 FORMAT = 1
 _NONCE = re.compile(r"[0-9a-f]{32}")
+_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART_OF_A_PLACE = re.compile(r"[0-9A-Za-z]{1,64}")
 
 JsonDict = dict[str, Any]
@@ -286,6 +287,9 @@ class TryRecord:
     def __post_init__(self) -> None:
         if not _PART_OF_A_PLACE.fullmatch(self.nonce):
             raise ValueError(f"not a nonce: {self.nonce!r}")
+        session_id = self.session.get("session_id")  # which another kind of runner need not have
+        if session_id is not None and not (isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id)):
+            raise ValueError(f"not a Spark session: {session_id!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import DecisionKind, DecisionRecord, Receipt, RestagedRecord
+from airflow_epochs.model import DecisionKind, DecisionRecord, JsonDict, Receipt, RestagedRecord
 from faults_history import finished
 from faults_world import DiskWorld, start
 from forging import NONCE, alter, decided, files_below, opened, own_places, plant, tried
@@ -229,3 +232,19 @@ def test_a_receipt_that_names_another_place_takes_no_rows_away(world: DiskWorld)
     assert files_below(world.folder / "site-packages") == before
     assert error is None
     assert world.rows("orders") == sorted(world.source.all_rows())
+
+
+@pytest.mark.parametrize("session_id", ["java", "", "--session", 7, ["x"], f"{uuid.UUID(int=1)};token=x"])
+def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(world: DiskWorld, session_id: object) -> None:
+    world.crash_at("stage.done")
+    session = {"kind": "spark_submit", "host": socket.gethostname(), "conn_id": "spark"}
+    [mine] = world.ledger.tries(2)
+    path = plant(world, replace(mine, nonce=NONCE, session={**session, "session_id": str(uuid.UUID(int=1))}))
+    alter(path, f'"{uuid.UUID(int=1)}"', json.dumps(session_id))
+    stopped: list[JsonDict] = []
+    coordinator = world.coordinator()
+    coordinator.env.spark.stop = stopped.append  # type: ignore[method-assign]
+    error = world.run(2, coordinator)
+    assert isinstance(error, Corrupt), error
+    assert str(path.relative_to(world.ledger_root)) in error.what and "not a Spark session" in error.what
+    assert stopped == []
