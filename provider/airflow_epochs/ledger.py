@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from airflow_epochs.codec import NewerFormat, decode, encode
+from airflow_epochs.codec import NewerFormat, decode, encode, require_readable
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.layout import (
@@ -47,7 +47,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.names import validated_name
 from airflow_epochs.protocol import IllegalTransition
-from airflow_epochs.store import Store
+from airflow_epochs.store import Store, TooLarge
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -259,6 +259,8 @@ class Ledger:
         """Whatever a store raises while it is read. Not NotApplied: what the caller did before this read may stand."""
         try:
             yield
+        except TooLarge as error:
+            raise self._untrusted(key, error) from error
         except Exception as error:
             raise OutcomeUnknown(
                 f"The ledger cannot be read ({self._key(key)}): {error!r}.",
@@ -295,11 +297,14 @@ class Ledger:
                 pipeline=self._pipeline,
             ) from newer
         except ValueError as error:
-            raise Corrupt(
-                f"The ledger record {self._key(key)} cannot be trusted: {error}.",
-                remedy="restore this one file from a backup of the ledger; do not delete it.",
-                pipeline=self._pipeline,
-            ) from error
+            raise self._untrusted(key, error) from error
+
+    def _untrusted(self, key: str, why: ValueError) -> Corrupt:
+        return Corrupt(
+            f"The ledger record {self._key(key)} cannot be trusted: {why}.",
+            remedy="restore this one file from a backup of the ledger; do not delete it.",
+            pipeline=self._pipeline,
+        )
 
     def _require_home(self, key: str, record: R) -> None:
         """A copied or renamed file is as bad as a damaged one."""
@@ -314,7 +319,7 @@ class Ledger:
         return self._put_at(key_of(record), record)
 
     def _put_at(self, key: str, record: R) -> R:
-        value = encode(record)
+        value = self._encoded(key, record)
         error: Exception | None = None
         for _ in range(PUT_TRIES):
             try:
@@ -341,6 +346,19 @@ class Ledger:
             remedy="let Airflow retry the task, or clear it: it reads the record back before it does anything.",
             pipeline=self._pipeline,
         ) from error
+
+    def _encoded(self, key: str, record: object) -> bytes:
+        """What nobody could read again is not written."""
+        value = encode(record)
+        try:
+            require_readable(value)
+        except ValueError as error:
+            raise Refused(
+                f"{self._key(key)} would be a record that nobody can read: {error}.",
+                remedy="let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
+                pipeline=self._pipeline,
+            ) from error
+        return value
 
     def _read_back(self, key: str, kind: type[R]) -> R | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import uuid
@@ -248,3 +249,39 @@ def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(world: D
     assert isinstance(error, Corrupt), error
     assert str(path.relative_to(world.ledger_root)) in error.what and "not a Spark session" in error.what
     assert stopped == []
+
+
+NESTED = 200_000
+
+
+def a_deep_one(path: Path) -> None:
+    alter(path, '"format":1', '"later":' + "[" * NESTED + "]" * NESTED + ',"format":1')
+
+
+def a_huge_one(path: Path) -> None:
+    """It takes no room on the disk, and reading it whole would take all memory."""
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+
+
+def one_that_never_comes(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("spoil", [a_deep_one, a_huge_one, one_that_never_comes])
+@pytest.mark.parametrize("name", ["pipeline.json", "open.json", "decision.json", "complete.json"])
+def test_a_record_that_would_take_all_memory_or_time_is_corrupt_and_named(
+    world: DiskWorld, name: str, spoil: Callable[[Path], None]
+) -> None:
+    left = world.crash_at("decision.landed")
+    path = max(world.records.rglob(f"*{name}"))
+    sound = path.read_bytes()
+    spoil(path)
+    error = world.run(2)
+    assert isinstance(error, Corrupt), error
+    assert str(path.relative_to(world.ledger_root)) in error.what
+    path.unlink()
+    path.write_bytes(sound)
+    assert world.run(2) is None
+    finished(world, left)

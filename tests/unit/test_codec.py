@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import hashlib
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_epochs.codec import NewerFormat, decode, encode
+from airflow_epochs.codec import DEPTH_MAX, NewerFormat, decode, encode
 from airflow_epochs.model import (
     FORMAT,
     CompleteRecord,
@@ -191,3 +192,23 @@ def test_a_record_of_another_kind_is_refused() -> None:
 def test_the_format_is_written_into_every_record() -> None:
     for kind in RECORDS:
         assert [field.default for field in fields(kind) if field.name == "format"] == [FORMAT]
+
+
+@pytest.mark.parametrize("opening", ["[", '{"x":'])
+def test_a_record_nested_too_deeply_is_no_record(opening: str) -> None:
+    closing = {"[": "]", '{"x":': "}"}[opening]
+
+    def nested(depth: int) -> bytes:
+        value = f"{opening * depth}1{closing * depth}"
+        body = encode(example())[29:].replace(b'"format":1', f'"later":{value},"format":1'.encode())
+        return b'{"sha256":"' + hashlib.sha256(b"{" + body).hexdigest()[:16].encode() + b'",' + body
+
+    assert decode(nested(DEPTH_MAX - 1), DecisionRecord) == example()
+    for depth in (DEPTH_MAX, 1_000, 1_000_000):
+        with pytest.raises(ValueError, match="more than 50 deep"):
+            decode(nested(depth), DecisionRecord)
+
+
+def test_brackets_within_text_are_not_depth() -> None:
+    record = replace(example(), reason=r"a \" [ " + "[{" * 1_000)
+    assert decode(encode(record), DecisionRecord) == record
