@@ -34,7 +34,7 @@ CHAPTERS = {
         "definition.py",
     ],
     "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
-    "The ledger": ["ledger.py"],
+    "The ledger": ["ledger.py", "recorded.py"],
     "Ledger and sinks do not agree": ["markers.py", "sinks/delta_diagnosis.py"],
     "Kafka": [
         "sources/kafka_client.py",

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,6 +20,8 @@ from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId, process_of
+from airflow_epochs.recorded import sink_of
+from airflow_epochs.sinks.base import Sink
 
 log = secrecy.logger(__name__)
 
@@ -52,6 +54,14 @@ class Actor:
     def now(self) -> str:
         """For the records' ``*_at`` fields alone: no clock decides anything."""
         return self.clock().isoformat()
+
+    def sink_of(self, opened: OpenRecord, name: str) -> Sink:
+        """The sink of an attempt, as the ledger describes it. Raises as ``recorded.sink_of`` does."""
+        return sink_of(opened, name, self.pipeline.sinks)
+
+    def sinks_of(self, opened: OpenRecord, names: Collection[str]) -> dict[str, Sink]:
+        """Those sinks of an attempt, in the order of the DAG that it was opened by."""
+        return {name: self.sink_of(opened, name) for name in opened.sinks if name in names}
 
     def view_of(self, run: Run) -> EpochView:
         """The epoch that the run opened; the one after the newest complete one if it opened none."""

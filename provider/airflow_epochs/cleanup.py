@@ -22,14 +22,17 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRecord, TransactionId, TryRecord, agree
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.recorded import is_own_place, sink_of
 from airflow_epochs.sinks.base import Leftovers, Sink, SinkAttempt
 
 log = secrecy.logger(__name__)
 
 
-def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:
-    """Clear away what is left of a complete epoch's staging; a no-op for any other. Idempotent."""
+def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment) -> None:
+    """Clear away what is left of a complete epoch's staging; a no-op for any other. Idempotent.
+
+    ``today``: the sinks of the DAG.
+    """
     complete = ledger.complete_record(epoch) if epoch >= 1 else None
     if not complete:
         return
@@ -39,19 +42,21 @@ def sweep(ledger: Ledger, epoch: int, env: Environment) -> None:
     tries = ledger.tries(epoch)
     decided = [record for record in tries if record.txn_id == complete.txn_id]
     published = {place for sink in decision.votes for place in _published(ledger, complete, decision, decided, sink)}
-    clearing = _Clearing(ledger, env, published, lambda sink: _shows_what_is_known(ledger, complete, sink, env))
+    clearing = _Clearing(ledger, today, env, published, lambda sink: _shows_what_is_known(ledger, complete, sink, env))
     for record in tries:
         opened = ledger.open_record(epoch, TransactionId.parse(record.txn_id).attempt)
         if opened:
             clearing.of_try(opened, record)
 
 
-def discard_attempt(ledger: Ledger, opened: OpenRecord, confirmed: Collection[str], env: Environment) -> None:
+def discard_attempt(
+    ledger: Ledger, opened: OpenRecord, confirmed: Collection[str], today: Collection[Sink], env: Environment
+) -> None:
     """Clear away an attempt's places. Its GLOBAL_ABORT must have been read back. Idempotent.
 
-    ``confirmed``: the sinks that were seen to show the epoch before.
+    ``confirmed``: the sinks that were seen to show the epoch before. ``today``: the sinks of the DAG.
     """
-    clearing = _Clearing(ledger, env, frozenset(), lambda sink: sink.name in confirmed)
+    clearing = _Clearing(ledger, today, env, frozenset(), lambda sink: sink.name in confirmed)
     for record in ledger.tries(opened.txn.epoch):
         if record.txn_id == opened.txn_id:
             clearing.of_try(opened, record)
@@ -67,6 +72,7 @@ class _Clearing:
     """
 
     ledger: Ledger
+    today: Collection[Sink]
     env: Environment
     published: Collection[str]
     confirms: Callable[[Sink], bool]
@@ -75,10 +81,13 @@ class _Clearing:
         for name, place in record.places.items():
             if name in opened.sinks:
                 with tolerated(f"clearing {place} away"):
-                    self._clear(from_spec(opened.sinks[name].spec), opened, record.nonce, place)
+                    self._clear(sink_of(opened, name, self.today), opened, record.nonce, place)
 
     def _clear(self, sink: Sink, opened: OpenRecord, nonce: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
+        if not is_own_place(sink, attempt, place, self.env):
+            log.warning("%s is left alone: a try of %s names it, which cannot have made it", place, opened.txn_id)
+            return
         if isinstance(sink, Leftovers) and not sink.has_leftovers(attempt, place, self.env, published=published):
             return
         if why := self._objection(sink, opened, attempt, nonce, place):
@@ -116,8 +125,9 @@ def _published(
 ) -> list[str]:
     """The places of which ``sink`` shows the rows, or may show them."""
     receipt = complete.receipts.get(sink)
-    if receipt is None:
-        return [record.places[sink] for record in tries if sink in record.places]
+    tried = [record.places[sink] for record in tries if sink in record.places]
+    if receipt is None or (receipt.place and receipt.place not in tried):
+        return tried
     if receipt.place:
         return [receipt.place]
     voted = decision.votes[sink].staged

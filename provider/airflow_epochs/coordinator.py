@@ -37,7 +37,6 @@ from airflow_epochs.patience import leave_alone
 from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.reasons import reason_and_remedy
-from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Maintained, SinkAttempt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.staging import stage_attempt, stop_earlier_tries
@@ -107,12 +106,11 @@ class Coordinator(Actor):
         One that has left the DAG since may be down, or gone: it is no obstacle unless it shows the epoch.
         """
         opened, before = view.opened, self.ledger.complete_record(view.number - 1)
-        markers.sinks_without(opened, self.env)
+        markers.sinks_without(opened, self.pipeline.sinks, self.env)
         for name in sorted(opened.sinks.keys() & {sink.name for sink in self.pipeline.sinks}):
             previous = SinkAttempt.of(opened, name).previous
             receipt = before.receipts.get(name) if before else None
-            sink = from_spec(opened.sinks[name].spec)
-            markers.require_marker(sink, previous, self.pipeline.name, self.env, receipt)
+            markers.require_marker(self.sink_of(opened, name), previous, self.pipeline.name, self.env, receipt)
 
     def _decided_before(self, run: Run) -> OpenRecord | CompleteRecord | None:
         """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
@@ -145,7 +143,7 @@ class Coordinator(Actor):
         view = self.ledger.view(opened.txn.epoch)
         if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
             with tolerated(f"sweeping epoch {view.number}"):
-                sweep(self.ledger, view.number, self.env)
+                sweep(self.ledger, view.number, self.pipeline.sinks, self.env)
         return self.checkpoint(view, stage=report)
 
     # -- vote and decide --------------------------------------------------------------------------------------
@@ -184,8 +182,8 @@ class Coordinator(Actor):
                 remedy="clear the task `stage` with its downstream tasks.",
                 **where(opened.txn),
             )
-        markers.sinks_without(opened, self.env)
-        votes = votes_of(opened, opened.sinks, report, self.env)
+        markers.sinks_without(opened, self.pipeline.sinks, self.env)
+        votes = votes_of(opened, self.sinks_of(opened, opened.sinks), report, self.env)
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.env.reached("decision.put")
@@ -369,7 +367,7 @@ class Coordinator(Actor):
         return holding
 
     def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
-        opened, sink = view.opened, from_spec(view.opened.sinks[name].spec)
+        opened, sink = view.opened, self.sink_of(view.opened, name)
         previous = SinkAttempt.of(opened, name).previous
         found = sink.last_committed(self.pipeline.name, self.env)
         if agree(found, previous) and not agree(found, opened.txn) and name not in view.waived:
@@ -394,7 +392,7 @@ class Coordinator(Actor):
 
     def _sweep(self, epoch: int) -> None:
         with tolerated(f"sweeping epoch {epoch}"):
-            sweep(self.ledger, epoch, self.env)
+            sweep(self.ledger, epoch, self.pipeline.sinks, self.env)
 
     # -- abort ------------------------------------------------------------------------------------------------
 
@@ -411,7 +409,7 @@ class Coordinator(Actor):
             )
         if view.state is State.OPEN:
             with self.unless_overtaken(view):
-                markers.sinks_without(view.open, self.env)
+                markers.sinks_without(view.open, self.pipeline.sinks, self.env)
             view = self._presume_abort(view, run, reason)
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
@@ -433,8 +431,8 @@ class Coordinator(Actor):
         """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
         opened = view.opened
         with self.unless_overtaken(view):
-            sinks = markers.sinks_without(opened, self.env)
-        discard_attempt(self.ledger, opened, sinks, self.env)
+            sinks = markers.sinks_without(opened, self.pipeline.sinks, self.env)
+        discard_attempt(self.ledger, opened, sinks, self.pipeline.sinks, self.env)
 
     # -- shared -----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from airflow_epochs import secrecy
-from airflow_epochs.codec import NewerFormat, decode, encode
+from airflow_epochs.codec import NewerFormat, decode, encode, require_readable
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.layout import (
@@ -47,7 +47,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.names import validated_name
 from airflow_epochs.protocol import IllegalTransition
-from airflow_epochs.store import Store
+from airflow_epochs.store import Store, TooLarge
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -59,12 +59,13 @@ PUT_TRIES = 3
 
 
 class Ledger:
-    """One pipeline's ledger. Stateless but for the store; safe to share between processes."""
+    """One pipeline's ledger. Stateless but for its store and what can never change; processes may share it."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._pipeline = validated_name("pipeline", pipeline)
         self._probed = False
+        self._identity: PipelineRecord | None = None
 
     @property
     def root(self) -> str:
@@ -74,7 +75,9 @@ class Ledger:
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def identity(self) -> PipelineRecord | None:
-        return self._get(PIPELINE_KEY, PipelineRecord)
+        """The pipeline's record, or None if it has not been claimed yet."""
+        self._identity = self._identity or self._get(PIPELINE_KEY, PipelineRecord)
+        return self._identity
 
     def claim(self, dag_id: str, *, at: str, writer: str) -> PipelineRecord:
         """The pipeline's identity, created by its first caller.
@@ -259,6 +262,8 @@ class Ledger:
         """Whatever a store raises while it is read. Not NotApplied: what the caller did before this read may stand."""
         try:
             yield
+        except TooLarge as error:
+            raise self._untrusted(key, error) from error
         except Exception as error:
             raise OutcomeUnknown(
                 f"The ledger cannot be read ({self._key(key)}): {error!r}.",
@@ -295,11 +300,14 @@ class Ledger:
                 pipeline=self._pipeline,
             ) from newer
         except ValueError as error:
-            raise Corrupt(
-                f"The ledger record {self._key(key)} cannot be trusted: {error}.",
-                remedy="restore this one file from a backup of the ledger; do not delete it.",
-                pipeline=self._pipeline,
-            ) from error
+            raise self._untrusted(key, error) from error
+
+    def _untrusted(self, key: str, why: ValueError) -> Corrupt:
+        return Corrupt(
+            f"The ledger record {self._key(key)} cannot be trusted: {why}.",
+            remedy="restore this one file from a backup of the ledger; do not delete it.",
+            pipeline=self._pipeline,
+        )
 
     def _require_home(self, key: str, record: R) -> None:
         """A copied or renamed file is as bad as a damaged one."""
@@ -307,12 +315,14 @@ class Ledger:
             raise ValueError(f"it belongs to pipeline {pipeline_of(record)!r}")
         if isinstance(record, Record) and key_of(record) != key:
             raise ValueError(f"it belongs to {key_of(record)}")
+        if isinstance(record, OpenRecord) and (mine := self.identity()) and record.ledger_id != mine.ledger_id:
+            raise ValueError(f"it belongs to ledger {record.ledger_id}, and {PIPELINE_KEY} says {mine.ledger_id}")
 
     def _put(self, record: P) -> P:
         return self._put_at(key_of(record), record)
 
     def _put_at(self, key: str, record: R) -> R:
-        value = encode(record)
+        value = self._encoded(key, record)
         error: Exception | None = None
         for _ in range(PUT_TRIES):
             try:
@@ -339,6 +349,19 @@ class Ledger:
             remedy="let Airflow retry the task, or clear it: it reads the record back before it does anything.",
             pipeline=self._pipeline,
         ) from error
+
+    def _encoded(self, key: str, record: object) -> bytes:
+        """What nobody could read again is not written."""
+        value = encode(record)
+        try:
+            require_readable(value)
+        except ValueError as error:
+            raise Refused(
+                f"{self._key(key)} would be a record that nobody can read: {error}.",
+                remedy="let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
+                pipeline=self._pipeline,
+            ) from error
+        return value
 
     def _read_back(self, key: str, kind: type[R]) -> R | None:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.layout import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.recorded import sink_of
 from airflow_epochs.sinks.base import Diagnosing, Disagreement, Sink
 
 
@@ -52,7 +54,7 @@ def shows(
     raise _told(sink, seen, env)
 
 
-def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
+def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment) -> frozenset[str]:
     """The sinks that show the epoch before, of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
 
     Raises:
@@ -62,8 +64,7 @@ def sinks_without(opened: OpenRecord, env: Environment) -> frozenset[str]:
     for name, plan in opened.sinks.items():
         asked = False
         with tolerated(f"asking sink {name} for its marker"):
-            sink = from_spec(plan.spec)
-            found = sink.last_committed(opened.txn.pipeline, env)
+            found = sink_of(opened, name, today).last_committed(opened.txn.pipeline, env)
             asked = True
         if asked and found and found.epoch >= opened.txn.epoch:
             raise Corrupt(

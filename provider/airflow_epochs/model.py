@@ -17,6 +17,8 @@ from airflow_epochs.names import validated_name
 
 FORMAT = 1
 _NONCE = re.compile(r"[0-9a-f]{32}")
+_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PART_OF_A_PLACE = re.compile(r"[0-9A-Za-z]{1,64}")
 
 JsonDict = dict[str, Any]
 
@@ -195,6 +197,10 @@ class SinkPlan:
     previous: str | None
     ranges: Ranges | None = None
 
+    def __post_init__(self) -> None:
+        if self.previous is not None:
+            TransactionId.parse(self.previous)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRecord:
@@ -206,6 +212,9 @@ class PipelineRecord:
     created_at: str
     writer: str
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        validated_name("ledger", self.ledger_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +261,11 @@ class OpenRecord:
     warnings: tuple[str, ...] = ()
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        validated_name("ledger", self.ledger_id)
+        for sink in self.sinks:
+            validated_name("sink", sink)
+
     @property
     def txn(self) -> TransactionId:
         return TransactionId.parse(self.txn_id)
@@ -275,6 +289,13 @@ class TryRecord:
     session: JsonDict
     started_at: str
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if not _PART_OF_A_PLACE.fullmatch(self.nonce):
+            raise ValueError(f"not a nonce: {self.nonce!r}")
+        session_id = self.session.get("session_id")  # which another kind of runner need not have
+        if session_id is not None and not (isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id)):
+            raise ValueError(f"not a Spark session: {session_id!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,6 +387,10 @@ class CompleteRecord:
     waived: tuple[str, ...] = ()
     waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for txn_id in (*self.markers.values(), *(txn_id for ids in self.waived_ids.values() for txn_id in ids)):
+            TransactionId.parse(txn_id)
 
     @property
     def txn(self) -> TransactionId:

@@ -16,6 +16,7 @@ id. So what is cleared away afterwards follows the sink's own commit (``Receipt.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,8 +25,9 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
 from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
+from airflow_epochs.layout import attempt_key, restaged_key
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.recorded import is_own_place, untrusted
 from airflow_epochs.sinks.base import Adapting, Sink, SinkAttempt
 from airflow_epochs.staging import stage_try, stop_earlier_tries
 
@@ -63,7 +65,15 @@ class Promise:
     def staged(self) -> Staged:
         """What the sink is to show: as voted for, or what stands in for it since."""
         again = self._on_record()
-        return again[-1].staged if again else self._voted
+        if again:
+            return self._in_own_place(again[-1].staged, restaged_key(self.view.number, self.name, again[-1].number))
+        return self._in_own_place(self._voted, attempt_key(self.view.number, self._opened.txn.attempt, "decision"))
+
+    def _in_own_place(self, staged: Staged, key: str) -> Staged:
+        """Raise Corrupt naming the record unless what it says was staged is where this attempt stages."""
+        if not is_own_place(self._sink, self._attempt, staged.place, self._env):
+            raise untrusted(self._opened, key, self.name, f"{staged.place!r} is no place of this attempt")
+        return staged
 
     def _on_record(self) -> list[RestagedRecord]:
         records = self.actor.ledger.restaged(self.view.number, self.name)
@@ -112,7 +122,7 @@ class Promise:
         others = {name: Promise(self.actor, self.view, name).staged() for name in self._group if name != self.name}
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
         both = replace(report, claims={**claims, **report.claims})
-        votes = together.votes_of(self._opened, self._group, both, self._env, promised=True)
+        votes = together.votes_of(self._opened, self._sinks(self._group), both, self._env, promised=True)
         return report.nonce, votes[self.name]
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
@@ -192,7 +202,10 @@ class Promise:
     @cached_property
     def _group(self) -> list[str]:
         """The sinks that commit together with this one and have not been seen to, in the order of the DAG."""
-        return together.group_of(self._opened, self.name, self.view.epoch.unacknowledged)
+        return together.group_of(self.name, self._sinks({*self.view.epoch.unacknowledged, self.name}))
+
+    def _sinks(self, names: Collection[str]) -> dict[str, Sink]:
+        return self.actor.sinks_of(self._opened, names)
 
     @property
     def _opened(self) -> OpenRecord:
@@ -208,7 +221,7 @@ class Promise:
     @property
     def _sink(self) -> Sink:
         """As the ledger describes it; but with as much time as the DAG gives it today."""
-        sink = from_spec(self._opened.sinks[self.name].spec)
+        sink = self.actor.sink_of(self._opened, self.name)
         today = next((each for each in self.actor.pipeline.sinks if each.name == self.name), None)
         return sink.with_todays(today) if isinstance(sink, Adapting) and type(today) is type(sink) else sink
 

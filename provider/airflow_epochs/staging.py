@@ -10,7 +10,7 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
-from airflow_epochs.sinks import from_spec
+from airflow_epochs.recorded import is_own_place
 from airflow_epochs.sinks.base import Located, Sink, SinkAttempt
 from airflow_epochs.sources.base import Confirming
 
@@ -68,9 +68,22 @@ class _Try:
     def of(cls, actor: Actor, opened: OpenRecord, only: Sequence[str]) -> _Try:
         """Fresh places for these sinks. Writes nothing."""
         nonce = actor.draw_nonce()
-        sinks = {name: (from_spec(opened.sinks[name].spec), SinkAttempt.of(opened, name)) for name in only}
+        sinks = {name: (actor.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
         places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
+        for name, (sink, attempt) in sinks.items():
+            _require_recognised(sink, attempt, places[name], actor)
         return cls(nonce, sinks, places)
+
+
+def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, actor: Actor) -> None:
+    """What is not recognised now would be taken for a forgery once it is promised."""
+    if not is_own_place(sink, attempt, place, actor.env):
+        raise Refused(
+            f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
+            remedy="put the nonce into what the sink's `place` returns, and clear the task.",
+            sink=sink.name,
+            **where(attempt.txn),
+        )
 
 
 def _staged(actor: Actor, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:

@@ -7,6 +7,7 @@ Azure (``If-None-Match: *`` or the like), and obstore's memory store for tests.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 
+VALUE_BYTES_MAX = 8 * 1024 * 1024
+"""No value is larger, so that none fills the memory of whoever reads it."""
+
+
+class TooLarge(ValueError):
+    """What lies at a key is larger than a value may be. It was not read."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it is larger than {VALUE_BYTES_MAX} bytes, or no file")
+
+
 class Store(Protocol):
     """Immutable values under ``/``-separated keys."""
 
@@ -32,7 +44,11 @@ class Store(Protocol):
         ...
 
     def get(self, key: str) -> bytes | None:
-        """The value, durable by the time it is returned; None if absent."""
+        """The value, durable by the time it is returned; None if absent.
+
+        Raises:
+            TooLarge: It has more than ``VALUE_BYTES_MAX``.
+        """
         ...
 
     def exists(self, key: str) -> bool: ...
@@ -96,7 +112,7 @@ class LocalStore:
     def get(self, key: str) -> bytes | None:
         path = self._root / key
         try:
-            value = path.read_bytes()
+            value = _read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         # The writer may have died between link and fsync: what we act on must survive a power cut.
@@ -121,6 +137,15 @@ class LocalStore:
         (self._root / key).unlink(missing_ok=True)
 
 
+def _read(path: Path) -> bytes:
+    """A file of bounded size. What is none, such as a pipe, would be waited for, or never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_size > VALUE_BYTES_MAX:
+            raise TooLarge
+        return file.read()
+
+
 class ObstoreStore:
     """Any obstore store whose put honours ``mode="create"``."""
 
@@ -142,9 +167,12 @@ class ObstoreStore:
         import obstore
 
         try:
-            return bytes(obstore.get(self._store, key).bytes())
+            found = obstore.get(self._store, key)
         except FileNotFoundError:
             return None
+        if found.meta["size"] > VALUE_BYTES_MAX:
+            raise TooLarge
+        return bytes(found.bytes())
 
     def exists(self, key: str) -> bool:
         import obstore

@@ -6,51 +6,49 @@ each of the others finds that its own has been committed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote, VoteKind
-from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Joint, Sink, SinkAttempt
 
 
-def groups(opened: OpenRecord, names: Collection[str]) -> list[list[str]]:
-    """These sinks of an attempt: those that belong together in one list, in the order of the DAG."""
+def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
+    """The names of these sinks of an attempt: those that belong together in one list, in the same order."""
     found: dict[str, list[str]] = {}
-    for name in opened.sinks:
-        if name in names:
-            found.setdefault(_key(_sink(opened, name)) or f"{name} alone", []).append(name)
+    for name, sink in sinks.items():
+        found.setdefault(_key(sink) or f"{name} alone", []).append(name)
     return list(found.values())
 
 
-def group_of(opened: OpenRecord, sink: str, names: Collection[str]) -> list[str]:
-    """The sinks among ``names`` that commit together with this one, which is one of them."""
-    return next(group for group in groups(opened, {*names, sink}) if sink in group)
+def group_of(sink: str, sinks: Mapping[str, Sink]) -> list[str]:
+    """Those of ``sinks`` that commit together with this one, which is one of them."""
+    return next(group for group in groups(sinks) if sink in group)
 
 
 def votes_of(
-    opened: OpenRecord, names: Collection[str], report: StageReport, env: Environment, *, promised: bool = False
+    opened: OpenRecord, sinks: Mapping[str, Sink], report: StageReport, env: Environment, *, promised: bool = False
 ) -> dict[str, Vote]:
     """Each sink's vote on what was staged for it, which is for the sink to find out.
 
     ``promised``: as ``SinkAttempt`` has it.
     """
     found: dict[str, Vote] = {}
-    for group in groups(opened, names):
+    for group in groups(sinks):
         attempts = {name: replace(SinkAttempt.of(opened, name), promised=promised) for name in group}
-        found |= _votes(opened, attempts, report, env)
-    return {name: found[name] for name in opened.sinks if name in found}
+        found |= _votes(sinks, attempts, report, env)
+    return {name: found[name] for name in sinks}
 
 
 def _votes(
-    opened: OpenRecord, attempts: Mapping[str, SinkAttempt], report: StageReport, env: Environment
+    sinks: Mapping[str, Sink], attempts: Mapping[str, SinkAttempt], report: StageReport, env: Environment
 ) -> dict[str, Vote]:
     missing = StagedClaim(place="", problem="Spark reported nothing for this sink")
     claims = {name: report.claims.get(name, missing) for name in attempts}
-    first = _sink(opened, next(iter(attempts)))
+    first = sinks[next(iter(attempts))]
     if len(attempts) > 1 and isinstance(first, Joint):
-        those = [(_sink(opened, name), attempt, claims[name]) for name, attempt in attempts.items()]
+        those = [(sinks[name], attempt, claims[name]) for name, attempt in attempts.items()]
         return first.vote_together(those, env)
     ((name, claim),) = claims.items()
     if claim.problem:
@@ -69,7 +67,3 @@ def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) 
 
 def _key(sink: Sink) -> str | None:
     return sink.joint() if isinstance(sink, Joint) else None
-
-
-def _sink(opened: OpenRecord, name: str) -> Sink:
-    return from_spec(opened.sinks[name].spec)

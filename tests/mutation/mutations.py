@@ -244,7 +244,13 @@ MUTATIONS = [
     ),
     Mutation(
         "an undecided attempt is aborted without asking those of its sinks that the DAG has no more",
-        [("coordinator.py", "        markers.sinks_without(opened, self.env)\n        for name", "        for name")],
+        [
+            (
+                "coordinator.py",
+                "        markers.sinks_without(opened, self.pipeline.sinks, self.env)\n        for name",
+                "        for name",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(
@@ -306,7 +312,13 @@ MUTATIONS = [
     ),
     Mutation(
         "an aborted attempt is decided without asking the sinks",
-        [("coordinator.py", "        markers.sinks_without(opened, self.env)\n        votes", "        votes")],
+        [
+            (
+                "coordinator.py",
+                "        markers.sinks_without(opened, self.pipeline.sinks, self.env)\n        votes",
+                "        votes",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(

@@ -212,7 +212,7 @@ class RandomSchedules(RuleBasedStateMachine):
         if self.world.swarm.has_failed_calls or self.world.staged_late:
             ledger = memory_ledger(PIPELINE, self.world.store)
             for epoch in range(1, ledger.newest_complete() + 1):
-                sweep(ledger, epoch, MemoryEnvironment())
+                sweep(ledger, epoch, (), MemoryEnvironment())
 
     def _position(self) -> dict[int, int]:
         """Up to where epochs are complete."""

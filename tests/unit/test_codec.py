@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import hashlib
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_epochs.codec import NewerFormat, decode, encode
+from airflow_epochs.codec import DEPTH_MAX, NewerFormat, decode, encode
 from airflow_epochs.model import (
     FORMAT,
     CompleteRecord,
@@ -26,6 +27,7 @@ from airflow_epochs.model import (
     SinkPlan,
     Staged,
     TakeoverRecord,
+    TransactionId,
     TryRecord,
     Vote,
     VoteKind,
@@ -46,6 +48,9 @@ RECORDS = [
 ]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NAME = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,9}", fullmatch=True)
+NONCE = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
+TXN = st.builds(TransactionId, NAME, st.integers(1, 2**62), st.integers(1, 2**62), NONCE).map(str)
 COUNT = st.integers(0, 2**62)
 JSON = st.dictionaries(TEXT, st.none() | st.booleans() | COUNT | TEXT | st.lists(TEXT, max_size=2), max_size=3)
 STAGED = st.builds(Staged, place=TEXT, version=COUNT, files=COUNT, rows=COUNT, bytes=COUNT, digest=TEXT)
@@ -71,14 +76,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "source": JSON,
     "source_state": JSON,
     "session": JSON,
+    "ledger_id": NAME,
+    "nonce": NONCE,
     "detail": JSON,
     "metrics": JSON,
-    "sinks": st.dictionaries(TEXT, st.builds(SinkPlan, spec=JSON, previous=st.none() | TEXT), max_size=2),
+    "sinks": st.dictionaries(NAME, st.builds(SinkPlan, spec=JSON, previous=st.none() | TXN), max_size=2),
     "waived": st.lists(TEXT, max_size=2).map(tuple),
-    "waived_ids": st.dictionaries(TEXT, st.lists(TEXT, max_size=2).map(tuple), max_size=2),
+    "waived_ids": st.dictionaries(TEXT, st.lists(TXN, max_size=2).map(tuple), max_size=2),
     "warnings": st.lists(TEXT, max_size=2).map(tuple),
     "places": st.dictionaries(TEXT, TEXT, max_size=2),
-    "markers": st.dictionaries(TEXT, TEXT, max_size=2),
+    "markers": st.dictionaries(TEXT, TXN, max_size=2),
     "votes": st.dictionaries(TEXT, VOTES, max_size=2),
     "receipts": st.dictionaries(TEXT, RECEIPTS, max_size=2),
     "decision": st.sampled_from(DecisionKind),
@@ -208,3 +215,23 @@ def test_a_record_of_another_kind_is_refused() -> None:
 def test_the_format_is_written_into_every_record() -> None:
     for kind in RECORDS:
         assert [field.default for field in fields(kind) if field.name == "format"] == [FORMAT]
+
+
+@pytest.mark.parametrize("opening", ["[", '{"x":'])
+def test_a_record_nested_too_deeply_is_no_record(opening: str) -> None:
+    closing = {"[": "]", '{"x":': "}"}[opening]
+
+    def nested(depth: int) -> bytes:
+        value = f"{opening * depth}1{closing * depth}"
+        body = encode(example())[29:].replace(b'"format":1', f'"later":{value},"format":1'.encode())
+        return b'{"sha256":"' + hashlib.sha256(b"{" + body).hexdigest()[:16].encode() + b'",' + body
+
+    assert decode(nested(DEPTH_MAX - 1), DecisionRecord) == example()
+    for depth in (DEPTH_MAX, 1_000, 1_000_000):
+        with pytest.raises(ValueError, match="more than 50 deep"):
+            decode(nested(depth), DecisionRecord)
+
+
+def test_brackets_within_text_are_not_depth() -> None:
+    record = replace(example(), reason=r"a \" [ " + "[{" * 1_000)
+    assert decode(encode(record), DecisionRecord) == record

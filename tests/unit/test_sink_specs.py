@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.codec import decode, encode
-from airflow_epochs.model import OpenRecord
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, OpenRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.testing import MemorySink
 from scenario import Scenario, in_doubt, run
@@ -43,3 +45,47 @@ def test_an_epoch_that_a_newer_version_left_in_doubt_is_finished_by_this_one() -
     scenario.world.store.values[key] = encode(newer)
     assert scenario.airflow_run(run(2)) is None
     scenario.check_every_row()
+
+
+class OwnSink(MemorySink):
+    """A sink of somebody who keeps it beside his DAG."""
+
+    def spec(self) -> JsonDict:
+        return {**super().spec(), "kind": "test_sink_specs:OwnSink"}
+
+
+def register(folder: Path, value: str) -> None:
+    """What pip leaves of a package that registers a sink."""
+    info = folder / "somebodys_sinks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys-sinks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[airflow_epochs.sinks]\nown = {value}\n")
+
+
+def test_a_class_that_the_dag_names_is_used_for_the_records_that_name_it() -> None:
+    own = OwnSink(name="orders", world="w")
+    assert isinstance(from_spec(own.spec(), [own]), OwnSink)
+
+
+def test_a_class_that_neither_the_dag_nor_an_entry_point_names_is_refused() -> None:
+    own = OwnSink(name="orders", world="w")
+    for today in ((), (SINKS["delta"], SINKS["memory"])):
+        with pytest.raises(Refused, match=r"kind 'test_sink_specs:OwnSink'.*register it in the entry point group"):
+            from_spec(own.spec(), today)
+
+
+@pytest.mark.parametrize("kind", ["own", "test_sink_specs:OwnSink"])
+def test_a_class_that_is_registered_is_found_by_its_name_and_by_its_place(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(tmp_path, "test_sink_specs:OwnSink")
+    monkeypatch.syspath_prepend(tmp_path)
+    sink = from_spec({**OwnSink(name="orders", world="w").spec(), "kind": kind})
+    assert type(sink).__name__ == "OwnSink"
+
+
+def test_a_registered_class_that_is_gone_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(tmp_path, "no_such_module:OwnSink")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Refused, match=r"no_such_module:OwnSink.* is not there"):
+        from_spec({"kind": "own", "name": "orders"})

@@ -74,19 +74,23 @@ def test_the_file_of_credentials_is_private_and_gone_once_it_is_read(tmp_path: P
     assert not path.exists()
 
 
-def test_only_processes_with_the_exact_token_are_ended(tmp_path: Path) -> None:
+def test_only_processes_that_a_submit_gave_the_exact_token_are_ended(tmp_path: Path) -> None:
     token = str(uuid.uuid4())
     waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-    arguments = [[token], [f"spark.airflow_epochs.session={token}"], [f"x{token}"], [token[:-1]]]
+    ours = [["--session", token], ["--conf", f"spark.airflow_epochs.session={token}"]]
+    arguments = [
+        *ours,
+        ["--session", f"x{token}"],
+        ["--session", token[:-1]],
+        [token],
+        ["--id", token],
+        [f"id={token}"],
+    ]
     started = [subprocess.Popen([*waiting, *given], stdin=subprocess.PIPE) for given in arguments]
     try:
         assert processes.end_all_with(token) == 2
-        assert [psutil.pid_exists(child.pid) and child.poll() is None for child in started] == [
-            False,
-            False,
-            True,
-            True,
-        ]
+        alive = [psutil.pid_exists(child.pid) and child.poll() is None for child in started]
+        assert alive == [False, False, True, True, True, True, True]
         assert processes.end_all_with(token) == 0
     finally:
         for child in started:
@@ -153,3 +157,13 @@ def test_the_submits_environment_is_not_that_of_a_connect_client(monkeypatch: py
     environment = submit._environment()
     assert not {"SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"} & set(environment)
     assert environment["PATH"].startswith(os.path.dirname(sys.executable))
+
+
+@pytest.mark.parametrize("shape", ["{}x", "x{}", "{}; x"])
+def test_no_process_is_ended_by_what_is_no_session(shape: str) -> None:
+    # such as no other process of the machine has, should this test fail
+    forged, code = shape.format(uuid.uuid4()), "import sys; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code, "--session", forged], stdin=subprocess.PIPE) as child:
+        assert processes.end_all_with(forged) == 0
+        assert child.poll() is None
+        child.kill()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,8 +123,9 @@ def test_sessions_are_json_without_secrets_and_never_the_same() -> None:
 def test_each_runner_stops_sessions_of_the_other_kind() -> None:
     env = Env()
     by_connect, by_submit = SparkConnect("spark").runner(env), SparkSubmit("spark").runner(env)
+    code = "import sys; sys.stdin.read()"
     child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()", (session := by_submit.new_session())["session_id"]],
+        [sys.executable, "-c", code, "--session", (session := by_submit.new_session())["session_id"]],
         stdin=subprocess.PIPE,
     )
     try:
@@ -134,6 +136,21 @@ def test_each_runner_stops_sessions_of_the_other_kind() -> None:
         child.stdin.close()
     by_submit.stop(by_connect.new_session())  # of a connection that is gone: nothing to stop
     by_submit.stop({"kind": "another"})
+
+
+def test_a_session_on_a_connection_that_is_not_sparks_is_left_alone(
+    listener: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = listener.getsockname()[:2]
+    env = Env(Connection(conn_id="bank", conn_type="postgres", host=host, port=port, password="secret"))
+    caplog.set_level("INFO")
+    session = {"kind": "spark_connect", "conn_id": "bank", "session_id": str(uuid.uuid4())}
+    for config in (SparkConnect("spark"), SparkSubmit("spark"), SparkConnect("bank")):
+        config.runner(env).stop(session)
+    listener.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        listener.accept()
+    assert caplog.text.count("Connection bank, which a record names as that of a Spark Connect server") == 3
 
 
 def test_cluster_mode_is_refused_where_it_cannot_work() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.store import LocalStore, open_store
+from airflow_epochs.store import VALUE_BYTES_MAX, LocalStore, TooLarge, open_store
 
 
 @pytest.fixture
@@ -177,3 +177,13 @@ def test_every_memory_url_is_a_store_of_its_own() -> None:
     one, other = open_store("memory://"), open_store("memory://")
     one.put_if_absent("k", b"v")
     assert not other.exists("k")
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_value_beyond_the_bound_is_not_read(kind: str, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path) if kind == "local" else "memory://")
+    store.put_if_absent("p/largest", b"x" * VALUE_BYTES_MAX)
+    store.put_if_absent("p/larger", b"x" * (VALUE_BYTES_MAX + 1))
+    assert len(store.get("p/largest") or b"") == VALUE_BYTES_MAX
+    with pytest.raises(TooLarge, match="larger than 8388608 bytes"):
+        store.get("p/larger")

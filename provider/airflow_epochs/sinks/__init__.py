@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib import import_module
+from importlib.metadata import entry_points
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -21,30 +23,46 @@ _KINDS = {
     "memory": "airflow_epochs.testing:MemorySink",
     "sql": "airflow_epochs.sinks.sql:SqlSink",
 }
-"""``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built.
+"""``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built."""
 
-Any other kind with a colon is such a place itself, of a sink that is not one of ours: ``my_package.sinks:FolderSink``.
-"""
+GROUP = "airflow_epochs.sinks"
+"""The entry point group in which packages register sinks that are not ours; a kind is an entry's name, or its value."""
 
 
-def from_spec(spec: JsonDict) -> Sink:
+def from_spec(spec: JsonDict, today: Collection[Sink] = ()) -> Sink:
     """The sink that ``spec`` describes; the inverse of ``Sink.spec``.
 
-    What a newer version has added to the specification of one of our kinds, in the same format, is left out.
+    Nothing is imported because ``spec`` names it: the kind is one of ours, one that is registered in the entry point
+    group ``airflow_epochs.sinks``, or that of one of the sinks of ``today``. What a newer version has added to the
+    specification of one of our kinds, in the same format, is left out.
 
     Raises:
-        Refused: This version does not know the kind, or it cannot be imported here.
+        Refused: The kind is none of these, or it cannot be imported here.
     """
-    kind: str = spec["kind"]
-    module, colon, name = _KINDS.get(kind, kind).partition(":")
-    if not colon:
-        raise Refused(
-            f"This version knows no sink of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
-            remedy="upgrade airflow-provider-epochs to at least the version that wrote the ledger.",
-        )
-    found = _class(module, name)
-    sink: Sink = found.from_spec(_understood(found, spec) if kind in _KINDS else spec)
-    return sink
+    kind = str(spec["kind"])
+    if kind in _KINDS:
+        ours = _class(*_KINDS[kind].split(":"))
+        built: Sink = ours.from_spec(_understood(ours, spec))
+    else:
+        built = _of_others(kind, today).from_spec(spec)
+    return built
+
+
+def _of_others(kind: str, today: Collection[Sink]) -> Any:
+    """The class of a sink that is not ours."""
+    for sink in today:
+        if not type(sink).__module__.startswith("airflow_epochs.") and sink.spec()["kind"] == kind:
+            return type(sink)
+    for entry in entry_points(group=GROUP):
+        if kind in (entry.name, entry.value):
+            return _class(entry.module, entry.attr)
+    raise Refused(
+        f"A record names a sink of kind {kind!r}. No sink of the DAG is one, and none is registered on this worker.",
+        remedy="if it is a kind of airflow-provider-epochs, upgrade that to the version that wrote the ledger. "
+        "If it is a class of your own, put the sink back into the DAG, or register it in the entry point group "
+        f"{GROUP} of a package on every worker, until its last epoch is complete. If it is neither, somebody else has "
+        "written to the ledger. Nothing was imported.",
+    )
 
 
 def _understood(sink: Any, spec: JsonDict) -> JsonDict:

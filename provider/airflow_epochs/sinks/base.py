@@ -83,7 +83,10 @@ class Sink(Protocol):
         ...
 
     def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
-        """Where the try with this nonce stages: a place that no other try has or will have. Writes nothing."""
+        """Where the try with this nonce stages: a place that no other try has or will have. Writes nothing.
+
+        The nonce is in it as it is: so a record that names another place than a try can have made is noticed.
+        """
         ...
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
@@ -132,6 +135,15 @@ class Leftovers(Protocol):
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
         """Whether there is anything left at the place that ``discard`` would delete."""
+        ...
+
+
+@runtime_checkable
+class Recognising(Protocol):
+    """A sink whose ``place`` is costly. Without, a place is made again from the nonce in it, and compared."""
+
+    def is_own_place(self, attempt: SinkAttempt, place: str, env: Environment) -> bool:
+        """Whether a try of this attempt could have this place, found out without asking anybody."""
         ...
 
 

@@ -202,6 +202,9 @@ class DeltaSink:
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
         return self._participant(env).commit(attempt, staged)
 
+    def is_own_place(self, attempt: SinkAttempt, place: str, env: Environment) -> bool:
+        return self._participant(env).root_of(place, attempt) is not None
+
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
         return self._participant(env).has_leftovers(attempt, place, published=published)
 

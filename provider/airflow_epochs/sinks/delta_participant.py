@@ -469,14 +469,23 @@ class DeltaParticipant:
         Raises:
             Refused: ``place`` is none of this attempt's in this sink's own folder of this table.
         """
-        root, _, nonce = place.partition(f"/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-")
-        if not _NONCE.fullmatch(nonce) or not (self.sink.in_catalog or root == self.sink.target):
+        root = self.root_of(place, attempt)
+        if root is None:
             raise Refused(
                 f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
                 remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
                 sink=self.sink.name,
             )
         return Where(self.sink.target, root, self._options())
+
+    def root_of(self, place: str, attempt: SinkAttempt) -> str | None:
+        """The table's location, from one of its staging places; None if this attempt can have none there.
+
+        Where a table of a catalog lies is for the catalog to say: of the place, only what is below that is compared.
+        """
+        root, _, nonce = place.partition(f"/{self._folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-")
+        is_own = _NONCE.fullmatch(nonce) and (self.sink.in_catalog or root == self.sink.target)
+        return root if is_own else None
 
 
 def _optimize_write(properties: Mapping[str, str]) -> bool | None:

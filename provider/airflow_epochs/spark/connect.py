@@ -118,12 +118,21 @@ class ConnectRunner:
             stop_session(session, self._env)
             return
         try:
+            self._require_spark(session["conn_id"])
             with self._session(session) as spark:
                 interrupted = _bounded(spark.interruptAll, RELEASE_TIMEOUT_S, "Interrupting Spark's jobs")
                 log.info("interrupted %s operations of session %s", len(interrupted), session["session_id"])
         except Exception as error:
             # Nobody will look at what that session writes: stopping it saves the server's time, no more.
             log.info("Spark Connect session %s is not to be stopped: %s", session["session_id"], error)
+
+    def _require_spark(self, conn_id: str) -> None:
+        """A record may name any connection of Airflow: its password must not be sent to anything but Spark Connect."""
+        if (kind := self._env.connection(conn_id).conn_type) != KIND:
+            raise Refused(
+                f"Connection {conn_id}, which a record names as that of a Spark Connect server, is of type {kind}.",
+                remedy="find out who wrote that record of the ledger. Nothing was sent there.",
+            )
 
     def cancel(self) -> None:
         """Stop what ``run`` is doing now. For ``on_kill``: called from a signal handler, so it works in a thread."""

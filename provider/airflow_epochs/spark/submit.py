@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 KIND = "spark_submit"
-SESSION_CONF = "spark.airflow_epochs.session"
+SESSION_CONF = processes.SETTING
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
 _DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "durable.py", "spark/*.py")
@@ -190,7 +190,7 @@ class _Submit:
 
     def _arguments(self) -> list[str]:
         arguments = ["--plan", str(self._plan), "--digest", self._digest, "--report", self.report]
-        arguments += ["--session", self._token]
+        arguments += [processes.ARGUMENT, self._token]
         if self._secrets:
             arguments += ["--secrets", str(self._secrets)]
         elif self._mode == CLUSTER and self._config.secrets_conf:

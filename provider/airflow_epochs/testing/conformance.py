@@ -280,7 +280,8 @@ def _attempt(epoch: int, previous: TransactionId | None = None, number: int = 1)
 
 def _rebuilt(subject: Subject) -> Sink:
     """The sink as commit and roll-forward have it: from the ledger."""
-    return from_spec(json.loads(json.dumps(subject.sink().spec())))
+    sink = subject.sink()
+    return from_spec(json.loads(json.dumps(sink.spec())), [sink])
 
 
 def _claim(subject: Subject, attempt: SinkAttempt, ids: Sequence[int]) -> StagedClaim:
