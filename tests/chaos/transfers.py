@@ -6,11 +6,12 @@ import contextlib
 import json
 import random
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_epochs.testing.history import Origin
@@ -18,6 +19,7 @@ from airflow_epochs.testing.history import Origin
 TOPIC, PARTITIONS = "transfers", 4
 PAUSE_S = 0.4
 PATIENCE_S = 60
+LEADER_S = 30
 ABORTED_SHARE = 0.2
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -168,8 +170,19 @@ def committed(bootstrap: str) -> dict[Origin, str]:
 
 
 def ends(bootstrap: str) -> dict[int, int]:
-    """The last stable offsets."""
+    """The last stable offsets. Raises KafkaException if the brokers do not say in time."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "isolation.level": "read_committed"})
     with contextlib.closing(consumer):
-        partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        return {p.partition: consumer.get_watermark_offsets(p, timeout=10)[1] for p in partitions}
+        return {number: _end_of(consumer, TopicPartition(TOPIC, number)) for number in range(PARTITIONS)}
+
+
+def _end_of(consumer: Consumer, partition: TopicPartition) -> int:
+    """Asked again of a broker that has just started, and does not lead its partitions yet."""
+    deadline = time.monotonic() + LEADER_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=10)[1])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE_S)

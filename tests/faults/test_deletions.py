@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs.errors import Corrupt
 from cells import fired
-from faults_world import DiskWorld
+from faults_world import DiskWorld, begin
 from orders_demo.duck import duck
 
 RESTORED = 16
@@ -20,21 +19,6 @@ RESTORED = 16
 def copied(world: DiskWorld) -> DiskWorld:
     """Ledger, tables and input, as a nightly backup has them, under other paths."""
     return replace(world, folder=Path(shutil.copytree(world.folder, f"{world.folder}.copy")))
-
-
-def begin(world: DiskWorld, number: int = 2) -> Callable[[], None]:
-    """A run up to the vote; what the rest of it does."""
-    task, run = world.coordinator(), world.run_of(number)
-    task.open(run)
-    report = task.stage(run).stage
-
-    def go_on() -> None:
-        task.vote(run, report)
-        for sink in world.sinks:
-            task.commit(run, sink)
-        task.complete(run)
-
-    return go_on
 
 
 def assert_whole(world: DiskWorld, *sinks: str) -> None:

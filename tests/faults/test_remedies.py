@@ -19,7 +19,7 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import run_epoch
-from faults_world import DiskWorld, start
+from faults_world import DiskWorld, begin, start
 from remedies import (
     assert_all_rows,
     backfill_in,
@@ -44,21 +44,6 @@ def of_epochs(world: DiskWorld, *epochs: int) -> list[tuple[int, int]]:
 
 
 # -- a copy of the ledger --------------------------------------------------------------------------------------------
-
-
-def begin(world: DiskWorld) -> Callable[[], None]:
-    """A second run up to the vote; what the rest of it does."""
-    task, run = world.coordinator(), world.run_of(2)
-    task.open(run)
-    report = task.stage(run).stage
-
-    def go_on() -> None:
-        task.vote(run, report)
-        for sink in world.sinks:
-            task.commit(run, sink)
-        task.complete(run)
-
-    return go_on
 
 
 def delete_the_folder(world: DiskWorld, error: Corrupt) -> None:

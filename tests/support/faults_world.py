@@ -221,3 +221,18 @@ def versions(tables: Iterable[Path]) -> list[int]:
 
 def _digests(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def begin(world: DiskWorld, number: int = 2) -> Callable[[], None]:
+    """A run up to the vote; what the rest of it does."""
+    task, run = world.coordinator(), world.run_of(number)
+    task.open(run)
+    report = task.stage(run).stage
+
+    def go_on() -> None:
+        task.vote(run, report)
+        for sink in world.sinks:
+            task.commit(run, sink)
+        task.complete(run)
+
+    return go_on

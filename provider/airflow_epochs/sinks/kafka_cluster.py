@@ -218,8 +218,11 @@ class Cluster:
         return found
 
     def _is_led(self, facts: TopicFacts) -> bool:
+        from confluent_kafka.admin import OffsetSpec
+
         try:
-            self.ends(facts.name, range(facts.partitions))
+            with self.asking(f"list offsets of topic {facts.name}"):
+                self._offsets_now(facts.name, range(facts.partitions), OffsetSpec.latest())
         except Refused:
             raise
         except NotApplied:
