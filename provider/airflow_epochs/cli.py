@@ -1,4 +1,4 @@
-"""``airflow epochs …``: look at a pipeline and what it waits for, hand it to another DAG, give up on a sink."""
+"""``airflow epochs …``: look at a pipeline, hand it to another DAG, give up on a sink, sign its ledger."""
 
 from __future__ import annotations
 
@@ -79,6 +79,12 @@ def get_cli_commands() -> list[CLICommand]:
                         ARG_YES,
                         _CONN,
                     ),
+                ),
+                ActionCommand(
+                    name="sign",
+                    help="Let the ledger count as it stands, and from here on only what is signed with today's key",
+                    func=sign,
+                    args=(_PIPELINE, _WHY, ARG_YES, _CONN),
                 ),
             ],
         )
@@ -184,6 +190,35 @@ def waive(args: Namespace) -> None:
             )
         )
     print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
+
+
+def sign(args: Namespace) -> None:
+    """Vouch for records that no key vouches for: the key was lost, or a task wrote them without it."""
+    why, by = _reason(args), caller()
+    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    if not ledger.has_keys:
+        raise SystemExit(
+            "There is no key to sign with; nothing was changed.\n"
+            f"Connection {args.ledger_conn_id}, its password.\n"
+            "What to do: set it to a random key (`python -c 'import secrets; print(secrets.token_urlsafe(32))'`)."
+        )
+    unsigned = ledger.unsigned()
+    if not unsigned:
+        print(f"Nothing to do: today's keys vouch for all that the next epoch of pipeline {args.pipeline} rests on.")
+        return
+    _confirm(
+        args,
+        f"These records of pipeline {args.pipeline} are signed with no key of connection {args.ledger_conn_id}:",
+        *(f"  {key}" for key in unsigned),
+        "They will count as they stand now, whoever wrote them: look at them first.",
+        "Records that are written from now on count only if they are signed.",
+        f"Recorded: {by}, because: {why}",
+    )
+    with logged("sign", dag_id="", by=by):
+        record = ledger.sign_as_it_stands(
+            who=by.who, host=by.host, login=by.login, why=why, at=_now(), writer=new_writer()
+        )
+    print(f"Pipeline {args.pipeline} is signed from epoch {record.epoch + 1} on.")
 
 
 def _with_promise(ledger: Ledger, args: Namespace) -> EpochView:

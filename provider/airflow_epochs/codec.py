@@ -1,4 +1,4 @@
-"""How a record is written: JSON with a checksum as its first member.
+"""How a record is written: JSON with a checksum as its first member, and its signature, if it has one, as the second.
 
 Decoding ignores fields it does not know, so that a newer writer of the same format may add some. A record of a
 newer *format* is told apart from a damaged one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +26,9 @@ DEPTH_MAX = 50
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _HEAD_END = len(_HEAD) + _DIGEST + len(_SEPARATOR)
+_SIGNATURE = 64
+_SIGNED = b'{"hmac":"'
+_SIGNED_END = len(_SIGNED) + _SIGNATURE + len(_SEPARATOR)
 
 
 class NewerFormat(ValueError):
@@ -39,10 +43,30 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def encode(record: object) -> bytes:
-    """JSON of a record, with 64 bits of the SHA-256 of the rest in front: a flipped bit must not become a decision."""
+def encode(record: object, sign: Callable[[bytes], str | None] = lambda body: None) -> bytes:
+    """JSON of a record, with 64 bits of the SHA-256 of the rest in front: a flipped bit must not become a decision.
+
+    Args:
+        record: A record.
+        sign: Given the record's JSON, its signature; None if it gets none.
+    """
     body = msgspec.json.encode(record)
+    if signature := sign(body):
+        body = _SIGNED + signature.encode() + _SEPARATOR + body[1:]
     return _HEAD + _digest(body) + _SEPARATOR + body[1:]
+
+
+def signature_of(value: bytes) -> tuple[bytes, str | None]:
+    """What a record's signature covers, and the signature; None if there is none. Says nothing of the checksum."""
+    body = b"{" + value[_HEAD_END:]
+    head, signature, end = (
+        body[: len(_SIGNED)],
+        body[len(_SIGNED) : _SIGNED_END - 2],
+        body[_SIGNED_END - 2 : _SIGNED_END],
+    )
+    if head != _SIGNED or end != _SEPARATOR or not signature.isalnum():
+        return body, None
+    return b"{" + body[_SIGNED_END:], signature.decode()
 
 
 def decode(value: bytes, kind: type[R]) -> R:

@@ -42,11 +42,20 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "More object_store options, as a JSON object.",
                         "schema": {"type": ["object", "null"]},
                     },
+                    "require_signed": {
+                        "label": "Require signatures",
+                        "description": "Refuse a ledger that was never signed. Set it once every pipeline has run with "
+                        "a signing key.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
                 },
                 "ui-field-behaviour": {
-                    "hidden-fields": ["host", "schema", "login", "password", "port"],
-                    "relabeling": {},
-                    "placeholders": {"ledger_root": "s3://bucket/epochs"},
+                    "hidden-fields": ["host", "schema", "login", "port"],
+                    "relabeling": {"password": "Signing key"},
+                    "placeholders": {
+                        "ledger_root": "s3://bucket/epochs",
+                        "password": "random, 32 characters or more; after a change: new,old",
+                    },
                 },
             }
         ],

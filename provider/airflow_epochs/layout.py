@@ -4,6 +4,7 @@
 
     pipeline.json                        PipelineRecord
     takeovers/<n, 10 digits>.json        TakeoverRecord: the highest one names the owning DAG
+    signing/<n, 10 digits>.json          SigningRecord: the highest one says what is believed unsigned
     epochs/<epoch, 20 digits>/
         <attempt, 10 digits>.open.json       OpenRecord
         <attempt>.try.<nonce>.json           TryRecord
@@ -28,6 +29,7 @@ from airflow_epochs.model import (
     RestagedRecord,
     Run,
     RunIndex,
+    SigningRecord,
     TransactionId,
     TryRecord,
     WaivedRecord,
@@ -38,18 +40,27 @@ _COMPLETE = re.compile(r"epochs/([0-9]{20})/complete\.json")
 
 PIPELINE_KEY = "pipeline.json"
 EPOCHS_FOLDER = "epochs"
+_SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
-Record = EpochRecord | PipelineRecord | RunIndex
+Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord
 """Every record whose place follows from what it says; takeovers are only numbered."""
 
 
 def key_of(record: Record) -> str:
     """The one key under which ``record`` may lie. Raises ValueError if its transaction id is none."""
-    if isinstance(record, PipelineRecord):
-        return PIPELINE_KEY
-    if isinstance(record, RunIndex):
-        return run_key(Run(record.dag_id, record.run_id))
+    match record:
+        case PipelineRecord():
+            return PIPELINE_KEY
+        case SigningRecord():
+            return signing_key(record.number)
+        case RunIndex():
+            return run_key(Run(record.dag_id, record.run_id))
+        case _:
+            return _key_of_epoch_record(record)
+
+
+def _key_of_epoch_record(record: EpochRecord) -> str:
     txn = TransactionId.parse(record.txn_id)
     match record:
         case OpenRecord():
@@ -70,7 +81,7 @@ def key_of(record: Record) -> str:
 
 def pipeline_of(record: object) -> str | None:
     """The pipeline that a record says it belongs to; None if it does not say."""
-    if isinstance(record, PipelineRecord):
+    if isinstance(record, PipelineRecord | SigningRecord):
         return record.pipeline
     txn_id = getattr(record, "txn_id", None)
     return TransactionId.parse(txn_id).pipeline if txn_id else None
@@ -108,3 +119,11 @@ def run_key(run: Run) -> str:
 
 def takeover_key(number: int) -> str:
     return f"takeovers/{number:010d}.json"
+
+
+def signing_key(number: int) -> str:
+    return f"{_SIGNING_FOLDER}/{number:010d}.json"
+
+
+def is_signing_key(key: str) -> bool:
+    return key.startswith(f"{_SIGNING_FOLDER}/")

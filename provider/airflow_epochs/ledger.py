@@ -2,6 +2,7 @@
 
 Every record is immutable, so every precondition, once read, stays true. A put returns the record that *stands*:
 the caller's own, or the winner's, which the caller must obey. A put whose answer was lost is read back.
+Which records are believed: ``trust``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from airflow_epochs import secrecy
@@ -28,6 +30,7 @@ from airflow_epochs.layout import (
     pipeline_of,
     restaged_key,
     run_key,
+    signing_key,
     sink_key,
     takeover_key,
 )
@@ -41,13 +44,16 @@ from airflow_epochs.model import (
     RestagedRecord,
     Run,
     RunIndex,
+    SigningRecord,
     TakeoverRecord,
     TryRecord,
     WaivedRecord,
 )
 from airflow_epochs.names import validated_name
 from airflow_epochs.protocol import IllegalTransition
+from airflow_epochs.signing import NO_KEYS, Keys
 from airflow_epochs.store import Store, TooLarge
+from airflow_epochs.trust import KeyMissing, NotBelieved, Trust, digest
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
@@ -59,11 +65,31 @@ PUT_TRIES = 3
 
 
 class Ledger:
-    """One pipeline's ledger. Stateless but for its store and what can never change; processes may share it."""
+    """One pipeline's ledger. Stateless but for its store and what can never change; processes may share it.
 
-    def __init__(self, store: Store, pipeline: str) -> None:
+    Args:
+        store: Where it lies.
+        pipeline: The pipeline's name.
+        keys: What records are signed with; none: unsigned.
+        require_signed: Whether a ledger that was never signed is refused.
+        checked: False for readers without keys: they believe every record. They must not write.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        keys: Keys = NO_KEYS,
+        *,
+        require_signed: bool = False,
+        checked: bool = True,
+    ) -> None:
         self._store = store
         self._pipeline = validated_name("pipeline", pipeline)
+        self._checked = checked
+        self._trust = Trust(
+            keys, required=require_signed, pipeline=self._pipeline, get=self._bytes, last=self._last_written
+        )
         self._probed = False
         self._identity: PipelineRecord | None = None
 
@@ -86,6 +112,7 @@ class Ledger:
             Refused: Another DAG owns the pipeline, or the store does not honour put-if-absent.
         """
         self.probe()
+        self._sign_from_here(at, writer)
         identity = self.identity() or self._put(
             PipelineRecord(
                 pipeline=self._pipeline,
@@ -115,16 +142,136 @@ class Ledger:
         """Record a new owning DAG. Raises Fenced-like Refused if somebody else took over at the same moment."""
         record = TakeoverRecord(dag_id=dag_id, who=who, host=host, login=login, why=why, at=at, writer=writer)
         standing = self._put_at(takeover_key(len(self._takeovers()) + 1), record)
-        if standing != record:
+        if replace(standing, format=record.format) != record:
             raise Refused(
                 f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment.",
                 remedy="look at the pipeline again, and repeat the takeover if it is still wanted.",
                 pipeline=self._pipeline,
             )
-        return record
+        return standing
 
     def _takeovers(self) -> list[TakeoverRecord]:
         return self._numbered(takeover_key, TakeoverRecord)
+
+    # -- signatures -----------------------------------------------------------------------------------------
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self._trust.keys)
+
+    def unsigned(self) -> list[str]:
+        """The keys of all records that the next epoch rests on and that today's keys do not vouch for."""
+        return [key for key, value in self._needed_next().items() if not self._is_believed(key, value)]
+
+    def sign_as_it_stands(
+        self, *, why: str, at: str, writer: str, who: str = "", host: str = "", login: str = ""
+    ) -> SigningRecord:
+        """Let everything count that stands now, whoever wrote it; from here on, only what is signed with today's keys.
+
+        Raises:
+            Refused: There is no key, no such pipeline, or somebody else did the same at this moment.
+        """
+        if not self.has_keys:
+            raise self._lacks_key("is to be signed")
+        return self._put_signing(self._needed_next(), why=why, at=at, writer=writer, who=who, host=host, login=login)
+
+    def _sign_from_here(self, at: str, writer: str) -> None:
+        """Let the newest key vouch for what was believed so far, should it not yet."""
+        with self._believing(PIPELINE_KEY):
+            if self._trust.is_current():
+                return
+        needed = self._needed_next()
+        for key, value in needed.items():
+            self._require_believed(key, value)
+        why = "the password of the ledger's connection was set, or changed"
+        self._put_signing(needed, why=why, at=at, writer=writer)
+
+    def _put_signing(
+        self,
+        needed: dict[str, bytes],
+        *,
+        why: str,
+        at: str,
+        writer: str,
+        who: str = "",
+        host: str = "",
+        login: str = "",
+    ) -> SigningRecord:
+        number = self._last_written(signing_key) + 1
+        record = SigningRecord(
+            pipeline=self._pipeline,
+            number=number,
+            epoch=self.newest_complete(),
+            trusted={key: digest(value) for key, value in needed.items()},
+            why=why,
+            at=at,
+            writer=writer,
+            who=who,
+            host=host,
+            login=login,
+        )
+        standing = self._put(record)
+        if standing.writer != writer:
+            raise Refused(
+                f"Somebody else has put {self._key(signing_key(number))} at the same moment.",
+                remedy="clear the task, or type the command again.",
+                pipeline=self._pipeline,
+            )
+        return standing
+
+    def _needed_next(self) -> dict[str, bytes]:
+        """The stored bytes of what an epoch after the newest complete one is opened, or finished, by: a few records."""
+        newest = self.newest_complete()
+        keys = [PIPELINE_KEY, *self._list("takeovers"), complete_key(newest), *self._list(epoch_folder(newest + 1))]
+        keys += [run_key(run) for run in self._openers(newest + 1)]
+        return {key: value for key in keys if (value := self._bytes(key)) is not None}
+
+    def _openers(self, number: int) -> Iterator[Run]:
+        """The runs of all attempts of an epoch, whether or not their records are believed."""
+        for attempt in range(1, self._last_written(lambda n: attempt_key(number, n, "open")) + 1):
+            key = attempt_key(number, attempt, "open")
+            try:
+                yield decode(self._bytes(key) or b"", OpenRecord).run
+            except ValueError as error:
+                raise self._untrusted(key, error) from error
+
+    def _is_believed(self, key: str, value: bytes) -> bool:
+        try:
+            self._require_believed(key, value)
+        except (Corrupt, Refused):
+            return False
+        return True
+
+    def _require_believed(self, key: str, value: bytes) -> None:
+        with self._believing(key):
+            self._trust.believed(key, value, None)
+
+    @contextmanager
+    def _believing(self, key: str) -> Iterator[None]:
+        """What ``trust`` raises, as errors that name the record and the remedy."""
+        try:
+            yield
+        except KeyMissing as error:
+            raise self._lacks_key(f"has signed records, such as {self._key(key)}") from error
+        except NotBelieved as error:
+            raise Corrupt(
+                f"The ledger record {self._key(key)} is not believed: {error}.",
+                remedy="find out who wrote that file. Was the password of the ledger's connection changed, put the old "
+                "one back behind the new one, with a comma between them. Has a task of yours written it before the "
+                f"password was set, `airflow epochs sign {self._pipeline} --why …` lists what is not signed, and lets "
+                "it count. Else somebody has forged it: put back what a backup of the ledger has there, and if it has "
+                "nothing there, move the file away. Nothing was written.",
+                pipeline=self._pipeline,
+            ) from error
+
+    def _lacks_key(self, why: str) -> Refused:
+        return Refused(
+            f"The ledger of pipeline {self._pipeline} {why}, and its connection has no password.",
+            remedy="set the password of the connection of type epochs to the key that the ledger is signed with. If "
+            "that is lost, set a new one (`python -c 'import secrets; print(secrets.token_urlsafe(32))'`), and let "
+            f"what stands count by `airflow epochs sign {self._pipeline} --why …`.",
+            pipeline=self._pipeline,
+        )
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -283,16 +430,21 @@ class Ledger:
             records.append(record)
         return records
 
-    def _get(self, key: str, kind: type[R]) -> R | None:
+    def _bytes(self, key: str) -> bytes | None:
         with self._reading(key):
-            value = self._store.get(self._key(key))
+            return self._store.get(self._key(key))
+
+    def _last_written(self, key_of_number: Callable[[int], str]) -> int:
+        return _last_of(lambda number: self._exists(key_of_number(number)))
+
+    def _get(self, key: str, kind: type[R]) -> R | None:
+        value = self._bytes(key)
         return None if value is None else self._decoded(key, value, kind)
 
     def _decoded(self, key: str, value: bytes, kind: type[R]) -> R:
         try:
             record = decode(value, kind)
             self._require_home(key, record)
-            return record
         except NewerFormat as newer:
             raise Refused(
                 f"{self._key(key)} has format {newer.format}; this version reads up to {FORMAT}.",
@@ -301,6 +453,8 @@ class Ledger:
             ) from newer
         except ValueError as error:
             raise self._untrusted(key, error) from error
+        with self._believing(key):
+            return self._trust.believed(key, value, record) if self._checked else record
 
     def _untrusted(self, key: str, why: ValueError) -> Corrupt:
         return Corrupt(
@@ -322,7 +476,9 @@ class Ledger:
         return self._put_at(key_of(record), record)
 
     def _put_at(self, key: str, record: R) -> R:
-        value = self._encoded(key, record)
+        with self._believing(key):
+            record = self._trust.to_write(record)
+            value = self._encoded(key, record)
         error: Exception | None = None
         for _ in range(PUT_TRIES):
             try:
@@ -352,7 +508,7 @@ class Ledger:
 
     def _encoded(self, key: str, record: object) -> bytes:
         """What nobody could read again is not written."""
-        value = encode(record)
+        value = encode(record, lambda body: self._trust.signature(key, record, body))
         try:
             require_readable(value)
         except ValueError as error:

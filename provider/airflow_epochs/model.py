@@ -1,7 +1,7 @@
 """Frozen value types: what is written to the ledger and travels through XCom. No I/O, no clock.
 
-Every record carries ``format``. Decoding ignores unknown fields, so that a newer writer of the *same* format
-may add some; a record of a newer format is refused by the ledger.
+Every record carries ``format``: 2 if it is signed, else 1. Decoding ignores unknown fields, so that a newer writer of
+the *same* format may add some; a record of a newer format is refused by the ledger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 
 from airflow_epochs.names import validated_name
 
-FORMAT = 1
+FORMAT = 2
+"""Of records that are signed; a record that was read has it only if its signature was checked."""
+FORMAT_UNSIGNED = 1
+"""Of records that are not; version 0.1 knows no others."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART_OF_A_PLACE = re.compile(r"[0-9A-Za-z]{1,64}")
@@ -211,7 +214,7 @@ class PipelineRecord:
     dag_id: str
     created_at: str
     writer: str
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
         validated_name("ledger", self.ledger_id)
@@ -230,6 +233,32 @@ class TakeoverRecord:
     why: str
     at: str
     writer: str
+    host: str = ""
+    login: str = ""
+    format: int = FORMAT_UNSIGNED
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigningRecord:
+    """``signing/<n>.json``: from here on, what is not signed is believed only if this record says so.
+
+    Put when a ledger gets its first key, when that key changes, and by ``airflow epochs sign``. The highest one counts.
+
+    Attributes:
+        epoch: The newest complete epoch then. Records of this and of earlier ones are history, and need no signature;
+            but for its completion record, which the next epoch rests on.
+        trusted: What stood then and is still needed: key within the pipeline's ledger -> SHA-256 of the stored bytes.
+        who, host, login: As in ``TakeoverRecord``; empty if a task did it, of itself.
+    """
+
+    pipeline: str
+    number: int
+    epoch: int
+    trusted: dict[str, str]
+    why: str
+    at: str
+    writer: str
+    who: str = ""
     host: str = ""
     login: str = ""
     format: int = FORMAT
@@ -259,7 +288,7 @@ class OpenRecord:
     code: str | None = None
     ledger: str = ""
     warnings: tuple[str, ...] = ()
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
         validated_name("ledger", self.ledger_id)
@@ -288,7 +317,7 @@ class TryRecord:
     places: dict[str, str]
     session: JsonDict
     started_at: str
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
         if not _PART_OF_A_PLACE.fullmatch(self.nonce):
@@ -310,7 +339,7 @@ class DecisionRecord:
     run_id: str
     decided_at: str
     writer: str
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +355,7 @@ class RestagedRecord:
     staged: Staged
     at: str
     writer: str
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +374,7 @@ class Receipt:
     committed_at: str
     place: str | None = None
     detail: JsonDict = field(default_factory=dict)
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +391,7 @@ class WaivedRecord:
     at: str
     host: str = ""
     login: str = ""
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,7 +415,7 @@ class CompleteRecord:
     writer: str
     waived: tuple[str, ...] = ()
     waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
         for txn_id in (*self.markers.values(), *(txn_id for ids in self.waived_ids.values() for txn_id in ids)):
@@ -413,7 +442,7 @@ class RunIndex:
     dag_id: str
     run_id: str
     epoch: int
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
     @staticmethod
     def key_of(run: Run) -> str:
@@ -444,7 +473,7 @@ class Checkpoint:
     seconds: dict[str, float] = field(default_factory=dict)
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    format: int = FORMAT
+    format: int = FORMAT_UNSIGNED
 
 
 def records_upper_bound(ranges: Ranges) -> int:

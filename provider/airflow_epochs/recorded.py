@@ -1,18 +1,19 @@
 """What the ledger says of sinks, and how far it is believed.
 
 Whoever can add a file to the ledger can write a record. No record has code imported that neither this installation nor
-today's DAG names, none lets a sink pass for another, and none leads to a place that its attempt cannot have made.
+today's DAG names, none lets a sink pass for another, and none leads to a place that its attempt cannot have made. One
+that is not signed leads to no connection that today's DAG does not name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, EpochError
+from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.layout import attempt_key
-from airflow_epochs.model import OpenRecord
+from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Recognising, Sink, SinkAttempt
 
@@ -25,10 +26,12 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
     ``today``: the sinks of the DAG, whose classes may be used whatever is registered.
 
     Raises:
-        Refused: Its kind is not registered here, and no sink of the DAG has it.
+        Refused: Its kind is not registered here, and no sink of the DAG has it; or the record is not signed, and it
+            uses a connection that no sink of the DAG uses.
         Corrupt: The record describes no sink, or another one.
     """
     try:
+        _require_named_connections(opened, name, today)
         sink = from_spec(opened.sinks[name].spec, today)
         if sink.name == name:
             return sink
@@ -40,6 +43,42 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
     except Exception as error:  # a sink of the user's own may raise anything
         why = repr(error)
     raise untrusted(opened, attempt_key(opened.txn.epoch, opened.txn.attempt, "open"), name, why)
+
+
+def _require_named_connections(opened: OpenRecord, name: str, today: Collection[Sink]) -> None:
+    if opened.format == FORMAT:
+        return
+    named = {conn_id for sink in today for conn_id in _connections(sink.spec())}
+    others = sorted(set(_connections(opened.sinks[name].spec)) - named)
+    if others:
+        key = attempt_key(opened.txn.epoch, opened.txn.attempt, "open")
+        raise Refused(
+            f"The ledger record {opened.txn.pipeline}/{key} is not signed, and has the sink use connection "
+            f"{', '.join(map(repr, others))}, which no sink of the DAG uses.",
+            remedy="if you have taken the sink out of the DAG, or given it another connection, undo that until the "
+            "epoch is complete. Else somebody has forged the record: restore it from a backup of the ledger. Nothing "
+            "was read or written. Signed records may use other connections: see SECURITY.md.",
+        )
+
+
+def _connections(spec: object, name: str = "") -> Iterator[str]:
+    """The ids of Airflow connections in a specification: what its fields have whose names end in ``conn_id``."""
+    if isinstance(spec, dict):
+        for key, value in spec.items():
+            yield from _connections(value, str(key))
+    elif isinstance(spec, list | tuple):
+        for value in spec:
+            yield from _connections(value, name)
+    elif spec is not None and name.endswith("conn_id"):
+        yield str(spec)
+
+
+def may_stop(earlier: TryRecord, today: JsonDict) -> bool:
+    """Whether the Spark session of an earlier try may be ended, given one that would be started today.
+
+    An unsigned record leads to no connection but today's.
+    """
+    return earlier.format == FORMAT or earlier.session.get("conn_id") == today.get("conn_id")
 
 
 def is_own_place(sink: Sink, attempt: SinkAttempt, place: str, env: Environment) -> bool:

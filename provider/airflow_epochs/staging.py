@@ -10,9 +10,11 @@ from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
-from airflow_epochs.recorded import is_own_place
+from airflow_epochs.recorded import is_own_place, may_stop
 from airflow_epochs.sinks.base import Located, Sink, SinkAttempt
 from airflow_epochs.sources.base import Confirming
+
+log = secrecy.logger(__name__)
 
 
 def stage_attempt(actor: Actor, opened: OpenRecord) -> StageReport:
@@ -175,6 +177,18 @@ def _stage_job(
 def stop_earlier_tries(actor: Actor, epoch: int, only: str | None = None) -> None:
     """End what killed tries of the epoch may still be running on Spark; ``only`` those of one sink alone."""
     for earlier in actor.ledger.tries(epoch):
-        if only is None or set(earlier.places) == {only}:
-            with tolerated(f"stopping the earlier try {earlier.nonce}"):
+        if only is not None and set(earlier.places) != {only}:
+            continue
+        with tolerated(f"stopping the earlier try {earlier.nonce}"):
+            if may_stop(earlier, actor.env.spark.new_session()):
                 actor.env.spark.stop(earlier.session)
+            else:
+                log.warning("%s", _not_stopped(earlier))
+
+
+def _not_stopped(earlier: TryRecord) -> str:
+    return (
+        f"The earlier try {earlier.nonce} is not stopped: its record is not signed, and names connection "
+        f"{earlier.session.get('conn_id')!r}, which the DAG does not use. If it was yours, its job runs to its end, "
+        "and nobody looks at what it writes."
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_epochs.errors import Refused
 from cells import fired
-from faults_golden import PHASES, signed, unpack
+from faults_golden import PHASES, resealed, unpack
 from faults_history import finished
 from faults_steps import DECIDED, STEPS
 from faults_world import DiskWorld
@@ -34,7 +34,7 @@ def change(path: Path, old: bytes, new: bytes) -> None:
     """The record's own, not that of a record within."""
     before, found, after = path.read_bytes().rpartition(old)
     assert found
-    path.write_bytes(signed(before + new + after))
+    path.write_bytes(resealed(before + new + after))
 
 
 def records(world: DiskWorld) -> list[Path]:
@@ -53,14 +53,14 @@ def records(world: DiskWorld) -> list[Path]:
 def test_a_record_of_a_newer_format_is_refused_and_nothing_is_changed(world: DiskWorld, which: int) -> None:
     left = world.crash_at("complete.put")
     path = records(world)[which]
-    change(path, b'"format":1', b'"format":2')
+    change(path, b'"format":1', b'"format":3')
     before = world.snapshot()
     for number in (CLEARED, NEXT):
         error = world.run(number)
         assert isinstance(error, Refused), error
         assert path.name in error.what and "upgrade airflow-provider-epochs" in error.remedy
     assert world.snapshot() == before
-    change(path, b'"format":2', b'"format":1')
+    change(path, b'"format":3', b'"format":1')
     assert world.run(CLEARED) is None
     finished(world, left)
     fired("F20", 12, "X")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs.errors import EpochError
-from faults_golden import PHASES, signed, unpack
+from faults_golden import PHASES, resealed, unpack
 from faults_world import DiskWorld
 from forging import files_below
 
@@ -96,7 +96,7 @@ def edit(world: DiskWorld, path: Path, data: st.DataObject) -> None:
         within = within[key]
     within[at[-1]] = new
     body = json.dumps(record, separators=(",", ":")).encode()
-    path.write_bytes(signed(b'{"sha256":"' + b"0" * 16 + b'",' + body[1:]))
+    path.write_bytes(resealed(b'{"sha256":"' + b"0" * 16 + b'",' + body[1:]))
 
 
 @pytest.mark.proof

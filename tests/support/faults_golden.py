@@ -56,11 +56,11 @@ def unpack(phase: str, root: Path) -> DiskWorld:
             path.write_bytes(base64.b64decode("".join(packed)))
         else:
             value = packed.replace(_ROOT, str(root)).encode()
-            path.write_bytes(signed(value) if name.startswith(_LEDGER) else value)
+            path.write_bytes(resealed(value) if name.startswith(_LEDGER) else value)
     return DiskWorld(root)
 
 
-def signed(value: bytes) -> bytes:
+def resealed(value: bytes) -> bytes:
     """A record whose content was changed, with the checksum that belongs to it now."""
     head, body = value[:29], b"{" + value[29:]
     assert head.startswith(b'{"sha256":"') and head.endswith(b'",')

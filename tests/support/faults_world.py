@@ -19,6 +19,7 @@ from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import EpochError, NoNewData, Refused
 from airflow_epochs.ledger import Ledger
+from airflow_epochs.signing import Keys
 from airflow_epochs.model import OpenRecord, Run, TransactionId
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.store import LocalStore, Store
@@ -70,6 +71,8 @@ class DiskWorld:
     clock_skew_s: float = 0.0
     keep_epochs: int = 1000
     backfill: Mapping[str, int] = field(default_factory=dict)
+    password: str = ""
+    """Of the ledger's connection: the keys that records are signed with."""
     tables: Mapping[str, str] = field(default_factory=dict)
     """Where a sink's table has another name than the sink."""
 
@@ -93,7 +96,10 @@ class DiskWorld:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger(LocalStore(self.ledger_root), self.name)
+        return self._ledger(LocalStore(self.ledger_root))
+
+    def _ledger(self, store: Store) -> Ledger:
+        return Ledger(store, self.name, Keys.parse(self.password))
 
     def table(self, sink: str) -> Path:
         return self.folder / self.tables.get(sink, sink)
@@ -113,7 +119,7 @@ class DiskWorld:
                 keep_epochs=self.keep_epochs,
                 backfill=self.backfill,
             ),
-            ledger=Ledger(store or LocalStore(self.ledger_root), self.name),
+            ledger=self._ledger(store or LocalStore(self.ledger_root)),
             env=DiskEnvironment(at, spark),
             clock=self._clock,
         )

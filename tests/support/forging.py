@@ -21,7 +21,7 @@ from airflow_epochs.model import (
     Vote,
     VoteKind,
 )
-from faults_golden import signed
+from faults_golden import resealed
 from faults_world import DiskWorld
 
 NONCE = "f" * 32
@@ -39,7 +39,7 @@ def alter(path: Path, old: str, new: str) -> None:
     """Another text in a record, with the checksum that belongs to it then: nobody needs a secret for that."""
     value = path.read_bytes()
     assert old.encode() in value
-    path.write_bytes(signed(value.replace(old.encode(), new.encode())))
+    path.write_bytes(resealed(value.replace(old.encode(), new.encode())))
 
 
 def opened(world: DiskWorld, specs: Mapping[str, JsonDict] | None = None) -> OpenRecord:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from airflow_epochs.codec import DEPTH_MAX, NewerFormat, decode, encode
 from airflow_epochs.model import (
     FORMAT,
+    FORMAT_UNSIGNED,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
@@ -24,6 +25,7 @@ from airflow_epochs.model import (
     RestagedRecord,
     Run,
     RunIndex,
+    SigningRecord,
     SinkPlan,
     Staged,
     TakeoverRecord,
@@ -45,6 +47,7 @@ RECORDS = [
     WaivedRecord,
     CompleteRecord,
     RunIndex,
+    SigningRecord,
 ]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -81,6 +84,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "detail": JSON,
     "metrics": JSON,
     "sinks": st.dictionaries(NAME, st.builds(SinkPlan, spec=JSON, previous=st.none() | TXN), max_size=2),
+    "trusted": st.dictionaries(TEXT, TEXT, max_size=2),
     "waived": st.lists(TEXT, max_size=2).map(tuple),
     "waived_ids": st.dictionaries(TEXT, st.lists(TXN, max_size=2).map(tuple), max_size=2),
     "warnings": st.lists(TEXT, max_size=2).map(tuple),
@@ -168,8 +172,8 @@ def resealed(change: dict[str, object]) -> bytes:
 
 def test_a_record_of_a_newer_format_is_told_apart_from_a_damaged_one() -> None:
     with pytest.raises(NewerFormat) as newer:
-        decode(resealed({"format": 2, "votes": "something else by then"}), DecisionRecord)
-    assert newer.value.format == 2
+        decode(resealed({"format": FORMAT + 1, "votes": "something else by then"}), DecisionRecord)
+    assert newer.value.format == FORMAT + 1
 
 
 def test_fields_that_a_newer_writer_of_the_same_format_added_are_ignored() -> None:
@@ -214,7 +218,8 @@ def test_a_record_of_another_kind_is_refused() -> None:
 
 def test_the_format_is_written_into_every_record() -> None:
     for kind in RECORDS:
-        assert [field.default for field in fields(kind) if field.name == "format"] == [FORMAT]
+        [format] = [field.default for field in fields(kind) if field.name == "format"]
+        assert format == (FORMAT if kind is SigningRecord else FORMAT_UNSIGNED)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"x":'])

@@ -9,6 +9,7 @@ from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.layout import key_of
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import (
+    FORMAT,
     DecisionKind,
     OpenRecord,
 )
@@ -59,8 +60,8 @@ def test_records_of_two_histories_in_one_epoch_are_corrupt() -> None:
 
 def test_a_record_of_a_newer_version_is_refused_and_says_to_upgrade() -> None:
     key = key_of(decision(DecisionKind.GLOBAL_COMMIT))
-    with pytest.raises(Refused, match=r"decision.json has format 2; this version reads up to 1.*upgrade"):
-        damaged(key, encode({"format": 2})).view(1)
+    with pytest.raises(Refused, match=r"decision.json has format 3; this version reads up to 2.*upgrade"):
+        damaged(key, encode({"format": FORMAT + 1})).view(1)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "x" * 64])

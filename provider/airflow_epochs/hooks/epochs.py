@@ -11,12 +11,21 @@ from airflow.sdk.log import mask_secret
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
+from airflow_epochs.signing import KEY_LENGTH_MIN, Keys
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Connection, SparkRunner
     from airflow_epochs.ledger import Ledger
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
     from airflow_epochs.store import Store
+
+
+log = secrecy.logger(__name__)
+
+_SET_KEY = (
+    "set its password to a random key (`python -c 'import secrets; print(secrets.token_urlsafe(32))'`), the same for "
+    "all workers"
+)
 
 
 def connection(conn_id: str) -> Connection:
@@ -48,6 +57,8 @@ def _keep_secret(described: Connection) -> None:
     """Have neither this package nor Airflow show what is secret in a connection."""
     secrecy.tell(_mask)
     fields = {"host": described.host, "schema": described.schema, "password": described.password}
+    if described.conn_type == EpochsHook.conn_type:
+        secrecy.keep(Keys.parse(described.password).secrets)
     secrecy.keep(secrecy.secrets_in({**fields, "extra": described.extra}))
 
 
@@ -59,9 +70,11 @@ def _mask(forms: list[str]) -> None:
 class EpochsHook(BaseHook):
     """Opens ledgers.
 
-    Extra fields of the connection: ``ledger_root``, a path or URL (``s3://bucket/prefix`` …); ``storage_conn_id``,
-    optionally the connection that has the object store's credentials; ``storage_options``, optionally more
-    ``object_store`` options as a JSON object.
+    The connection's password is the key that records are signed with (at least 32 random characters); several, the
+    newest first, are separated by commas. Its extra fields: ``ledger_root``, a path or URL (``s3://bucket/prefix`` …);
+    ``storage_conn_id``, optionally the connection that has the object store's credentials; ``storage_options``,
+    optionally more ``object_store`` options as a JSON object; ``require_signed``, optionally true: a ledger that was
+    never signed is refused.
     """
 
     conn_name_attr = "ledger_conn_id"
@@ -73,11 +86,15 @@ class EpochsHook(BaseHook):
         super().__init__(**kwargs)
         self.ledger_conn_id = ledger_conn_id
 
+    @cached_property
+    def _described(self) -> Connection:
+        return connection(self.ledger_conn_id)
+
     def get_conn(self) -> Store:
         """The byte store at the ledger's root. Raises Refused if the connection does not say where that is."""
         from airflow_epochs.store import open_store
 
-        described = connection(self.ledger_conn_id)
+        described = self._described
         root = described.extra.get("ledger_root")
         if not root:
             raise Refused(
@@ -87,9 +104,48 @@ class EpochsHook(BaseHook):
         return open_store(root, _storage_options(described))
 
     def ledger(self, pipeline: str) -> Ledger:
+        """The ledger of a pipeline. Raises Refused if the connection asks for signatures and has no key."""
         from airflow_epochs.ledger import Ledger
 
-        return Ledger(self.get_conn(), pipeline)
+        store, keys = self.get_conn(), self._keys
+        required = self._requires_signatures()
+        if required and not keys:
+            raise Refused(
+                f"Connection {self.ledger_conn_id!r} has require_signed, and no password to sign with.",
+                remedy=f"{_SET_KEY}.",
+            )
+        if flaw := self._flaw_of_keys():
+            secrecy.warn_once(log, flaw)
+        return Ledger(store, pipeline, keys, require_signed=required)
+
+    def _requires_signatures(self) -> bool:
+        given = self._described.extra.get("require_signed")
+        truth = {"true": True, "false": False, "none": False, "": False}.get(str(given).strip().lower())
+        if truth is None:
+            raise Refused(
+                f"Connection {self.ledger_conn_id!r} has require_signed {given!r}, which is neither true nor false.",
+                remedy="correct the field `require_signed` of the connection.",
+            )
+        return truth
+
+    @property
+    def _keys(self) -> Keys:
+        return Keys.parse(self._described.password)
+
+    def _flaw_of_keys(self) -> str | None:
+        """What somebody should know who relies on signatures; None if all is well."""
+        if not self._keys:
+            return (
+                f"THE LEDGER IS NOT SIGNED: connection {self.ledger_conn_id!r} has no password. Whoever can write to "
+                "the ledger's store can forge records, and by them have rows written, left out or doubled. "
+                f"What to do: {_SET_KEY}. See SECURITY.md."
+            )
+        if self._keys.is_weak:
+            return (
+                f"A key of the ledger can be guessed: the password of connection {self.ledger_conn_id!r} has a part of "
+                f"less than {KEY_LENGTH_MIN} characters. What to do: put a longer one and a comma in front of it."
+            )
+        return None
 
     def test_connection(self) -> tuple[bool, str]:
         """Put, read back and delete a probe: what the first `open` of a pipeline does too."""
@@ -97,7 +153,8 @@ class EpochsHook(BaseHook):
             self.ledger("connection-test").probe()
         except Exception as error:
             return False, str(error)
-        return True, "The ledger's store is reachable and honours put-if-absent."
+        fine = "The ledger's store is reachable and honours put-if-absent."
+        return True, f"{fine} {self._flaw_of_keys() or 'Records are signed.'}"
 
 
 def _storage_options(described: Connection) -> dict[str, str]:

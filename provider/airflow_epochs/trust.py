@@ -1,0 +1,201 @@
+"""Which records of a pipeline's ledger are believed.
+
+With a key, a record is believed if it is signed. Two kinds of records are not, and are believed all the same, because a
+*signing record*, which is signed, says so (``SigningRecord``):
+
+* those that it names with their digests: all that the next epoch rests on, as it stood when signing began;
+* those of complete epochs before: history, which no decision rests on.
+
+A ledger begins to be signed with its first record, or, where that is older than its key, with the first ``open`` that
+has the key. Until then it is read as it is. Without a key nothing is signed, and a record that is signed is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from airflow_epochs.codec import decode, signature_of
+from airflow_epochs.layout import PIPELINE_KEY, complete_key, is_signing_key, signing_key
+from airflow_epochs.model import FORMAT, FORMAT_UNSIGNED, PipelineRecord, RunIndex, SigningRecord
+from airflow_epochs.signing import Keys, message
+
+R = TypeVar("R")
+
+_EPOCH = re.compile(r"epochs/([0-9]{20})/")
+
+
+class NotBelieved(ValueError):
+    """A record is not signed, or not with a key of ours."""
+
+
+class KeyMissing(ValueError):
+    """A record is signed, and there is no key to check it with."""
+
+    def __init__(self) -> None:
+        super().__init__("it is signed, and the ledger's connection has no password")
+
+
+class Trust:
+    """What is believed in the ledger of one pipeline, with these keys.
+
+    Args:
+        keys: May be none.
+        required: Whether a ledger that was never signed is refused.
+        pipeline: The pipeline's name.
+        get: The stored bytes of a key; None if there are none.
+        last: The last of the numbers 1, 2, 3 … for whose key there is something; 0 if there is nothing.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        required: bool,
+        pipeline: str,
+        get: Callable[[str], bytes | None],
+        last: Callable[[Callable[[int], str]], int],
+    ) -> None:
+        self.keys = keys
+        self._required = required
+        self._pipeline = pipeline
+        self._get = get
+        self._last = last
+        self._identity: bytes | None = None
+        self._signing: SigningRecord | None = None
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def to_write(self, record: R) -> R:
+        """The record as it is written: in the format of signed ones once the ledger is signed."""
+        return _as(record, FORMAT) if self.keys and self._has_begun() else record
+
+    def signature(self, key: str, record: Any, body: bytes) -> str | None:
+        """The signature of a record that is about to be written; None if it gets none."""
+        return self.keys.sign(self._message(key, body)) if record.format == FORMAT else None
+
+    def _has_begun(self) -> bool:
+        """Whether records are signed from here on: the ledger is new, or has said so."""
+        return self._pipeline_record() is None or self._is_signed_from_the_start() or self.signing() is not None
+
+    def is_current(self) -> bool:
+        """Whether the newest key, if there is one, vouches for all that is believed.
+
+        Raises:
+            KeyMissing: There is none, and the ledger has begun to be signed.
+        """
+        if not self.keys:
+            if self._get(signing_key(1)) is not None:
+                raise KeyMissing
+            return True
+        identity = self._pipeline_record()
+        if identity is None or self._signed_with(self.keys.newest, PIPELINE_KEY, identity):
+            return True
+        number = self._last(signing_key)
+        value = self._get(signing_key(number)) if number else None
+        return value is not None and self._signed_with(self.keys.newest, signing_key(number), value)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def believed(self, key: str, value: bytes, record: R) -> R:
+        """The record, with ``format`` 2 only if its signature was checked.
+
+        Raises:
+            NotBelieved: It is not signed with one of our keys, and nothing else speaks for it.
+            KeyMissing: It is signed, and we have no key.
+        """
+        if self._signed_with(self.keys, key, value):
+            if getattr(record, "format", FORMAT) != FORMAT:
+                raise NotBelieved("its signature is sound, and it says that it has none")
+            self._require_beginning(key)
+            return record
+        _, signature = signature_of(value)
+        if signature is None and getattr(record, "format", FORMAT_UNSIGNED) == FORMAT:
+            raise NotBelieved("it says that it is signed, and is not")
+        if signature and not self.keys:
+            raise KeyMissing
+        if self.keys and not self._is_exempt(key, value, record, signature):
+            raise NotBelieved("its signature is of no key that we have" if signature else "it is not signed")
+        return _as(record, FORMAT_UNSIGNED)
+
+    def _signed_with(self, keys: Keys, key: str, value: bytes) -> bool:
+        body, signature = signature_of(value)
+        return bool(keys and signature) and keys.fit(self._message(key, body), str(signature))
+
+    def _message(self, key: str, body: bytes) -> bytes:
+        return message(self._ledger_id(key), f"{self._pipeline}/{key}", body)
+
+    def _ledger_id(self, key: str) -> str:
+        """Which ledger the record at ``key`` belongs to. Empty for the record that says it, and for signing records."""
+        if key == PIPELINE_KEY or is_signing_key(key):
+            return ""
+        identity = self._pipeline_record()
+        if identity is None:
+            raise NotBelieved(f"{PIPELINE_KEY}, without which no signature can be checked, is missing")
+        return decode(identity, PipelineRecord).ledger_id
+
+    def _pipeline_record(self) -> bytes | None:
+        self._identity = self._identity or self._get(PIPELINE_KEY)
+        return self._identity
+
+    def _is_signed_from_the_start(self) -> bool:
+        identity = self._pipeline_record()
+        return identity is not None and self._signed_with(self.keys, PIPELINE_KEY, identity)
+
+    def _require_beginning(self, key: str) -> None:
+        """Nothing is signed in a ledger that has not begun to: who takes its signing record away makes it look old."""
+        if key == PIPELINE_KEY or is_signing_key(key) or self._is_signed_from_the_start() or self.signing():
+            return
+        raise NotBelieved(f"it is signed, {PIPELINE_KEY} is not, and {signing_key(1)} is missing")
+
+    def _is_exempt(self, key: str, value: bytes, record: object, signature: str | None) -> bool:
+        """Whether a record is believed without a signature that we can check."""
+        signing = self.signing()
+        if signing is None:
+            never_signed = not signature and not self._is_signed_from_the_start()
+            if never_signed and self._required:
+                raise NotBelieved("the ledger was never signed, and the connection has require_signed")
+            return never_signed
+        if _vouches(signing, key, value, record):
+            return True
+        self._signing = None  # there may be a newer one by now
+        newer = self.signing()
+        return newer is not None and newer != signing and _vouches(newer, key, value, record)
+
+    def signing(self) -> SigningRecord | None:
+        """The newest signing record; None if the ledger was never signed, or always.
+
+        Raises:
+            NotBelieved: It is not signed with one of our keys.
+        """
+        if self._signing is None and (number := self._last(signing_key)):
+            self._signing = self._read_signing(number)
+        return self._signing
+
+    def _read_signing(self, number: int) -> SigningRecord:
+        key = signing_key(number)
+        value = self._get(key)
+        if value is None or not self._signed_with(self.keys, key, value):
+            raise NotBelieved(f"{key} is signed with no key that we have")
+        return decode(value, SigningRecord)
+
+
+def digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()
+
+
+def _vouches(signing: SigningRecord, key: str, value: bytes, record: object) -> bool:
+    if key in signing.trusted:
+        return signing.trusted[key] == digest(value)
+    found = _EPOCH.match(key)
+    epoch = int(found[1]) if found else record.epoch if isinstance(record, RunIndex) else None
+    return epoch is not None and epoch <= signing.epoch and key != complete_key(signing.epoch)
+
+
+def _as(record: R, format: int) -> R:
+    """The record with ``format``; as it is, where it has none."""
+    written = getattr(record, "format", format)
+    return record if written == format else replace(record, format=format)  # type: ignore[type-var]
