@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs import cli
-from airflow_epochs.errors import Refused
+from airflow_epochs.codec import encode
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import Run
+from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka import KafkaSource
 from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from terminal import terminal
+
+TRY: JsonDict = {"nonce": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
 
 
 @pytest.fixture
@@ -332,3 +336,51 @@ def test_in_doubt_prints_the_transactions_that_keep_the_source_from_being_read(
     waiting += ["5 records wait.", "1 record waits."]
     cli.show_in_doubt(_args())
     assert capsys.readouterr().out.endswith("5 records wait.\n1 record waits.\n")
+
+
+@pytest.fixture
+def with_key(world: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ledger of ``world``, which is not signed, behind a connection that has a key by now."""
+    connection = {
+        "conn_type": "epochs",
+        "password": "a key that is long enough",
+        "extra": {"ledger_root": str(tmp_path)},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    return tmp_path / "orders"
+
+
+def test_sign_lists_what_nobody_signed_and_lets_it_count(with_key: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    EpochsHook().ledger("orders").claim("dag", at="now", writer="w")
+    late = with_key / "epochs" / f"{3:020}" / f"{1:010}.try.{'a' * 32}.json"
+    record = TryRecord(txn_id=EpochsHook().ledger("orders").view(3).opened.txn_id, **TRY)
+    late.write_bytes(encode(record))
+    with pytest.raises(Corrupt, match="not signed") as corrupt:
+        EpochsHook().ledger("orders").tries(3)
+    assert "airflow epochs sign orders --why" in corrupt.value.remedy
+    cli.sign(_args(why="it was ours"))
+    printed = capsys.readouterr().out
+    assert f"  epochs/{3:020}/{late.name}" in printed and "is signed from epoch 3 on" in printed
+    assert EpochsHook().ledger("orders").tries(3) == [record]
+    signing = json.loads((with_key / "signing" / f"{2:010}.json").read_bytes())
+    assert (signing["who"], signing["why"]) == (pwd.getpwuid(os.geteuid()).pw_name, "it was ours")
+    cli.sign(_args(why="once more"))
+    assert "Nothing to do" in capsys.readouterr().out
+    assert not (with_key / "signing" / f"{3:010}.json").exists()
+
+
+def test_sign_asks_first_and_changes_nothing_without_a_yes(with_key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    EpochsHook().ledger("orders").claim("dag", at="now", writer="w")
+    (with_key / "takeovers").mkdir()
+    (with_key / "takeovers" / f"{1:010}.json").write_bytes(
+        encode(TakeoverRecord(dag_id="his", who="somebody", why="x", at="now", writer="w"))
+    )
+    before = sorted(with_key.rglob("*"))
+    with pytest.raises(SystemExit, match="nothing was changed"):
+        cli.sign(_args(why="a test", yes=False))
+    assert sorted(with_key.rglob("*")) == before
+
+
+def test_sign_without_a_key_says_how_to_get_one(world: MemoryWorld) -> None:
+    with pytest.raises(SystemExit, match=r"no key to sign with(.|\n)*token_urlsafe"):
+        cli.sign(_args(why="a test"))

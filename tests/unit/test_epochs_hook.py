@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import epochs
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.store import LocalStore
+
+KEY = "a key that nobody can guess"
 
 
 def given(monkeypatch: pytest.MonkeyPatch, conn_id: str, conn_type: str = "epochs", **fields: Any) -> None:
@@ -59,8 +62,9 @@ def test_options_that_are_no_object_are_refused(monkeypatch: pytest.MonkeyPatch)
 def test_the_test_button_tries_put_if_absent_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path)})
-    assert EpochsHook().test_connection() == (True, "The ledger's store is reachable and honours put-if-absent.")
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(tmp_path)})
+    fine = "The ledger's store is reachable and honours put-if-absent. Records are signed."
+    assert EpochsHook().test_connection() == (True, fine)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -70,6 +74,7 @@ def test_the_test_button_says_why_a_store_will_not_do(monkeypatch: pytest.Monkey
             self.delete(key)
             return super().put_if_absent(key, value)
 
+    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path)})
     monkeypatch.setattr(EpochsHook, "get_conn", lambda self: Overwriting(tmp_path))
     ok, why = EpochsHook().test_connection()
     assert not ok
@@ -79,3 +84,53 @@ def test_the_test_button_says_why_a_store_will_not_do(monkeypatch: pytest.Monkey
 def test_credentials_do_not_show_in_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, "aws_lake", "aws", login="key", password="hunter2")
     assert "hunter2" not in repr(epochs.connection("aws_lake"))
+
+
+@pytest.mark.parametrize(
+    ("password", "told"),
+    [
+        (None, "THE LEDGER IS NOT SIGNED: connection 'epochs_default' has no password"),
+        ("", "THE LEDGER IS NOT SIGNED"),
+        ("hunter2", "can be guessed"),
+        (f"{KEY},hunter2", "can be guessed"),
+    ],
+)
+def test_without_a_good_key_the_log_says_so_loudly_and_once_and_the_test_button_too(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    password: str | None,
+    told: str,
+) -> None:
+    monkeypatch.setattr(secrecy, "_warned", set())
+    given(monkeypatch, "epochs_default", password=password, extra={"ledger_root": str(tmp_path)})
+    for _ in range(3):
+        EpochsHook().ledger("orders")
+    [record] = [record for record in caplog.records if told in record.getMessage()]
+    assert record.levelname == "WARNING" and "What to do:" in record.getMessage()
+    ok, text = EpochsHook().test_connection()
+    assert ok and told in text
+    assert "hunter2" not in caplog.text + text
+
+
+def test_each_key_of_the_list_is_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given(monkeypatch, "epochs_default", password=f"{KEY},another key", extra={"ledger_root": str(tmp_path)})
+    EpochsHook().ledger("orders")
+    text = secrecy.scrubbed(f"<{KEY}> <another key>")
+    assert KEY not in text and "another key" not in text
+
+
+@pytest.mark.parametrize("truth", [True, "true", "True"])
+def test_a_connection_that_requires_signatures_needs_a_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, truth: object
+) -> None:
+    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path), "require_signed": truth})
+    with pytest.raises(Refused, match="require_signed, and no password") as refused:
+        EpochsHook().ledger("orders")
+    assert "secrets.token_urlsafe" in refused.value.remedy
+
+
+def test_what_is_neither_true_nor_false_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path), "require_signed": "yes, please"})
+    with pytest.raises(Refused, match="neither true nor false"):
+        EpochsHook().ledger("orders")

@@ -46,7 +46,8 @@ def test_airflow_finds_the_provider_and_its_connection_type_with_form_fields() -
     hook = manager.hooks["epochs"]
     assert hook and hook.connection_testable
     fields = {name for name in manager.connection_form_widgets if name.startswith("extra__epochs__")}
-    assert fields == {f"extra__epochs__{name}" for name in ("ledger_root", "storage_conn_id", "storage_options")}
+    names = ("ledger_root", "storage_conn_id", "storage_options", "require_signed")
+    assert fields == {f"extra__epochs__{name}" for name in names}
 
 
 def test_the_licence_is_the_published_text_of_the_one_that_the_metadata_names() -> None:
