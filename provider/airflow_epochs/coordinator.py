@@ -37,7 +37,7 @@ from airflow_epochs.patience import leave_alone
 from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.reasons import reason_and_remedy
-from airflow_epochs.sinks.base import Maintained, SinkAttempt
+from airflow_epochs.sinks.base import Maintained, Perishable, SinkAttempt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.together import votes_of
@@ -351,7 +351,8 @@ class Coordinator(Actor):
         """The receipts, after every sink was asked once more. One that has lost its last commit since commits again.
 
         A failover to a replica that was late, or a file put back from a copy: the sink shows the epoch before, and the
-        promise stands. A waived sink that shows neither has no receipt any more.
+        promise stands. A VACUUM that overlapped the commit: the sink shows the epoch without its rows. A waived sink
+        that shows neither has no receipt any more.
 
         Raises:
             Corrupt: A sink shows neither this epoch nor the one before.
@@ -374,6 +375,9 @@ class Coordinator(Actor):
             log.warning("epoch %s: sink %s has lost its commit since its receipt: committing again", view.number, name)
             return Promise(self, view, name).keep()
         markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
+        if isinstance(sink, Perishable) and name not in view.waived and sink.has_lost_rows(receipt, self.env):
+            log.warning("epoch %s: sink %s has lost rows since its receipt: committing again", view.number, name)
+            return Promise(self, view, name).keep()
         return receipt
 
     def _after_complete(self, view: EpochView) -> None:

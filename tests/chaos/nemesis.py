@@ -17,6 +17,7 @@ import httpx
 import psutil
 from confluent_kafka import KafkaException
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from grpc import RpcError
 from moments import Moment
 from pyspark.errors import PySparkException
@@ -31,6 +32,7 @@ from airflow_epochs.protocol import State
 REST_S = (0.5, 5.0)
 STOPPED_S = (4.0, 12.0)
 DOWN_S = (0.0, 2.0)
+BETWEEN_VACUUMS_S = (0.0, 0.5)
 """Rests between faults, and how long a fault lasts: drawn from the seed, so there is no condition to wait for."""
 DEATH_S = 10
 SETTLED_S = 90
@@ -57,6 +59,7 @@ OTHERS = {
     "RESTORE a table": 1,
 }
 GONE = (
+    DeltaError,
     psutil.Error,
     ProcessLookupError,
     httpx.HTTPError,
@@ -205,9 +208,13 @@ class Nemesis:
         return True
 
     def _vacuum(self) -> bool:
-        """Of one table, beside whatever is going on."""
+        """Of one table, beside whatever is going on, again and again: so one of them overlaps a commit now and then."""
         pipeline = self.dice.choice(PIPELINES)
-        vacuum(self.system, self.system.table(pipeline, self.dice.choice(TABLES[pipeline])))
+        table = self.system.table(pipeline, self.dice.choice(TABLES[pipeline]))
+        end = time.monotonic() + self.dice.uniform(*STOPPED_S)
+        while time.monotonic() < end:
+            vacuum(table)
+            time.sleep(self.dice.uniform(*BETWEEN_VACUUMS_S))
         return True
 
     def _truncate(self) -> bool:

@@ -10,7 +10,7 @@ from airflow_epochs.errors import Corrupt
 from cells import fired
 from faults_history import finished
 from faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
-from faults_world import DiskWorld
+from faults_world import SINKS, DiskWorld
 
 STEPS = (
     "restage.orders",
@@ -47,6 +47,29 @@ def test_a_run_whose_files_are_taken_while_it_commits_puts_them_back_itself(worl
     (record,) = world.ledger.restaged(2, "orders")
     complete = world.ledger.complete_record(2)
     assert complete and complete.receipts["orders"].place == record.staged.place
+    fired("F19", 9, finished(world, left))
+
+
+def take_committed(world: DiskWorld, sink: str = "orders") -> None:
+    """What a VACUUM does that has read the log before a commit, and deletes after the receipt."""
+    for place in world.table(sink).glob("epochs/*/2-*"):
+        for file in place.rglob("*.parquet"):
+            file.unlink()
+
+
+@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("phase", ["committed.audit", "complete.put"])
+def test_files_that_are_taken_after_the_receipt_are_put_back_before_the_epoch_is_complete(
+    world: DiskWorld, phase: str, sink: str
+) -> None:
+    left = world.crash_at(phase)
+    assert {sink, "orders"} >= world.ledger.view(2).receipts.keys() - {"audit"}
+    take_committed(world, sink)
+    assert world.run(2) is None
+    (record,) = world.ledger.restaged(2, sink)
+    complete = world.ledger.complete_record(2)
+    assert complete and complete.receipts[sink].place == record.staged.place
+    assert world.rows(sink) == sorted(world.source.all_rows())
     fired("F19", 9, finished(world, left))
 
 

@@ -160,6 +160,18 @@ class Located(Protocol):
 
 
 @runtime_checkable
+class Perishable(Protocol):
+    """A sink whose rows may vanish after its receipt, while its marker stays."""
+
+    def has_lost_rows(self, receipt: Receipt, env: Environment) -> bool:
+        """Whether rows of that commit are gone that readers should see. Reads little, changes nothing.
+
+        If so, ``commit`` is called again before the epoch is complete.
+        """
+        ...
+
+
+@runtime_checkable
 class Watching(Protocol):
     """A sink that can tell what others have done to its rows since one of its commits."""
 

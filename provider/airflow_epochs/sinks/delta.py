@@ -217,6 +217,9 @@ class DeltaSink:
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         return self._participant(env).diagnose(disagreement)
 
+    def has_lost_rows(self, receipt: Receipt, env: Environment) -> bool:
+        return self._participant(env).has_lost_rows(receipt)
+
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
         return self._participant(env).foreign_changes(since, pipeline, told)
 

@@ -376,6 +376,13 @@ class DeltaParticipant:
             return Target(Where(self.sink.target, self.sink.target, {}), None, None, self.env)
         return self._target(where)
 
+    def has_lost_rows(self, receipt: Receipt) -> bool:
+        """Whether files of a commit are gone to which the table refers; of a table in a catalog nobody looks."""
+        if self.sink.in_catalog or receipt.version is None:
+            return False
+        commit = FoundCommit(receipt.version, 0, None)
+        return delta_lost.loss_of(commit, self._where().files) is not None
+
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str]) -> list[str]:
         """What others have done since a commit that takes rows of epochs away, and was not told before.
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from airflow_epochs.errors import EpochError
 from airflow_epochs.layout import PIPELINE_KEY, attempt_key, complete_key
-from airflow_epochs.model import DecisionKind, Marker, OpenRecord, TransactionId, VoteKind
+from airflow_epochs.model import DecisionKind, Marker, OpenRecord, Receipt, RestagedRecord, TransactionId, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing._violations import Violation, some
 from airflow_epochs.testing.history import Act, Event, History, LedgerCopy
@@ -254,8 +254,16 @@ def _incomplete(facts: LedgerFacts, opened: OpenRecord) -> Iterator[Violation]:
         receipt = facts.receipts.get((epoch, sink))
         if receipt is None and (epoch, sink) not in facts.waived:
             yield Violation(f"Epoch {epoch} is complete without a receipt of sink {sink}.", opened.txn_id)
-        elif receipt and complete.receipts.get(sink) != receipt:
+        elif receipt and not _is_of_the_same(complete.receipts.get(sink), receipt, facts.restaged):
             yield Violation(f"Epoch {epoch} was completed with another receipt of sink {sink}.", opened.txn_id)
+
+
+def _is_of_the_same(final: Receipt | None, receipt: Receipt, again: list[RestagedRecord]) -> bool:
+    """Whether an epoch was completed with a receipt, or with that of the same rows, which were put back after it."""
+    places = {record.staged.place for record in again if (record.txn_id, record.sink) == (receipt.txn_id, receipt.sink)}
+    if final is None or final.place not in places:
+        return final == receipt
+    return (final.txn_id, final.sink, final.rows) == (receipt.txn_id, receipt.sink, receipt.rows)
 
 
 def _unfaithful(before: LedgerCopy, after: LedgerCopy) -> Iterator[Violation]:

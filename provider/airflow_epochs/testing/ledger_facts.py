@@ -14,6 +14,7 @@ from airflow_epochs.model import (
     DecisionRecord,
     OpenRecord,
     Receipt,
+    RestagedRecord,
     TransactionId,
     TryRecord,
     WaivedRecord,
@@ -23,7 +24,7 @@ R = TypeVar("R")
 
 _EPOCH = re.compile(r"epochs/(\d{20})/(.+)\.json")
 _ATTEMPT = re.compile(r"(\d{10})\.(open|decision|try\.[0-9a-f]+)")
-_SINK = re.compile(r"(.+)\.(receipt|waived)")
+_SINK = re.compile(r"(.+)\.(receipt|waived|restaged)(?:\.\d{10})?")
 
 
 @lru_cache(maxsize=8192)
@@ -52,6 +53,7 @@ class LedgerFacts:
     tries: list[TryRecord] = field(default_factory=list)
     receipts: dict[tuple[int, str], Receipt] = field(default_factory=dict)
     waived: dict[tuple[int, str], WaivedRecord] = field(default_factory=dict)
+    restaged: list[RestagedRecord] = field(default_factory=list)
     complete: dict[int, CompleteRecord] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
 
@@ -74,10 +76,15 @@ class LedgerFacts:
         elif match := _ATTEMPT.fullmatch(what):
             self._take_attempt((epoch, int(match[1])), match[2], value)
         elif match := _SINK.fullmatch(what):
-            if match[2] == "receipt":
-                self.receipts[epoch, match[1]] = _decoded(value, Receipt)
-            else:
-                self.waived[epoch, match[1]] = _decoded(value, WaivedRecord)
+            self._take_of_sink((epoch, match[1]), match[2], value)
+
+    def _take_of_sink(self, key: tuple[int, str], what: str, value: bytes) -> None:
+        if what == "receipt":
+            self.receipts[key] = _decoded(value, Receipt)
+        elif what == "waived":
+            self.waived[key] = _decoded(value, WaivedRecord)
+        else:
+            self.restaged.append(_decoded(value, RestagedRecord))
 
     def _take_attempt(self, attempt: tuple[int, int], what: str, value: bytes) -> None:
         if what == "open":
