@@ -229,7 +229,7 @@ class History:
     def _reader(self) -> Ledger:
         store = DictStore()
         store.values = {f"{self.pipeline}/{key}": value for key, value in (self.ledger or {}).items()}
-        return Ledger(store, self.pipeline)
+        return Ledger(store, self.pipeline, checked=False)
 
     def groups_of(self, epoch: int) -> list[frozenset[str]]:
         """The groups of sinks that each show every record of a complete epoch; without those with a waived sink."""
