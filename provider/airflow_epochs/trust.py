@@ -126,7 +126,11 @@ class Trust:
         return bool(keys and signature) and keys.fit(self._message(key, body), str(signature))
 
     def _message(self, key: str, body: bytes) -> bytes:
-        return message(self._ledger_id(key), f"{self._pipeline}/{key}", body)
+        return message(self._ledger_id(key), self._named(key), body)
+
+    def _named(self, key: str) -> str:
+        """The key as people and signatures have it."""
+        return f"{self._pipeline}/{key}"
 
     def _ledger_id(self, key: str) -> str:
         """Which ledger the record at ``key`` belongs to. Empty for the record that says it, and for signing records."""
@@ -134,8 +138,13 @@ class Trust:
             return ""
         identity = self._pipeline_record()
         if identity is None:
-            raise NotBelieved(f"{PIPELINE_KEY}, without which no signature can be checked, is missing")
-        return decode(identity, PipelineRecord).ledger_id
+            raise NotBelieved(f"{self._named(PIPELINE_KEY)}, without which no signature can be checked, is missing")
+        try:
+            return decode(identity, PipelineRecord).ledger_id
+        except ValueError as error:
+            raise NotBelieved(
+                f"its signature cannot be checked, since {self._named(PIPELINE_KEY)} cannot be trusted: {error}"
+            ) from error
 
     def _pipeline_record(self) -> bytes | None:
         self._identity = self._identity or self._get(PIPELINE_KEY)
@@ -149,7 +158,9 @@ class Trust:
         """Nothing is signed in a ledger that has not begun to: who takes its signing record away makes it look old."""
         if key == PIPELINE_KEY or is_signing_key(key) or self._is_signed_from_the_start() or self.signing():
             return
-        raise NotBelieved(f"it is signed, {PIPELINE_KEY} is not, and {signing_key(1)} is missing")
+        raise NotBelieved(
+            f"it is signed, {self._named(PIPELINE_KEY)} is not, and {self._named(signing_key(1))} is missing"
+        )
 
     def _is_exempt(self, key: str, value: bytes, record: object, signature: str | None) -> bool:
         """Whether a record is believed without a signature that we can check."""
@@ -179,7 +190,7 @@ class Trust:
         key = signing_key(number)
         value = self._get(key)
         if value is None or not self._signed_with(self.keys, key, value):
-            raise NotBelieved(f"{key} is signed with no key that we have")
+            raise NotBelieved(f"{self._named(key)} is signed with no key that we have")
         return decode(value, SigningRecord)
 
 

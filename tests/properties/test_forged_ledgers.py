@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs.errors import EpochError
+from airflow_epochs.signing import Keys, message
 from faults_golden import PHASES, resealed, unpack
-from faults_world import DiskWorld
+from faults_world import DiskWorld, start
 from forging import files_below
 
 MODULE = "a_module_of_somebody_else"
@@ -47,6 +49,7 @@ HARMFUL = {
     "ledger_id": st.just("../../outside/epochs/x"),
 }
 """What somebody would put there who knows what it is for."""
+HIS_KEY = Keys(("a key of somebody else",))
 Path_ = tuple[str | int, ...]
 
 
@@ -58,7 +61,7 @@ def leaves(value: Any, at: Path_ = ()) -> Iterator[Path_]:
             yield from leaves(each, (*at, key))
 
 
-def forge(world: DiskWorld, path: Path, data: st.DataObject) -> None:
+def forge(world: DiskWorld, path: Path, data: st.DataObject, ledger_id: str | None = None) -> None:
     """One thing that somebody with access to the ledger does to a record."""
     value = path.read_bytes()
     match data.draw(st.sampled_from(KINDS if is_whole(value) else KINDS[:3]), label="what"):
@@ -73,7 +76,7 @@ def forge(world: DiskWorld, path: Path, data: st.DataObject) -> None:
             name = data.draw(st.sampled_from(["0000000002.open", f"0000000001.try.{NONCE}", "0000000001.decision"]))
             path.with_name(f"{name}.json").write_bytes(value)
         case "edit":
-            edit(world, path, data)
+            edit(world, path, data, ledger_id)
 
 
 def is_whole(value: bytes) -> bool:
@@ -83,10 +86,11 @@ def is_whole(value: bytes) -> bool:
         return False
 
 
-def edit(world: DiskWorld, path: Path, data: st.DataObject) -> None:
-    """Another value in one place of a record, with its checksum made right."""
+def edit(world: DiskWorld, path: Path, data: st.DataObject, ledger_id: str | None) -> None:
+    """Another value in one place of a record, with a checksum that is right, and perhaps a signature that is not."""
     record = json.loads(path.read_bytes())
     del record["sha256"]
+    record.pop("hmac", None)
     at = data.draw(st.sampled_from([each for each in leaves(record) if each]), label="where")
     new = data.draw(HARMFUL.get(str(at[-1]), FORGED) | FORGED, label="forged")
     if isinstance(new, str):
@@ -95,7 +99,10 @@ def edit(world: DiskWorld, path: Path, data: st.DataObject) -> None:
     for key in at[:-1]:
         within = within[key]
     within[at[-1]] = new
-    body = json.dumps(record, separators=(",", ":")).encode()
+    body = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+    if ledger_id is not None and data.draw(st.booleans(), label="signed"):
+        signed = message(ledger_id, f"{world.name}/{path.relative_to(world.records)}", body)
+        body = b'{"hmac":"' + HIS_KEY.sign(signed).encode() + b'",' + body[1:]
     path.write_bytes(resealed(b'{"sha256":"' + b"0" * 16 + b'",' + body[1:]))
 
 
@@ -128,6 +135,50 @@ def test_forged_records_change_nothing_outside_and_end_in_errors_of_ours(
             assert MODULE not in sys.modules
 
     holds()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("phase", PHASES)
+def test_forged_records_of_a_signed_ledger_are_named_and_change_nothing(phase: str, tmp_path: Path) -> None:
+    (tmp_path / "world").mkdir()
+    sound = start(DiskWorld(tmp_path / "world", password="a key that only the workers have"))
+    one_epoch = sound.rows("orders")
+    sound.crash_at(phase)
+    identity = sound.ledger.identity()
+    assert identity
+    shutil.copytree(sound.folder, tmp_path / "copy")
+
+    @settings(
+        max_examples=25, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        shutil.rmtree(sound.folder)
+        shutil.copytree(tmp_path / "copy", sound.folder)
+        before = {path: path.read_bytes() for path in sound.records.rglob("*.json")}
+        first, everything = shown(sound), sorted(sound.source.all_rows())
+        for path in data.draw(st.lists(st.sampled_from(read_next(sound)), min_size=1, max_size=2, unique=True)):
+            forge(sound, path, data, identity.ledger_id)
+        forged = {path for path in sound.records.rglob("*.json") if before.get(path) != path.read_bytes()}
+        for number in (2, 3):
+            error = sound.run(number)
+            assert error is None or isinstance(error, EpochError), error
+            told = any(str(path.relative_to(sound.ledger_root)) in str(error) for path in forged)
+            assert told or (error is None and not any(map(is_decisive, forged))), error
+            assert first.items() <= sound.snapshot_of_tables().items()
+            assert all(sound.rows(sink) in (one_epoch, everything) for sink in sound.sinks)
+        for path in forged:
+            path.write_bytes(before[path]) if path in before else path.unlink()
+        assert sound.run(4) is None
+        assert sound.rows("orders") == sound.rows("audit") == sorted(sound.source.all_rows())
+
+    holds()
+
+
+def is_decisive(path: Path) -> bool:
+    """What the next run must read. It asks tries only what to clear away, and nothing of an epoch that is complete."""
+    in_flight = path.parent.name == f"{2:020}" and ".try." not in path.name
+    return in_flight or path.name in ("complete.json", "pipeline.json")
 
 
 def read_next(world: DiskWorld) -> list[Path]:

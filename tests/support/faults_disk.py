@@ -49,13 +49,15 @@ class FileSource:
         starting = limits.starting[TOPIC] if isinstance(limits.starting, dict) else {}
         before = {int(partition): offset for partition, offset in starting.items()}
         if position:
-            before = {r.partition: r.end for r in position.ranges[TOPIC]}
+            before = {r.partition: r.end for r in position.ranges.get(TOPIC, ())}
         ranges = tuple(OffsetRange(p, before.get(p, 0), len(self._records(p))) for p in PARTITIONS)
         if all(r.start == r.end for r in ranges):
             return None
         return PlannedEpoch(ranges={TOPIC: ranges}, state={"topic": TOPIC})
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        if TOPIC not in ranges:
+            raise Corrupt(f"The ledger names no offsets of {TOPIC}.", remedy="restore the record.")
         for r in ranges[TOPIC]:
             if r.end > len(self._records(r.partition)):
                 raise Corrupt(f"{TOPIC}-{r.partition}: [{r.start}, {r.end}) is gone.", remedy="restore the input.")

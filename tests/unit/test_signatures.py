@@ -313,7 +313,9 @@ def test_nothing_unsigned_can_be_added(old: DictStore, key: str) -> None:
 def test_who_takes_the_signing_record_away_does_not_make_the_ledger_old_again(old: DictStore) -> None:
     begun(old).put_receipt(receipt(2))
     del old.values[f"p/{signing_key(1)}"]
-    with pytest.raises(Corrupt, match=r"it is signed, pipeline.json is not, and signing/0000000001.json is missing"):
+    with pytest.raises(
+        Corrupt, match=r"it is signed, p/pipeline.json is not, and p/signing/0000000001.json is missing"
+    ):
         keyed(old).view(2)
     with pytest.raises(Corrupt):
         begun(old)
