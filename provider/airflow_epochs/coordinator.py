@@ -37,7 +37,7 @@ from airflow_epochs.patience import leave_alone
 from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.reasons import reason_and_remedy
-from airflow_epochs.sinks.base import Maintained, Perishable, SinkAttempt
+from airflow_epochs.sinks.base import Maintained, Perishable, Sink, SinkAttempt
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.together import votes_of
@@ -369,16 +369,18 @@ class Coordinator(Actor):
 
     def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
         opened, sink = view.opened, self.sink_of(view.opened, name)
-        previous = SinkAttempt.of(opened, name).previous
-        found = sink.last_committed(self.pipeline.name, self.env)
-        if agree(found, previous) and not agree(found, opened.txn) and name not in view.waived:
-            log.warning("epoch %s: sink %s has lost its commit since its receipt: committing again", view.number, name)
+        if name not in view.waived and (lost := self._lost_since(receipt, sink, opened)):
+            log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
             return Promise(self, view, name).keep()
         markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
-        if isinstance(sink, Perishable) and name not in view.waived and sink.has_lost_rows(receipt, self.env):
-            log.warning("epoch %s: sink %s has lost rows since its receipt: committing again", view.number, name)
-            return Promise(self, view, name).keep()
         return receipt
+
+    def _lost_since(self, receipt: Receipt, sink: Sink, opened: OpenRecord) -> str | None:
+        """What the sink has lost, if it shows the epoch before, or the epoch without all its rows."""
+        found = sink.last_committed(self.pipeline.name, self.env)
+        if not agree(found, opened.txn):
+            return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
+        return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.env) else None
 
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete

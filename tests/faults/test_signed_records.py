@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.codec import encode
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt
 from airflow_epochs.layout import Record, key_of, takeover_key
 from airflow_epochs.model import (
     FORMAT_UNSIGNED,
@@ -21,9 +21,6 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
-from airflow_epochs.recorded import sink_of
-from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.sql import SqlSink
 from faults_golden import PHASES, unpack
 from faults_history import finished
 from faults_world import DiskWorld, start
@@ -136,33 +133,6 @@ def test_a_record_that_somebody_adds_is_named_and_changes_nothing(
 
 
 # -- connections -------------------------------------------------------------------------------------------------
-
-
-OTHER = SqlSink("orders", "somebodys_database", "orders", staging="/nowhere").spec()
-
-
-def test_an_unsigned_record_leads_to_no_connection_that_the_dag_does_not_name(world: DiskWorld) -> None:
-    attempt = opened(world, {"orders": OTHER})
-    with pytest.raises(Refused, match="has the sink use connection 'somebodys_database'") as refused:
-        sink_of(attempt, "orders", [DeltaSink("orders", "/t")])
-    assert f"orders/{key_of(attempt)} is not signed" in refused.value.what
-    assert (refused.value.epoch, refused.value.sink) == (2, "orders")
-
-
-def test_it_leads_to_those_that_the_dag_names_and_a_signed_one_to_any(world: DiskWorld) -> None:
-    attempt = opened(world, {"orders": OTHER})
-    named = SqlSink("another", "somebodys_database", "others", staging="/nowhere")
-    assert sink_of(attempt, "orders", [named]).name == "orders"
-    assert sink_of(replace(attempt, format=2), "orders", []).name == "orders"
-
-
-@pytest.mark.parametrize(
-    "hidden", [{"storage_conn_id": "x"}, {"later": [{"their_conn_id": "x"}]}, {"more": {"conn_id": ["x", "y"]}}]
-)
-def test_connections_are_found_wherever_a_specification_has_them(world: DiskWorld, hidden: JsonDict) -> None:
-    attempt = opened(world, {"orders": hidden})
-    with pytest.raises(Refused, match="use connection 'x'"):
-        sink_of(attempt, "orders", [DeltaSink("orders", "/t")])
 
 
 @pytest.mark.parametrize(("password", "stopped"), [("", 0), (KEY, 1)])

@@ -31,6 +31,9 @@ SINKS = "tests/conformance/test_sink_conformance.py"
 REFERENCES = "tests/unit/test_delta_references.py"
 LOST = "tests/protocol/test_lost_commits.py"
 
+SIGNATURES = "tests/unit/test_signatures.py"
+CONNECTIONS = "tests/unit/test_recorded_connections.py"
+
 MUTATIONS = [
     Mutation(
         "a place is cleared away although its sink does not show what the ledger says",
@@ -425,5 +428,45 @@ MUTATIONS = [
             )
         ],
         [SINKS, "-k", "TestDeltaSink and does_not_promise"],
+    ),
+    Mutation(
+        "any signature will do",
+        [("signing.py", "hmac.compare_digest(_hmac(key, message), signature)", "True")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "a signature does not say where its record lies",
+        [("signing.py", "ledger_id.encode(), key.encode(), body", "ledger_id.encode(), body")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "a signature does not say of which ledger its record is",
+        [("signing.py", "ledger_id.encode(), key.encode(), body", "key.encode(), body")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "what the next epoch rests on may be changed after signing has begun",
+        [("trust.py", "return signing.trusted[key] == digest(value)", "return True")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "records of an epoch in flight need no signature once signing has begun",
+        [("trust.py", "epoch <= signing.epoch and", "epoch <= signing.epoch + 1 and")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "a ledger that has lost its signing record passes for an old one",
+        [("trust.py", "            self._require_beginning(key)\n", "")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "a key that changes is taken over without a look at what it is to vouch for",
+        [("ledger.py", "            self._require_believed(key, value)\n        why", "            pass\n        why")],
+        [SIGNATURES],
+    ),
+    Mutation(
+        "an unsigned record leads to any connection",
+        [("recorded.py", "if opened.format == FORMAT:", "if True:")],
+        [CONNECTIONS],
     ),
 ]

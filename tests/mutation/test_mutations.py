@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutations import MUTATIONS, REFERENCES, Edit, Mutation
+from mutations import CONNECTIONS, MUTATIONS, REFERENCES, SIGNATURES, Edit, Mutation
 
 import airflow_epochs
 
@@ -74,5 +74,6 @@ def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path:
 def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
+    known = ("tests/protocol", "tests/properties", "tests/conformance", REFERENCES, SIGNATURES, CONNECTIONS)
     for mutation in MUTATIONS:
-        assert mutation.tests[0].startswith(("tests/protocol", "tests/properties", "tests/conformance", REFERENCES))
+        assert mutation.tests[0].startswith(known)

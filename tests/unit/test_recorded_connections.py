@@ -1,0 +1,47 @@
+"""An unsigned record leads to no connection that today's DAG does not name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.layout import key_of
+from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan
+from airflow_epochs.recorded import sink_of
+from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.sql import SqlSink
+from records import open_record
+
+OURS = DeltaSink("a", "/table")
+OTHER = SqlSink("a", "somebodys_database", "orders", staging="/nowhere").spec()
+
+
+def recorded(spec: JsonDict) -> OpenRecord:
+    return replace(open_record(), sinks={"a": SinkPlan(spec=spec, previous=None)})
+
+
+def test_a_connection_that_no_sink_of_the_dag_uses_is_refused_and_the_record_is_named() -> None:
+    record = recorded(OTHER)
+    with pytest.raises(Refused, match="has the sink use connection 'somebodys_database'") as refused:
+        sink_of(record, "a", [OURS])
+    assert f"p/{key_of(record)} is not signed" in refused.value.what
+    assert (refused.value.pipeline, refused.value.epoch, refused.value.sink) == ("p", 1, "a")
+
+
+def test_one_that_a_sink_of_the_dag_uses_may_be_used() -> None:
+    named = SqlSink("another", "somebodys_database", "others", staging="/nowhere")
+    assert sink_of(recorded(OTHER), "a", [named]).name == "a"
+
+
+def test_a_signed_record_may_use_any() -> None:
+    assert sink_of(replace(recorded(OTHER), format=2), "a", []).name == "a"
+
+
+@pytest.mark.parametrize(
+    "hidden", [{"storage_conn_id": "x"}, {"later": [{"their_conn_id": "x"}]}, {"more": {"conn_id": ["x", "y"]}}]
+)
+def test_connections_are_found_wherever_a_specification_has_them(hidden: JsonDict) -> None:
+    with pytest.raises(Refused, match="use connection 'x'"):
+        sink_of(recorded({**OURS.spec(), **hidden}), "a", [OURS])
