@@ -225,7 +225,7 @@ class Process:
 
         script = self.world.script = Script(tuple(self.answers), beyond)
         try:
-            with drawn_ids(f"{self.number}."):
+            with drawn_ids(f"{self.number}-"):
                 self.action(self._coordinator())
         except Suspended:
             return False

@@ -89,7 +89,7 @@ class Actor:
 
         script = world.script = Script(node.history, beyond)
         try:
-            with drawn_ids(f"{self.name}{node.task}."):
+            with drawn_ids(f"{self.name}{node.task}-"):
                 following, carry = self.tasks[node.task](node.carry)
         except Suspended:
             return reached
