@@ -299,7 +299,14 @@ def test_a_pipeline_that_is_handed_over_while_the_question_stands_is_left_to_its
 
 def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
-    assert [command.name for command in group.subcommands] == ["list", "show", "in-doubt", "takeover", "waive"]  # type: ignore[union-attr]
+    assert [command.name for command in group.subcommands] == [  # type: ignore[union-attr]
+        "list",
+        "show",
+        "in-doubt",
+        "takeover",
+        "waive",
+        "kafka-credentials",
+    ]
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

@@ -24,7 +24,7 @@ from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
-from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_read, user_files
+from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_credentials, kafka_read, user_files
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
@@ -102,15 +102,20 @@ class ConnectRunner:
         session = session or self.new_session()
         secrecy.keep_options(job.secrets)
         doing = f"The Spark job {job.kind!r} on {self._conn_id}"
+        sent = self._sent(job)
         with self._registered(session):
             try:
                 with self._session(session) as spark:
-                    self._prepare(spark, job)
-                    return jobs.run(spark, job.kind, job.args, job.secrets)
+                    self._prepare(spark, job, sent)
+                    return jobs.run(spark, job.kind, job.args, sent.options)
             except Exception as error:
                 # The original may hold credentials in its text, and it would be printed too.
                 cause = None if job.secrets else error
-                raise failures.of_spark(error, doing) from cause
+                raise sent.explained(failures.of_spark(error, doing)) from cause
+
+    def _sent(self, job: SparkJob) -> kafka_credentials.Sent:
+        connection = self._env.connection(self._conn_id)
+        return kafka_credentials.sent(job, connection)
 
     def stop(self, session: JsonDict) -> None:
         """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
@@ -167,10 +172,10 @@ class ConnectRunner:
                 raise
             _release(spark, RELEASE_TIMEOUT_S)
 
-    def _prepare(self, spark: SparkSession, job: SparkJob) -> None:
+    def _prepare(self, spark: SparkSession, job: SparkJob, sent: kafka_credentials.Sent) -> None:
         for key, value in self._conf.items():
             _set(spark, key, value)
-        if job.secrets:
+        if sent.readable:
             kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
         if job.files:
             _ship(spark, user_files.siblings_of(job.files[0], job.files[1:]))
