@@ -17,14 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlparse
+from urllib.parse import urlparse
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Connection, Environment, SparkJob
+from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
 from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_credentials, kafka_read, user_files
+from airflow_epochs.spark.connect_address import DEFAULT_PORT, connection_url, refuse_to_send_readably
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
@@ -34,41 +35,10 @@ log = secrecy.logger(__name__)
 T = TypeVar("T")
 
 KIND = "spark_connect"
-DEFAULT_PORT = 15002
-DEFAULT_USER = "airflow"
 TCP_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
 RELEASE_AFTER_FAILURE_S = 3.0
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
-
-
-def connection_url(connection: Connection) -> str:
-    """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it."""
-    if not connection.host:
-        raise Refused(
-            f"Connection {connection.conn_id} has no host.", remedy="Enter the Spark Connect server's host and port."
-        )
-    host = connection.host if "://" in connection.host else f"sc://{connection.host}"
-    url = urlparse(f"{host}:{connection.port}" if connection.port else host)
-    if url.path.strip("/"):
-        raise Refused(
-            f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}.",
-            remedy="Enter only the host name; a Spark Connect address has no path.",
-        )
-    parameters = {
-        "user_id": connection.login or DEFAULT_USER,
-        "token": connection.password,
-        "use_ssl": connection.extra.get("use_ssl"),
-    }
-    by_tls = parameters["token"] is not None or str(parameters["use_ssl"]).lower() == "true"  # as pyspark reads them
-    if not by_tls and not secrecy.is_loopback(url.hostname or ""):
-        secrecy.warn_once(
-            log,
-            f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans, with Kafka's credentials "
-            "in them, travel readably",
-        )
-    given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
-    return f"sc://{url.netloc}/;{given}"
 
 
 class ConnectRunner:
@@ -96,7 +66,7 @@ class ConnectRunner:
         """Run ``job`` in its own Spark session, which is released afterwards.
 
         Raises:
-            Refused: The server lacks a jar or a setting, or the job is wrong.
+            Refused: The server lacks a jar or a setting, or the job is wrong, or its secrets could be read on the way.
             NotApplied: The server is down or the job failed.
         """
         session = session or self.new_session()
@@ -115,7 +85,9 @@ class ConnectRunner:
 
     def _sent(self, job: SparkJob) -> kafka_credentials.Sent:
         connection = self._env.connection(self._conn_id)
-        return kafka_credentials.sent(job, connection)
+        sent = kafka_credentials.sent(job, connection)
+        refuse_to_send_readably(connection, {*sent.readable, *secrecy.secret_names(self._conf)})
+        return sent
 
     def stop(self, session: JsonDict) -> None:
         """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
