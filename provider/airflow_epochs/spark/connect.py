@@ -217,13 +217,49 @@ def _release(spark: SparkSession, seconds: float) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
-    # PySpark lets go of finished operations in the background. A server that closes a session with operations
-    # left logs them whole, at its default level: with the Kafka options, and so with the credentials.
-    wait(spark.client._release_futures, seconds)
+    wait(spark.client._release_futures, seconds)  # PySpark lets go of finished operations in the background
     try:
-        _bounded(spark.stop, seconds, "Releasing the Spark session")
+        _bounded(lambda: _let_go(spark), seconds, "Releasing the Spark session")
     except Exception as error:
         log.warning("the Spark Connect session was not released: %s", error)
+
+
+def _let_go(spark: SparkSession) -> None:
+    """End the session's operations, then the session.
+
+    A server that closes a session with operations left, those of a client that was killed, logs them whole at its
+    default level: with the Kafka options, and so with credentials. Of one that was ended before it logs the id.
+    """
+    try:
+        for operation in _operations(spark):
+            _end(spark, operation)
+    except Exception as error:
+        log.info("Operations of the Spark Connect session were not ended one by one: %s", error)
+    finally:
+        spark.stop()
+
+
+def _operations(spark: SparkSession) -> list[str]:
+    """The ids of what the session does, or has done for a client that did not fetch all of it."""
+    from pyspark.sql.connect.proto import GetStatusResponse
+
+    state = GetStatusResponse.OperationStatus.OperationState
+    held = (state.OPERATION_STATE_RUNNING, state.OPERATION_STATE_TERMINATING)
+    statuses = spark.client._get_operation_statuses().operation_statuses
+    return [status.operation_id for status in statuses if status.state in held]
+
+
+def _end(spark: SparkSession, operation: str) -> None:
+    from pyspark.sql.connect.proto import ReleaseExecuteRequest, UserContext
+
+    client = spark.client
+    request = ReleaseExecuteRequest(
+        session_id=client._session_id,
+        user_context=UserContext(user_id=client._user_id),
+        operation_id=operation,
+        release_all=ReleaseExecuteRequest.ReleaseAll(),
+    )
+    client._stub.ReleaseExecute(request, metadata=client._builder.metadata())
 
 
 @contextmanager
