@@ -186,6 +186,13 @@ def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
         assert said in str(refused.value)
 
 
+def test_a_work_url_with_a_login_is_not_made_an_argument() -> None:
+    config = SparkSubmit("spark", work_url="s3a://me:hunter2@lake/work")
+    with pytest.raises(Refused, match=r"s3a://lake/work holds a login") as refused:
+        config.runner(submit_to("local[1]")).run(JOB)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_an_unknown_deploy_mode_is_an_error() -> None:
     with pytest.raises(ValueError, match="'client' or 'cluster'"):
         SparkSubmit(deploy_mode="Client")
