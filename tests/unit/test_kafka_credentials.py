@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import stat
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from airflow_epochs import cli
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import OffsetRange
+from airflow_epochs.sources.base import SparkRead
 from airflow_epochs.sources.kafka import KafkaSource
 from airflow_epochs.spark.kafka_credentials import Sent, properties, sent
+from airflow_epochs.testing import MemorySource, MemorySpark
 from kafka_certificates import Authority
 from kafka_world import KafkaEnv
+from scenario import Scenario, staged
 
 FILE = "/etc/spark/kafka.properties"
 SECRETS = {"kafka.sasl.jaas.config": 'x password="hunter2";', "kafka.ssl.keystore.key": "-----BEGIN hunter3"}
@@ -78,6 +82,18 @@ def test_a_kafka_source_says_whose_secrets_its_read_has() -> None:
         {"t": (OffsetRange(0, 0, 1),)}, KafkaEnv(**{"bootstrap.servers": "b:1"})
     )
     assert read.secrets_of == "k"
+
+
+def test_the_stage_job_has_the_secrets_of_the_read_and_says_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = MemorySource.spark_read
+
+    def with_secrets(*given: Any) -> SparkRead:
+        return replace(plain(*given), secrets=SECRETS, secrets_of="orders_kafka")
+
+    monkeypatch.setattr(MemorySource, "spark_read", with_secrets)
+    scenario, spark = Scenario(), MemorySpark()
+    staged(scenario, scenario.coordinator(spark=spark))
+    assert [(job.secrets, job.secrets_of) for job in spark.jobs] == [(SECRETS, "orders_kafka")]
 
 
 @pytest.mark.parametrize(
