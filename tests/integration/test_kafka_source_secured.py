@@ -92,15 +92,22 @@ def test_spark_logs_in_each_way_by_a_file_of_its_server_and_reads_all_records(
     assert sorted(row["offset"] for row in staged_rows(tmp_path / "t")) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("way", ["PLAIN", "certificate"])
-@pytest.mark.parametrize("flaw", ["no file", "no such property", "a file that its user cannot read"])
+@pytest.mark.parametrize(
+    ("flaw", "way"),
+    [
+        ("no file", "PLAIN"),
+        ("a file that cannot be read", "certificate"),
+        ("no such property", "PLAIN"),
+        ("no such property", "certificate"),
+    ],
+)
 def test_a_file_that_is_not_there_or_lacks_a_property_is_named_without_a_secret(
     flaw: str, way: str, topic: Topic, secured: Secured, connect: ConnectServer, tmp_path: Path
 ) -> None:
     file, env = tmp_path / "kafka.properties", secured.env_of(way)
     if flaw == "no such property":
         written(env, file).write_text(file.read_text().replace("kafka_default.", "another."))
-    elif flaw == "a file that its user cannot read":
+    elif flaw == "a file that cannot be read":
         file.mkdir()
     with pytest.raises(Refused) as refused:
         by_file(connect, file).run(job(topic, env, tmp_path))

@@ -240,13 +240,8 @@ def _let_go(spark: SparkSession) -> None:
 
 
 def _operations(spark: SparkSession) -> list[str]:
-    """The ids of what the session does, or has done for a client that did not fetch all of it."""
-    from pyspark.sql.connect.proto import GetStatusResponse
-
-    state = GetStatusResponse.OperationStatus.OperationState
-    held = (state.OPERATION_STATE_RUNNING, state.OPERATION_STATE_TERMINATING)
-    statuses = spark.client._get_operation_statuses().operation_statuses
-    return [status.operation_id for status in statuses if status.state in held]
+    """The ids of all that the session does or has done. Those that are over count too: some are still held."""
+    return [status.operation_id for status in spark.client._get_operation_statuses().operation_statuses]
 
 
 def _end(spark: SparkSession, operation: str) -> None:
