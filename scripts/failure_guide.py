@@ -30,6 +30,7 @@ CHAPTERS = {
         "sinks/delta.py",
         "sinks/delta_modes.py",
         "sinks/kafka.py",
+        "sinks/logins.py",
         "sinks/sql.py",
         "definition.py",
     ],
@@ -54,7 +55,9 @@ CHAPTERS = {
     ],
     "The transform": ["transform_files.py", "spark/user_files.py", "spark/transform.py", "spark/stage.py"],
     "Spark": [
+        "spark/connect_address.py",
         "spark/connect.py",
+        "spark/kafka_credentials.py",
         "spark/submit.py",
         "spark/failures.py",
         "spark/jobs.py",

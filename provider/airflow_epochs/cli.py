@@ -1,12 +1,18 @@
-"""``airflow epochs …``: look at a pipeline, hand it to another DAG, give up on a sink, sign its ledger."""
+"""``airflow epochs …``: look at a pipeline, hand it to another DAG, give up on a sink, sign its ledger.
+
+And write the file by which a Spark server logs in to Kafka.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, GroupCommand
@@ -16,12 +22,14 @@ from airflow.utils.helpers import ask_yesno
 from airflow_epochs.actor import new_writer
 from airflow_epochs.audit import as_text, caller, logged
 from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
 from airflow_epochs.sources.kafka import KIND as KAFKA
 from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka_connection import read_connection
+from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 
 _PIPELINE = Arg(("pipeline",), help="The pipeline's name")
@@ -85,6 +93,15 @@ def get_cli_commands() -> list[CLICommand]:
                     help="Let the ledger count as it stands, and from here on only what is signed with today's key",
                     func=sign,
                     args=(_PIPELINE, _WHY, ARG_YES, _CONN),
+                ),
+                ActionCommand(
+                    name="kafka-credentials",
+                    help="Write the kafka_credentials_file of a Spark Connect server: passwords and keys",
+                    func=write_kafka_credentials,
+                    args=(
+                        Arg(("conn_id",), nargs="+", help="Connections of type kafka"),
+                        Arg(("--file",), required=True, help="Where to; replaced if it is there"),
+                    ),
                 ),
             ],
         )
@@ -274,6 +291,37 @@ def _confirm(args: Namespace, *change: str) -> None:
 def _printable(line: str) -> str:
     """Without what moves the cursor or clears the screen: some of it comes from records."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def write_kafka_credentials(args: Namespace) -> None:
+    """Write what a Spark server needs to log in to Kafka as these connections do; nobody else may read it."""
+    text = "".join(_credentials_of(conn_id) for conn_id in args.conn_id)
+    _write_privately(Path(args.file), text)
+    print(f"{args.file} has the credentials of {', '.join(args.conn_id)}, and only {caller().who} can read it.")
+
+
+def _credentials_of(conn_id: str) -> str:
+    secrets = read_connection(connection(conn_id)).spark_secrets()
+    if not secrets:
+        raise SystemExit(
+            "It has no password and no key: Spark needs no file to read through it; nothing was written.\n"
+            f"Connection {conn_id}.\n"
+            "What to do: leave it out."
+        )
+    return properties(conn_id, secrets)
+
+
+def _write_privately(path: Path, text: str) -> None:
+    """Put the file, of mode 0600, in the place of an older one in one step: Spark may be reading that."""
+    try:
+        with TemporaryDirectory(dir=path.parent) as folder:
+            with open(Path(folder, "new"), "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(text)
+            Path(folder, "new").replace(path)
+    except OSError as error:
+        raise SystemExit(
+            f"The file cannot be written: {error.strerror}.\n{path}\nWhat to do: name a file in a folder of your own."
+        ) from None
 
 
 def _says_yes() -> bool:

@@ -30,6 +30,7 @@ class SparkJob:
         kind: Which job, a key of ``airflow_epochs.spark.jobs.JOBS``.
         args: JSON arguments; no secrets.
         secrets: Spark options that must not be logged nor lie in a readable file (Kafka credentials).
+        secrets_of: The id of the connection that they come from.
         files: Local files the job needs: the user's transform and its siblings are named here by path.
         description: One line for Spark's UI.
     """
@@ -37,6 +38,7 @@ class SparkJob:
     kind: str
     args: JsonDict
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets_of: str = ""
     files: tuple[str, ...] = ()
     description: str = ""
 

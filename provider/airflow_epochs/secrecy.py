@@ -11,6 +11,7 @@ innocent words along: it is blotted out only where a name such as ``password`` s
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 import logging
 import re
@@ -109,6 +110,11 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
             yield from secrets_in(below, name)
     elif isinstance(value, str):
         yield from _secrets_in_text(value, name)
+
+
+def secret_names(settings: Mapping[str, str]) -> list[str]:
+    """The names of the settings that hold a secret."""
+    return [name for name, value in settings.items() if any(secrets_in(value, name))]
 
 
 def _secrets_in_text(text: str, name: str) -> Iterator[str]:
@@ -310,4 +316,7 @@ def warn_once(log: logging.Logger, text: str) -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether what goes to this host stays on this machine."""
-    return host.strip("[]").lower() in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -169,6 +169,7 @@ def _stage_job(
             "sinks": plans,
         },
         secrets=read.secrets,
+        secrets_of=read.secrets_of,
         files=(transform.path,),
         description=f"stage {opened.txn_id}",
     )

@@ -79,19 +79,25 @@ def storage_options(connection: Connection | None) -> dict[str, str]:
     endpoint = options.get("aws_endpoint", "")
     if endpoint.startswith("http://"):
         options.setdefault("allow_http", "true")
-    _warn_of_open_ways(connection.conn_id, options, endpoint)
+    _warn_of_open_ways(connection.conn_id, options)
     return options
 
 
-def _warn_of_open_ways(conn_id: str, options: Mapping[str, str], endpoint: str) -> None:
+def _warn_of_open_ways(conn_id: str, options: Mapping[str, str]) -> None:
     if options.get("allow_invalid_certificates") == "true":
         secrecy.warn_once(
             log,
             f"connection {conn_id}: the object store's certificate is not verified: whoever is on the way can read and "
             "change everything",
         )
-    if endpoint.startswith("http://") and not secrecy.is_loopback(urlsplit(shown(endpoint)).hostname or ""):
-        secrecy.warn_once(log, f"connection {conn_id}: {shown(endpoint)} is no https: rows and records travel readably")
+    for endpoint in (shown(value) for name, value in options.items() if _is_open_endpoint(name, value)):
+        secrecy.warn_once(log, f"connection {conn_id}: {endpoint} is no https: rows and records travel readably")
+
+
+def _is_open_endpoint(option: str, value: str) -> bool:
+    """Whether the option, of whichever store and spelling, is an address on another machine without TLS."""
+    remote = value.startswith("http://") and not secrecy.is_loopback(urlsplit(shown(value)).hostname or "")
+    return remote and option != "proxy_url"
 
 
 def _explicit_options(connection: Connection) -> dict[str, str]:

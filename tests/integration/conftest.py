@@ -12,9 +12,11 @@ from confluent_kafka.admin import AdminClient
 
 from delta_modes_world import table_in_catalog
 from delta_world import SparkOn, World
+from kafka_secured import Secured, secured_broker
 from kafka_sink_world import Feed, a_feed, create
 from sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from stack.broker import Broker
+from stack.jars import Jars
 from stack.postgres import Postgres
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
@@ -37,6 +39,16 @@ def named(session: Any) -> Iterator[str]:
     """A table in the catalog that has rows, a property and a constraint."""
     with table_in_catalog(session) as name:
         yield name
+
+
+# -- Kafka with logins -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def secured(servers: Path, jars: Jars) -> Iterator[Secured]:
+    """A broker whose listeners are plain (all rights), SASL over TLS, and TLS with client certificates."""
+    with secured_broker(servers / "secured", jars) as secured:
+        yield secured
 
 
 # -- the Kafka sink ----------------------------------------------------------------------------------------------

@@ -4,115 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
-from kafka import KafkaAdminClient
-from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
+from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.base import Limits
 from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka_connection import read_connection
+from airflow_epochs.spark.connect import ConnectRunner
+from airflow_epochs.spark.kafka_credentials import properties
+from airflow_epochs.spark.runners import SparkConnect
 from kafka_certificates import Authority
+from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
 from kafka_world import KafkaEnv, Topic
-from stack.broker import Broker
+from spark_world import Env, stage_job, staged_rows
 from stack.connect import ConnectServer
-from stack.jars import Jars
-from stack.processes import free_port
 
 pytestmark = pytest.mark.jvm
-
-PLAIN_PASSWORD = "plain-s3cret"
-SCRAM_PASSWORD = "a\"b\\c;d ='é$"
-LOGIN_MODULE = "org.apache.kafka.common.security"
-
-
-class Secured:
-    """A broker whose listeners are plain (all rights), SASL over TLS, and TLS with client certificates."""
-
-    def __init__(self, folder: Path, jars: Jars) -> None:
-        self.authority = Authority("kafka test authority")
-        self.client = self.authority.issue("certified")
-        self.sasl_port, self.tls_port, self.clear_port = free_port(), free_port(), free_port()
-        self.broker = Broker(folder, jars)
-        self.broker.settings = self._settings(folder)
-
-    def _settings(self, folder: Path) -> dict[str, str]:
-        server = self.authority.issue("broker")
-        folder.mkdir(parents=True)
-        (folder / "server.pem").write_text(server.key_pem() + server.certificate_pem)
-        (folder / "authority.pem").write_text(self.authority.pem)
-        ports = {"SASL": self.sasl_port, "TLS": self.tls_port, "CLEAR": self.clear_port}
-        listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
-        advertised = f"PLAINTEXT://{self.broker.bootstrap},{listeners}"
-        plain = f'{LOGIN_MODULE}.plain.PlainLoginModule required user_reader="{PLAIN_PASSWORD}" user_nobody="x";'
-        return {
-            "listeners": f"{advertised},CONTROLLER://127.0.0.1:{self.broker.controller_port}",
-            "advertised.listeners": advertised,
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,TLS:SSL,"
-            "CLEAR:SASL_PLAINTEXT",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(folder / "server.pem"),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(folder / "authority.pem"),
-            "listener.name.tls.ssl.client.auth": "required",
-            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-            "listener.name.sasl.plain.sasl.jaas.config": plain,
-            "listener.name.sasl.scram-sha-512.sasl.jaas.config": f"{LOGIN_MODULE}.scram.ScramLoginModule required;",
-            "listener.name.clear.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.clear.plain.sasl.jaas.config": plain,
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS;User:reader;User:scrambled;User:CN=certified",
-        }
-
-    def env(self, **extra: object) -> KafkaEnv:
-        defaults = {
-            "bootstrap.servers": f"127.0.0.1:{self.sasl_port}",
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.pem": self.authority.pem,
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "reader",
-            "sasl.password": PLAIN_PASSWORD,
-            "socket.timeout.ms": 5000,
-        }
-        return KafkaEnv(**{**defaults, **extra})
-
-    def env_of(self, way: str) -> KafkaEnv:
-        if way == "PLAIN":
-            return self.env()
-        if way == "SCRAM":
-            login = {"sasl.username": "scrambled", "sasl.password": SCRAM_PASSWORD}
-            return self.env(**login, **{"sasl.mechanism": "SCRAM-SHA-512"})
-        return KafkaEnv(
-            **{
-                "bootstrap.servers": f"localhost:{self.tls_port}",
-                "security.protocol": "SSL",
-                "ssl.ca.pem": self.authority.pem,
-                "ssl.certificate.pem": self.client.certificate_pem,
-                "ssl.key.pem": self.client.key_pem("key-s3cret"),
-                "ssl.key.password": "key-s3cret",
-            }
-        )
-
-
-@pytest.fixture(scope="module")
-def secured(servers: Path, jars: Jars) -> Iterator[Secured]:
-    it = Secured(servers / "secured", jars)
-    with it.broker, KafkaAdminClient(bootstrap_servers=it.broker.bootstrap) as admin:
-        user = UserScramCredentialUpsertion("scrambled", ScramMechanism.SCRAM_SHA_512, SCRAM_PASSWORD, iterations=4096)
-        admin.alter_user_scram_credentials([user])
-        yield it
 
 
 @pytest.fixture
 def topic(secured: Secured) -> Iterator[Topic]:
-    with KafkaAdminClient(bootstrap_servers=secured.broker.bootstrap) as admin:
-        topic = Topic(f"t-{uuid.uuid4().hex[:8]}", admin, secured.broker.bootstrap).create()
-        topic.produce(3)
+    with secured_topic(secured, 3) as topic:
         yield topic
 
 
@@ -136,6 +55,79 @@ def test_each_way_of_logging_in_plans_and_acknowledges_and_spark_reads(
     finally:
         session.stop()
     assert sorted(row["offset"] for row in rows) == [0, 1, 2]
+
+
+# -- by a file on the Spark server ------------------------------------------------------------------------------------
+
+
+def by_file(connect: ConnectServer, file: Path) -> ConnectRunner:
+    host, port = connect.url.removeprefix("sc://").split(":")
+    extra = {"kafka_credentials_file": str(file)}
+    server = Connection(conn_id="spark", conn_type="spark_connect", host=host, port=int(port), extra=extra)
+    return SparkConnect("spark").runner(Env(server))
+
+
+def job(topic: Topic, env: KafkaEnv, folder: Path) -> SparkJob:
+    """Stages all of the topic's records."""
+    transform = folder / "app.py"
+    transform.write_text("def f(batch, epoch): return batch.select('partition', 'offset')")
+    read = KafkaSource([topic.name]).spark_read(plan(topic, env).ranges, env)
+    given = {"read": read.options, "secrets": read.secrets, "secrets_of": read.secrets_of}
+    return stage_job(None, f"{transform}:f", {"one": folder / "t"}, **given)
+
+
+def written(env: KafkaEnv, file: Path) -> Path:
+    file.write_text(properties("kafka_default", read_connection(env.connection("kafka_default")).spark_secrets()))
+    return file
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM", "certificate"])
+def test_spark_logs_in_each_way_by_a_file_of_its_server_and_reads_all_records(
+    way: str, topic: Topic, secured: Secured, connect: ConnectServer, tmp_path: Path
+) -> None:
+    env = secured.env_of(way)
+    by_file(connect, written(env, tmp_path / "kafka.properties")).run(job(topic, env, tmp_path))
+    counted = duckdb.sql(f"select count(*), count(distinct \"offset\") from '{tmp_path}/t/**/*.parquet'")
+    assert counted.fetchall() == [(3, 3)]
+    assert sorted(row["offset"] for row in staged_rows(tmp_path / "t")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flaw", "way"),
+    [
+        ("no file", "PLAIN"),
+        ("a file that cannot be read", "certificate"),
+        ("no such property", "PLAIN"),
+        ("no such property", "certificate"),
+    ],
+)
+def test_a_file_that_is_not_there_or_lacks_a_property_is_named_without_a_secret(
+    flaw: str, way: str, topic: Topic, secured: Secured, connect: ConnectServer, tmp_path: Path
+) -> None:
+    file, env = tmp_path / "kafka.properties", secured.env_of(way)
+    if flaw == "no such property":
+        written(env, file).write_text(file.read_text().replace("kafka_default.", "another."))
+    elif flaw == "a file that cannot be read":
+        file.mkdir()
+    with pytest.raises(Refused) as refused:
+        by_file(connect, file).run(job(topic, env, tmp_path))
+    assert refused.value.what.startswith(f"Spark cannot log in to Kafka by its file {file}: ")
+    assert "kafka_default.s" in refused.value.remedy
+    assert "airflow epochs kafka-credentials kafka_default" in refused.value.remedy
+    assert not any(secret in str(refused.value) for secret in (PLAIN_PASSWORD, "-----BEGIN PRIVATE KEY"))
+
+
+def test_a_file_with_an_old_password_is_named(
+    topic: Topic, secured: Secured, connect: ConnectServer, tmp_path: Path
+) -> None:
+    env = secured.env_of("PLAIN")
+    file = written(secured.env(**{"sasl.password": "old-s3cret"}), tmp_path / "kafka.properties")
+    with pytest.raises(Refused, match=rf"by its file {file}: (.|\n)*Authentication failed") as refused:
+        by_file(connect, file).run(job(topic, env, tmp_path))
+    assert "s3cret" not in str(refused.value)
+
+
+# -- what the brokers refuse ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import pickle
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-import spark_world
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.model import OffsetRange
+from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.spark import kafka_read
 from airflow_epochs.spark.connect import ConnectRunner
+from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
+from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
 from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.connect import ConnectServer
@@ -254,6 +259,70 @@ def closed(session: dict[str, str]) -> str:
     return f'"Event":"{event}","sessionId":"{session["session_id"]}"'
 
 
+READS_FOR_MINUTES = """
+    from pathlib import Path
+    def f(batch, epoch):
+        Path({flag!r}).touch()
+        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
+        return batch.select("offset").crossJoin(batch.sparkSession.sql(many))
+"""
+KILLED = """
+import pickle, sys
+sys.path[:0] = pickle.load(sys.stdin.buffer)
+from airflow_epochs.spark.kafka_credentials import properties
+from airflow_epochs.spark.runners import SparkConnect
+from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
+env, job, session = pickle.load(sys.stdin.buffer)
+SparkConnect("spark").runner(env).run(job, session)
+"""
+
+
+@pytest.mark.parametrize("by", ["a file of the server", "value"])
+def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next_try_has_stopped_its_session(
+    by: str, connect: ConnectServer, env: Env, secured: Secured, tmp_path: Path
+) -> None:
+    key = secured.client.key_pem()
+    kafka = secured.env(**{"ssl.certificate.pem": secured.client.certificate_pem, "ssl.key.pem": key})
+    with secured_topic(secured, 3) as topic:
+        source = KafkaSource([topic.name], max_wait=0)
+        read = source.spark_read({topic.name: (OffsetRange(0, 0, 3),)}, kafka)
+    assert read.secrets.keys() == {"kafka.sasl.jaas.config", "kafka.ssl.keystore.key"}
+    if by != "value":
+        env = Env(
+            replace(env.connection("spark"), extra={"kafka_credentials_file": str(tmp_path / "kafka.properties")})
+        )
+        (tmp_path / "kafka.properties").write_text(properties(read.secrets_of, read.secrets))
+    runner, flag = SparkConnect("spark").runner(env), tmp_path / "started"
+    session = runner.new_session()
+    given = {"read": read.options, "secrets": read.secrets, "secrets_of": read.secrets_of}
+    slow = app(tmp_path, READS_FOR_MINUTES.format(flag=str(flag)))
+    killed_when(
+        lambda: flag.exists() and busy(connect, session),
+        env,
+        stage_job(None, slow, {"one": tmp_path / "t"}, **given),
+        session,
+    )
+    runner.stop(session)
+    wait_until(lambda: not busy(connect, session) and closed(session) in events_of(connect), 20)
+    texts = {str(path): path.read_bytes() for path in connect.folder.rglob("*") if path.is_file()}
+    assert sum(session["session_id"].encode() in text for text in texts.values()) >= 2  # the log and the event log
+    canaries = [PLAIN_PASSWORD.encode(), *(line.encode() for line in key.splitlines()[1:-2])]
+    assert not {name for name, text in texts.items() if any(canary in text for canary in canaries)}
+
+
+def killed_when(condition: Callable[[], bool], env: Env, job: SparkJob, session: dict[str, str]) -> None:
+    """Run the job in a process of its own, which is killed in the midst of it."""
+    client = subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE)
+    try:
+        assert client.stdin
+        client.stdin.write(pickle.dumps(sys.path) + pickle.dumps((env, job, session)))
+        client.stdin.close()
+        wait_until(condition, 60)
+    finally:
+        client.kill()
+        client.wait()
+
+
 def test_an_error_with_credentials_is_not_written_to_standard_error(
     runner: ConnectRunner, topic: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,24 +365,8 @@ def test_a_killed_clients_work_is_stopped_by_its_session_id(
 ) -> None:
     flag, table, session = tmp_path / "started", tmp_path / "t", runner.new_session()
     slow = app(tmp_path, SLOW.format(flag=str(flag)))
-    program = f"""
-import sys
-sys.path.insert(0, {str(Path(spark_world.__file__).parent)!r})
-from pathlib import Path
-import spark_world
-from airflow_epochs.environment import Connection
-from airflow_epochs.spark.runners import SparkConnect
-connection = {env.connection("spark")!r}
-topic = spark_world.Topic(**{vars(topic)!r})
-job = spark_world.stage_job(topic, {slow!r}, {{"one": Path({str(table)!r})}})
-SparkConnect("spark").runner(spark_world.Env(connection)).run(job, {session!r})
-"""
-    client = subprocess.Popen([sys.executable, "-c", program])
-    try:
-        wait_until(lambda: flag.exists() and busy(connect, session), 60)
-    finally:
-        client.send_signal(signal.SIGKILL)
-        client.wait()
+    job = stage_job(topic, slow, {"one": table})
+    killed_when(lambda: flag.exists() and busy(connect, session), env, job, session)
     wait_until(lambda: busy(connect, session), 20)  # it goes on without its client
     runner.stop(session)
     wait_until(lambda: not busy(connect, session), 20)
@@ -369,8 +422,10 @@ def bare(servers: Path, jars: Jars) -> Iterator[Env]:
 
 def test_a_server_that_would_log_credentials_is_refused(bare: Env, topic: Topic, tmp_path: Path) -> None:
     job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
-    with pytest.raises(Refused, match=r"spark\.redaction\.string\.regex"):
+    with pytest.raises(Refused, match=r"spark\.redaction\.string\.regex") as refused:
         SparkConnect("spark").runner(bare).run(job)
+    for way in ("kafka_credentials_file", kafka_read.REDACTION, f"logger.plans.name={kafka_read.LOGGER}"):
+        assert way in refused.value.remedy
 
 
 def test_a_session_setting_that_would_log_credentials_is_refused(env: Env, topic: Topic, tmp_path: Path) -> None:

@@ -108,15 +108,16 @@ def delta_plan(table: Path, txn: TransactionId) -> dict[str, Any]:
 
 
 def stage_job(
-    topic: Topic,
+    topic: Topic | None,
     transform: str,
     tables: dict[str, Path],
     *,
     secrets: dict[str, str] | None = None,
+    secrets_of: str = "",
     kind: str = "stage",
     **args: Any,
 ) -> SparkJob:
-    """A stage job. ``transform`` is ``path:function``; ``args`` replace arguments."""
+    """A stage job. ``transform`` is ``path:function``; ``args`` replace arguments, ``read`` that of the topic."""
     path, _, function = transform.rpartition(":")
     txn = TransactionId("p", 3, 2, uuid.uuid4().hex)
     return SparkJob(
@@ -128,13 +129,14 @@ def stage_job(
             "attempt": 2,
             "now": "2026-01-02T03:04:05+00:00",
             "seed": 77,
-            "read": topic.read(),
+            "read": topic.read() if topic else None,
             "transform": {"path": path, "function": function},
             "sinks": {name: delta_plan(table, txn) for name, table in tables.items()},
             "measure_input": True,
             **args,
         },
         secrets=secrets or {},
+        secrets_of=secrets_of,
         files=(path,),
         description="a test",
     )

@@ -304,7 +304,7 @@ def test_a_pipeline_that_is_handed_over_while_the_question_stands_is_left_to_its
 def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
     names = [command.name for command in group.subcommands]  # type: ignore[union-attr]
-    assert names == ["list", "show", "in-doubt", "takeover", "waive", "sign"]
+    assert names == ["list", "show", "in-doubt", "takeover", "waive", "sign", "kafka-credentials"]
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

@@ -12,13 +12,13 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from airflow_epochs import DeltaSink, secrecy
+from airflow_epochs import DeltaSink, KafkaSink, SqlSink, secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import EpochError, NotApplied, Refused, tolerated
 from airflow_epochs.hooks import epochs
 from airflow_epochs.sources.kafka_connection import read_connection
 from airflow_epochs.spark import failures
-from airflow_epochs.spark.connect import connection_url
+from airflow_epochs.spark.connect_address import connection_url
 from airflow_epochs.testing import MemorySpark
 from kafka_certificates import Authority
 from scenario import Scenario, run, staged
@@ -262,6 +262,15 @@ def test_a_table_whose_url_holds_a_login_is_refused_before_a_record_has_it() -> 
         DeltaSink("one", "s3://me:pass@lake/orders").destination()
     for url in ("s3://lake/a@b", "abfss://lake@account.dfs.core.windows.net/a", "/lake/a:b@c", "lake.orders"):
         assert DeltaSink("one", url).destination() == url
+
+
+def test_a_staging_folder_whose_url_holds_a_login_is_refused_before_a_record_has_it() -> None:
+    for sink in (
+        KafkaSink("one", "t", staging="s3://me:pass@lake/x"),
+        SqlSink("one", "c", "t", staging="s3://me:pass@lake/x"),
+    ):
+        with pytest.raises(Refused, match=r"staging s3://lake/x holds a login"):
+            sink.destination()
 
 
 # -- log lines and records --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.spark import connect, kafka_read
+from airflow_epochs.spark import connect_address, kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 from spark_world import Env
 
@@ -74,10 +74,10 @@ def test_the_address_is_that_of_the_spark_providers_hook(
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
     plain = Connection(conn_id="spark", conn_type="spark_connect", **connection)  # type: ignore[arg-type]
-    assert connect.connection_url(plain) == url
+    assert connect_address.connection_url(plain) == url
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK",
-        json.dumps({"conn_type": "spark_connect", **connection, "login": plain.login or connect.DEFAULT_USER}),
+        json.dumps({"conn_type": "spark_connect", **connection, "login": plain.login or connect_address.DEFAULT_USER}),
     )
     assert SparkConnectHook("spark").get_connection_url() == url
 
@@ -85,7 +85,7 @@ def test_the_address_is_that_of_the_spark_providers_hook(
 def test_an_address_with_a_path_or_without_a_host_is_refused() -> None:
     for host in (None, "sc://h/path"):
         with pytest.raises(Refused):
-            connect.connection_url(Connection(conn_id="spark", conn_type="spark_connect", host=host))
+            connect_address.connection_url(Connection(conn_id="spark", conn_type="spark_connect", host=host))
 
 
 def test_a_connect_server_that_is_down_is_named_at_once() -> None:
@@ -105,6 +105,26 @@ def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(listene
     with pytest.raises(NotApplied, match=r"longer than 0\.5 s"):
         config.runner(connect_to(listener.getsockname()[1])).run(JOB)
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("conf", "job", "named"),
+    [
+        ({}, SECRET_JOB, "kafka.sasl.jaas.config"),
+        ({"fs.s3a.secret.key": "hunter2", "fs.s3a.endpoint": "x"}, JOB, "fs.s3a.secret.key"),
+    ],
+)
+def test_a_job_with_secrets_reaches_no_server_on_another_machine_without_tls(
+    conf: dict[str, str], job: SparkJob, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reached(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(socket, "create_connection", reached)
+    env = Env(Connection(conn_id="spark", conn_type="spark_connect", host="spark.example.com"))
+    with pytest.raises(Refused, match=rf"could read {named}: ") as refused:
+        SparkConnect("spark", session_conf=conf).runner(env).run(job)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_an_unknown_connection_is_refused_by_both() -> None:
@@ -164,6 +184,13 @@ def test_cluster_mode_is_refused_where_it_cannot_work() -> None:
         with pytest.raises(Refused) as refused:
             config.runner(env).run(job)
         assert said in str(refused.value)
+
+
+def test_a_work_url_with_a_login_is_not_made_an_argument() -> None:
+    config = SparkSubmit("spark", work_url="s3a://me:hunter2@lake/work")
+    with pytest.raises(Refused, match=r"s3a://lake/work holds a login") as refused:
+        config.runner(submit_to("local[1]")).run(JOB)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_an_unknown_deploy_mode_is_an_error() -> None:

@@ -12,11 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template, normalised, resolved, validated_name
-from airflow_epochs.secrecy import shown
 from airflow_epochs.sinks.delta_modes import Mode
+from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
@@ -136,12 +135,7 @@ class DeltaSink:
         """
         if is_template(self.table):
             return None
-        if secrecy.has_login(self.target):
-            raise Refused(
-                f"The URL of table {shown(self.target)} holds a login, which records and asset events would show.",
-                remedy="Put the login into the connection that storage_conn_id names.",
-                sink=self.name,
-            )
+        require_no_login("table", self.target, self.name)
         return resolved(self.target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.names import is_template, validated_name
+from airflow_epochs.sinks.logins import require_no_login
 from airflow_epochs.sources.kafka_config import require_topic_name
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class KafkaSink:
         return f"kafka://{self.conn_id}/{self.topic}"
 
     def destination(self) -> str | None:
+        """Connection and topic. Raises Refused if `staging` holds a login."""
+        require_no_login("staging", self.staging, self.name)
         return None if self._is_template() else f"kafka://{self.conn_id}/{self.topic}"
 
     def spec(self) -> JsonDict:

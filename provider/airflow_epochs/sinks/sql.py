@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template, validated_name
+from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
@@ -87,7 +88,8 @@ class SqlSink:
         return f"epochs://{pipeline}/{self.name}"
 
     def destination(self) -> str | None:
-        """Connection and table. Raises Refused if the table is not spelled as in SQL."""
+        """Connection and table. Raises Refused if the table is not spelled as in SQL, or `staging` holds a login."""
+        require_no_login("staging", self.staging, self.name)
         if is_template([self.conn_id, self.table]):
             return None
         schema, table = self.table_name

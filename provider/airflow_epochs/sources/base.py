@@ -43,10 +43,14 @@ class PlannedEpoch:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkRead:
-    """How Spark reads exactly the planned ranges. ``secrets`` never reach a log or a readable file."""
+    """How Spark reads exactly the planned ranges.
+
+    ``secrets`` never reach a log or a readable file. ``secrets_of`` is the id of the connection that they come from.
+    """
 
     options: dict[str, str]
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets_of: str = ""
 
 
 class Source(Protocol):

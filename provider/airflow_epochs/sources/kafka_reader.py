@@ -164,7 +164,7 @@ class KafkaReader:
             "kafka.isolation.level": "read_committed",
             "failOnDataLoss": "true",
         }
-        return SparkRead(options=options, secrets=self.access.spark_secrets())
+        return SparkRead(options=options, secrets=self.access.spark_secrets(), secrets_of=config.conn_id)
 
     def acknowledge(self, pipeline: str, ranges: Ranges) -> None:
         """Commit the ends of the ranges for the consumer group, for the topics that are still configured."""

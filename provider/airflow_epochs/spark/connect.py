@@ -17,14 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlparse
+from urllib.parse import urlparse
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Connection, Environment, SparkJob
+from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
-from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_read, user_files
+from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_credentials, kafka_read, user_files
+from airflow_epochs.spark.connect_address import DEFAULT_PORT, connection_url, refuse_to_send_readably
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:
@@ -34,41 +35,10 @@ log = secrecy.logger(__name__)
 T = TypeVar("T")
 
 KIND = "spark_connect"
-DEFAULT_PORT = 15002
-DEFAULT_USER = "airflow"
 TCP_TIMEOUT_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
 RELEASE_AFTER_FAILURE_S = 3.0
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
-
-
-def connection_url(connection: Connection) -> str:
-    """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it."""
-    if not connection.host:
-        raise Refused(
-            f"Connection {connection.conn_id} has no host.", remedy="Enter the Spark Connect server's host and port."
-        )
-    host = connection.host if "://" in connection.host else f"sc://{connection.host}"
-    url = urlparse(f"{host}:{connection.port}" if connection.port else host)
-    if url.path.strip("/"):
-        raise Refused(
-            f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}.",
-            remedy="Enter only the host name; a Spark Connect address has no path.",
-        )
-    parameters = {
-        "user_id": connection.login or DEFAULT_USER,
-        "token": connection.password,
-        "use_ssl": connection.extra.get("use_ssl"),
-    }
-    by_tls = parameters["token"] is not None or str(parameters["use_ssl"]).lower() == "true"  # as pyspark reads them
-    if not by_tls and not secrecy.is_loopback(url.hostname or ""):
-        secrecy.warn_once(
-            log,
-            f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans, with Kafka's credentials "
-            "in them, travel readably",
-        )
-    given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
-    return f"sc://{url.netloc}/;{given}"
 
 
 class ConnectRunner:
@@ -96,21 +66,28 @@ class ConnectRunner:
         """Run ``job`` in its own Spark session, which is released afterwards.
 
         Raises:
-            Refused: The server lacks a jar or a setting, or the job is wrong.
+            Refused: The server lacks a jar or a setting, or the job is wrong, or its secrets could be read on the way.
             NotApplied: The server is down or the job failed.
         """
         session = session or self.new_session()
         secrecy.keep_options(job.secrets)
         doing = f"The Spark job {job.kind!r} on {self._conn_id}"
+        sent = self._sent(job)
         with self._registered(session):
             try:
                 with self._session(session) as spark:
-                    self._prepare(spark, job)
-                    return jobs.run(spark, job.kind, job.args, job.secrets)
+                    self._prepare(spark, job, sent)
+                    return jobs.run(spark, job.kind, job.args, sent.options)
             except Exception as error:
                 # The original may hold credentials in its text, and it would be printed too.
                 cause = None if job.secrets else error
-                raise failures.of_spark(error, doing) from cause
+                raise sent.explained(failures.of_spark(error, doing)) from cause
+
+    def _sent(self, job: SparkJob) -> kafka_credentials.Sent:
+        connection = self._env.connection(self._conn_id)
+        sent = kafka_credentials.sent(job, connection)
+        refuse_to_send_readably(connection, {*sent.readable, *secrecy.secret_names(self._conf)})
+        return sent
 
     def stop(self, session: JsonDict) -> None:
         """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
@@ -167,10 +144,10 @@ class ConnectRunner:
                 raise
             _release(spark, RELEASE_TIMEOUT_S)
 
-    def _prepare(self, spark: SparkSession, job: SparkJob) -> None:
+    def _prepare(self, spark: SparkSession, job: SparkJob, sent: kafka_credentials.Sent) -> None:
         for key, value in self._conf.items():
             _set(spark, key, value)
-        if job.secrets:
+        if sent.readable:
             kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
         if job.files:
             _ship(spark, user_files.siblings_of(job.files[0], job.files[1:]))
@@ -240,13 +217,44 @@ def _release(spark: SparkSession, seconds: float) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
-    # PySpark lets go of finished operations in the background. A server that closes a session with operations
-    # left logs them whole, at its default level: with the Kafka options, and so with the credentials.
-    wait(spark.client._release_futures, seconds)
+    wait(spark.client._release_futures, seconds)  # PySpark lets go of finished operations in the background
     try:
-        _bounded(spark.stop, seconds, "Releasing the Spark session")
+        _bounded(lambda: _let_go(spark), seconds, "Releasing the Spark session")
     except Exception as error:
         log.warning("the Spark Connect session was not released: %s", error)
+
+
+def _let_go(spark: SparkSession) -> None:
+    """End the session's operations, then the session.
+
+    A server that closes a session with operations left, those of a client that was killed, logs them whole at its
+    default level: with the Kafka options, and so with credentials. Of one that was ended before it logs the id.
+    """
+    try:
+        for operation in _operations(spark):
+            _end(spark, operation)
+    except Exception as error:
+        log.info("Operations of the Spark Connect session were not ended one by one: %s", error)
+    finally:
+        spark.stop()
+
+
+def _operations(spark: SparkSession) -> list[str]:
+    """The ids of all that the session does or has done. Those that are over count too: some are still held."""
+    return [status.operation_id for status in spark.client._get_operation_statuses().operation_statuses]
+
+
+def _end(spark: SparkSession, operation: str) -> None:
+    from pyspark.sql.connect.proto import ReleaseExecuteRequest, UserContext
+
+    client = spark.client
+    request = ReleaseExecuteRequest(
+        session_id=client._session_id,
+        user_context=UserContext(user_id=client._user_id),
+        operation_id=operation,
+        release_all=ReleaseExecuteRequest.ReleaseAll(),
+    )
+    client._stub.ReleaseExecute(request, metadata=client._builder.metadata())
 
 
 @contextmanager

@@ -15,6 +15,8 @@ REDACTION_CONF = "spark.redaction.string.regex"
 # Everything from the first such key on. Not ".*" in front: Spark applies it to every plan, at every position, and
 # Delta's plans are so long that the quadratic search took 100 s instead of 1.
 REDACTION = r"(?s)kafka\.(sasl|ssl)\..*"
+# At INFO, Spark's default, this logger writes the plans of operations whose client was killed.
+LOGGER = "org.apache.spark.sql.connect.service.SparkConnectExecutionManager"
 SESSION_CONF = {
     # Spark's own default less "kafka": batch reads through the V1 source are about 10 % slower.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
@@ -48,7 +50,9 @@ def refuse_unless_redacting(spark: SparkSession, where: str) -> None:
             raise Refused(
                 f"{where} would write the Kafka connection's credentials into its event log: {key} is "
                 f"{pattern!r} there.",
-                remedy=f"Start Spark with --conf '{REDACTION_CONF}={REDACTION}' (and leave its sql variant unset).",
+                remedy="Keep them out of plans by kafka_credentials_file in the connection's extra (docs/spark.md). Or "
+                f"start Spark with --conf '{REDACTION_CONF}={REDACTION}' (and leave its sql variant unset), and with "
+                f"logger.plans.name={LOGGER} and logger.plans.level=WARN in its log4j2.properties.",
             )
 
 

@@ -99,6 +99,12 @@ class SubmitRunner:
             self.stop(session)
 
     def _refuse_what_cannot_work(self, job: SparkJob, connection: Connection, mode: str) -> None:
+        if self._config.work_url and secrecy.has_login(self._config.work_url):
+            raise Refused(
+                f"SparkSubmit(work_url=…) {secrecy.shown(self._config.work_url)} holds a login, and is an argument of "
+                "spark-submit, which everybody on the machine can read.",
+                remedy="Leave the login to work_conn_id, and to Spark's own settings for the store.",
+            )
         if mode == CLIENT:
             return
         if _master(connection).startswith("spark://"):

@@ -1,0 +1,72 @@
+"""Where a Spark Connect server is, and who can read along on the way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import quote, urlparse
+
+from airflow_epochs import secrecy
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.secrecy import shown
+
+log = secrecy.logger(__name__)
+
+DEFAULT_PORT = 15002
+DEFAULT_USER = "airflow"
+OPT_IN = "allow_clear_text"
+
+
+def connection_url(connection: Connection) -> str:
+    """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it."""
+    if not connection.host:
+        raise Refused(
+            f"Connection {connection.conn_id} has no host.", remedy="Enter the Spark Connect server's host and port."
+        )
+    host = connection.host if "://" in connection.host else f"sc://{connection.host}"
+    url = urlparse(f"{host}:{connection.port}" if connection.port else host)
+    if url.path.strip("/"):
+        raise Refused(
+            f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}.",
+            remedy="Enter only the host name; a Spark Connect address has no path.",
+        )
+    parameters = {
+        "user_id": connection.login or DEFAULT_USER,
+        "token": connection.password,
+        "use_ssl": connection.extra.get("use_ssl"),
+    }
+    given = ";".join(f"{key}={quote(str(value))}" for key, value in parameters.items() if value is not None)
+    return f"sc://{url.netloc}/;{given}"
+
+
+def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> None:
+    """Raise Refused if others could read a job's secrets on the way to the server; warn if they can read its plan.
+
+    Args:
+        connection: Of type ``spark_connect``.
+        secrets: The names of the secrets that travel with the job.
+    """
+    url = connection_url(connection)
+    if _is_closed(url):
+        return
+    names = ", ".join(sorted(secrets))
+    if names and str(connection.extra.get(OPT_IN)).lower() != "true":
+        raise Refused(
+            f"Others on the way to the Spark Connect server {shown(url)} could read {names}: connection "
+            f"{connection.conn_id} has neither TLS nor a token, and the server is on another machine.",
+            remedy="Put TLS in front of the server, and use_ssl into the connection's extra, or a token, which implies "
+            "TLS. Or keep Kafka's credentials out of plans by kafka_credentials_file in the extra (docs/spark.md). If "
+            f"nobody else can read that network, say {OPT_IN}: true in the extra.",
+        )
+    secrecy.warn_once(
+        log,
+        f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans travel readably"
+        + (f", with {names} in them" if names else ""),
+    )
+
+
+def _is_closed(url: str) -> bool:
+    """Whether what is sent stays on this machine, or pyspark makes a channel with TLS: by use_ssl, or for a token."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    return secrecy.is_loopback(urlparse(url).hostname or "") or DefaultChannelBuilder(url).secure
