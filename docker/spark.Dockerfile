@@ -8,9 +8,9 @@ RUN pip install --no-cache-dir -c /stack/constraints.txt "pyspark[connect]" psut
 COPY docker/local /stack/local
 ENV EPOCHS_CACHE=/stack/cache PYTHONPATH=/stack/local
 RUN python -c "from pathlib import Path; from stack import jars, spark; \
-    spark.write_conf(Path('/stack/conf'), spark.settings(jars.fetch('spark')))"
+    spark.write_conf(Path('/stack/conf'), spark.settings(jars.fetch('spark')))" \
+    && chmod -R a+rX /stack/conf
 ENV SPARK_CONF_DIR=/stack/conf
-EXPOSE 15002
 CMD ["spark-submit", "--master", "local[2]", "--driver-memory", "2g", \
-     "--conf", "spark.connect.grpc.binding.address=0.0.0.0", \
+     "--conf", "spark.connect.grpc.binding.address=127.0.0.1", \
      "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]

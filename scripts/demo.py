@@ -25,10 +25,11 @@ from orders_demo.feed import Feed
 from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
-from stack import control
+from stack import control, private
+from stack.airflow import USER, password_in
 from stack.jars import fetch
 from stack.processes import StackError
-from stack.whole import PROJECT, State
+from stack.whole import AIRFLOW, PROJECT, State
 
 ORDERS = 300_000
 AT_ONCE = 60_000
@@ -42,6 +43,7 @@ console = Console(width=max(130, Console().width), highlight=False)
 
 def main() -> int:
     folder = PROJECT / ".stack"
+    os.umask(private.UMASK)
     keep = os.environ.get("DEMO_KEEP") == "1"
     try:
         state = start(folder)
@@ -55,7 +57,7 @@ def main() -> int:
                 control.down(folder)
     console.print(f"\n[bold {'green' if verdict.exactly_once else 'red'}]{verdict}[/]")
     if keep:
-        console.print(f"Airflow is at {state.airflow} (no login). `make stack-down` ends it all.")
+        console.print(f"Airflow is at {state.airflow}, its user and password above. `make stack-down` ends it all.")
     return 0 if verdict.exactly_once else 1
 
 
@@ -69,13 +71,14 @@ def start(folder: Path) -> State:
     os.environ["ORDERS_MAX_RECORDS"] = str(EPOCH_RECORDS_MAX)
     with timed("starting Kafka, Spark Connect and Airflow"):
         state = control.up(folder)
-    console.print(f"Airflow is at {state.airflow}; logs and data are in {folder}")
+    password = password_in(folder / AIRFLOW)
+    console.print(f"Airflow is at {state.airflow}, user {USER}, password {password}; logs and data are in {folder}")
     return state
 
 
 def run(state: State, folder: Path) -> Verdict:
     """Produce, kill, wait, look."""
-    watch = Watch(state.airflow, state.bootstrap, state.ledger)
+    watch = Watch(state.api(folder), state.bootstrap, state.ledger)
     feed = Feed(state.bootstrap, total=ORDERS, at_once=AT_ONCE, per_s=PER_S)
     with timed(f"{ORDERS:,} orders produced and consumed, through two crashes"):
         feed.start()

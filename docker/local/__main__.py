@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 from stack import control
+from stack.airflow import PASSWORDS, USER, password_in
+from stack.connect import TOKEN
 from stack.digests import RECORDED, record
 from stack.jars import CONFS, fetch, fetch_unknown
 from stack.processes import StackError
-from stack.whole import PROJECT, State
+from stack.whole import AIRFLOW, CONNECT, PROJECT, State
 
 
 def main() -> int:
@@ -36,7 +38,11 @@ def _digests(_folder: Path) -> int:
 
 
 def _up(folder: Path) -> int:
-    _show(control.up(folder))
+    """Shows the password once: when it is new."""
+    new = not (folder / AIRFLOW / PASSWORDS).exists()
+    _show(folder, control.up(folder))
+    if new:
+        print(f"password       {password_in(folder / AIRFLOW)}")
     return 0
 
 
@@ -50,7 +56,7 @@ def _status(folder: Path) -> int:
     if state is None:
         print(f"nothing runs in {folder}")
         return 3
-    _show(state)
+    _show(folder, state)
     return 0
 
 
@@ -59,10 +65,11 @@ def _supervise(folder: Path) -> int:
     return 0
 
 
-def _show(state: State) -> None:
+def _show(folder: Path, state: State) -> None:
     print(f"Airflow        {state.airflow}")
+    print(f"login          {USER}, its password is in {folder / AIRFLOW / PASSWORDS}")
     print(f"Kafka          {state.bootstrap}")
-    print(f"Spark Connect  {state.connect}")
+    print(f"Spark Connect  {state.connect}, its token is in {folder / CONNECT / TOKEN}")
     print(f"tables         {state.lake}")
     print(f"ledger         {state.ledger}")
 

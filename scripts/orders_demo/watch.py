@@ -20,15 +20,13 @@ DAG, PIPELINE = "orders", "orders"
 class Watch:
     """Looks at the pipeline ``orders``; changes nothing."""
 
-    airflow: str
+    api: AirflowApi
     bootstrap: str
     ledger_root: str
     ledger: Ledger = field(init=False)
-    api: AirflowApi = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(open_store(self.ledger_root), PIPELINE)
-        self.api = AirflowApi(self.airflow)
 
     def epochs(self) -> Iterator[EpochView]:
         """The epochs, oldest first; the last one may not be complete."""

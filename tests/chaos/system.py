@@ -22,7 +22,6 @@ from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.store import LocalStore
 from stack import postgres
 from stack.airflow import AirflowStack, connection
-from stack.airflow_api import AirflowApi
 from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.processes import Process, Server
@@ -54,7 +53,7 @@ class System(Stack):
         super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]")
         env = {**self._task_env(), **SOON_MISSED}
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
-        self.api, self.other_api = AirflowApi(self.airflow.url), AirflowApi(self.other.url)
+        self.api, self.other_api = self.airflow.api(), self.other.api()
         self.leftovers: list[int] = []
         self.books: dict[str, dict[str, Book]] = {}
 
@@ -85,7 +84,7 @@ class System(Stack):
 
     def _connections(self) -> dict[str, str]:
         where = {"host": "127.0.0.1", "port": self.postgres.port, "schema": postgres.DATABASE}
-        bank = {"conn_type": "postgres", "login": postgres.USER, "password": postgres.PASSWORD, **where}
+        bank = {"conn_type": "postgres", "login": postgres.USER, "password": self.postgres.password, **where}
         till = connection("sqlite", host=str(self.till))
         return {**super()._connections(), "bank_db": json.dumps(bank), "till_db": till}
 

@@ -18,13 +18,13 @@ from waiting import wait_until
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[RunningStack]:
     """A stack whose ``orders`` DAG has taken the first 9,000 orders, in epochs of at most 4,000."""
-    folder = tmp_path_factory.mktemp("stack")
+    folder, own = tmp_path_factory.mktemp("stack"), tmp_path_factory.mktemp("own")
     # a cleared run waits for the active one, which waits for new orders
-    env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(folder / "troubles")}
-    (folder / "troubles").mkdir()
-    with Stack(folder, jars, dags=project(folder), env=env) as stack:
+    env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(own / "troubles")}
+    (own / "troubles").mkdir()
+    with Stack(folder, jars, dags=project(own), env=env) as stack:
         state = stack.state
-        running = RunningStack(stack, Watch(state.airflow, state.bootstrap, state.ledger), [])
+        running = RunningStack(stack, Watch(stack.airflow.api(), state.bootstrap, state.ledger), own)
         running.produce(ORDERS, seed=1)
         wait_until(running.watch.consumed, DEADLINE_S)
         yield running

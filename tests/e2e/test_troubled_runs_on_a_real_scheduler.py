@@ -29,7 +29,7 @@ class Troubled:
     def __init__(self, running: RunningStack) -> None:
         self.running = running
         self.lake = running.stack.lake / DAG
-        self.troubles = running.stack.folder / "troubles"
+        self.troubles = running.own / "troubles"
         self.ledger = Ledger(open_store(str(running.stack.ledger)), DAG)
 
     @property

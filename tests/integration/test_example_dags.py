@@ -19,7 +19,7 @@ from airflow_harness import Harness
 from kafka_sink_world import seen_by_confluent, values
 from kafka_tools import run as run_tool
 from orders_demo.duck import duck
-from sql_world import DATABASE, PASSWORD, USER, new_postgres
+from sql_world import DATABASE, USER, new_postgres
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
@@ -46,7 +46,7 @@ class Lab:
         self.lake, self.bootstrap, self._set = folder / "lake", broker.bootstrap, monkeypatch.setenv
         monkeypatch.setenv("LAKE", str(self.lake))
         self.connect("kafka_default", "kafka", extra={"bootstrap.servers": broker.bootstrap, "group.id": "examples"})
-        self.connect("spark_connect_default", "spark_connect", host="127.0.0.1", port=connect.port)
+        self.connect("spark_connect_default", "spark_connect", **connect.where)
         self.connect("epochs_default", "epochs", extra={"ledger_root": str(folder / "ledger")})
 
     def connect(self, conn_id: str, conn_type: str, **fields: Any) -> None:
@@ -183,8 +183,8 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     db = new_postgres(postgres)
     db.run("CREATE TABLE orders (order_id text, customer text, amount numeric(12, 2), currency text, ts timestamptz)")
     options = {"options": f"-c search_path={db.schema}"}
-    where = {"host": "127.0.0.1", "port": postgres.port, "login": USER, "password": PASSWORD, "schema": DATABASE}
-    lab.connect("orders_db", "postgres", **where, extra=options)
+    where = {"host": "127.0.0.1", "port": postgres.port, "login": USER, "password": postgres.password}
+    lab.connect("orders_db", "postgres", **where, schema=DATABASE, extra=options)
     lab.create("orders", "orders-valid")
     (fanout,) = dags_of("orders_fanout").values()
     sent = {}

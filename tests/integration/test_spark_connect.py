@@ -38,8 +38,7 @@ READER = "KafkaBatchReaderFactory: Creating Kafka reader"
 
 
 def env_of(server: ConnectServer) -> Env:
-    host, port = server.url.removeprefix("sc://").split(":")
-    return Env(Connection(conn_id="spark", conn_type="spark_connect", host=host, port=int(port)))
+    return Env(Connection(conn_id="spark", conn_type="spark_connect", **server.where))
 
 
 LOG4J = """\

@@ -143,6 +143,7 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
 ) -> None:
     conf = {**settings, "spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
     conf["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
+    monkeypatch.setenv("SPARK_CONF_DIR", str(standalone.conf))
     tables = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
     report = runner_on(standalone.master, monkeypatch, conf).run(stage_job(topic, ORDERS, tables))
     assert report["metrics"]["rows_in"] == 100

@@ -18,7 +18,6 @@ from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql import SqlSink
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 from sql_world import Db, PostgresDb, SqlWorld, new_sqlite
-from stack.postgres import PASSWORD
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, city text, total numeric(10,2) CHECK (total >= 0))"
 UNIQUE = {"postgres": r"Key \(id\)=\(1\) already exists", "sqlite": "UNIQUE constraint failed: orders.id"}
@@ -370,12 +369,14 @@ def test_sqlite_survives_a_power_cut(tmp_path: Path) -> None:
 
 
 def test_a_wrong_password_is_an_error_that_may_pass_and_does_not_tell_it(pg: SqlWorld) -> None:
-    pg.env.connections["db"] = pg.db.connection(password="wrong " + PASSWORD)
+    password = pg.db.connection().password
+    assert password
+    pg.env.connections["db"] = pg.db.connection(password=f"wrong {password}")
     with pytest.raises(NotApplied, match="password authentication failed") as caught:
         pg.sink().last_committed("orders", pg.env)
     chain: BaseException | None = caught.value
     while chain is not None:
-        assert PASSWORD not in f"{chain} {chain!r} {chain.args}"
+        assert password not in f"{chain} {chain!r} {chain.args}"
         chain = chain.__cause__ or chain.__context__
 
 

@@ -78,7 +78,7 @@ class Lab:
         self.folder, self.bootstrap, self.topic = folder, broker.bootstrap, f"orders{next(_numbers)}"
         self.connections = {
             "kafka": Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": broker.bootstrap}),
-            "spark": Connection(conn_id="spark", conn_type="spark_connect", host="127.0.0.1", port=connect.port),
+            "spark": Connection(conn_id="spark", conn_type="spark_connect", **connect.where),
         }
         self.create_topic()
 

@@ -61,14 +61,14 @@ def figures() -> list[Figure]:
         )
         connections = {
             "kafka_default": connection("kafka", extra={"bootstrap.servers": broker.bootstrap}),
-            "spark_connect_default": connection("spark_connect", host="127.0.0.1", port=connect.port),
+            "spark_connect_default": connection("spark_connect", **connect.where),
             "spark_default": connection("spark", host="local[2]"),
             "epochs_default": connection("epochs", extra={"ledger_root": f"{root}/ledger"}),
         }
         env = stack_spark.environment(Path(root))
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left by the warm-up; spark-submit would obey it
         with AirflowStack(Path(root, "airflow"), dags, connections=connections, env=env) as airflow:
-            return _compare(AirflowApi(airflow.url), broker.bootstrap)
+            return _compare(airflow.api(), broker.bootstrap)
 
 
 def _compare(api: AirflowApi, bootstrap: str) -> list[Figure]:

@@ -9,6 +9,7 @@ many bytes of records were fetched. (How soon Airflow misses a dead task is its 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def figures() -> list[Figure]:
             ConnectServer(Path(root, "connect"), jars, quick_start=False) as connect,
         ):
             create_topic(broker.bootstrap)
-            bench = Bench(Path(root), broker.bootstrap, connect.port, Requests(requests))
+            bench = Bench(Path(root), broker.bootstrap, connect, Requests(requests))
             return _measured(bench)
 
 
@@ -92,7 +93,7 @@ class Bench:
 
     folder: Path
     bootstrap: str
-    port: int
+    connect: ConnectServer
     requests: Requests
 
     def epoch(self, run: str) -> tuple[float, int]:
@@ -114,7 +115,8 @@ class Bench:
         return time.perf_counter() - killed, self.requests.new_bytes()
 
     def _process(self, run: str, *step: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, ONE_RUN, self.folder, self.bootstrap, str(self.port), run, *step])
+        argv = [sys.executable, ONE_RUN, self.folder, self.bootstrap, str(self.connect.port), run, *step]
+        return subprocess.Popen(argv, env={**os.environ, "CONNECT_TOKEN": self.connect.token})
 
     def _require_complete(self, ended: int) -> None:
         ledger = Ledger(LocalStore(self.folder / "ledger"), "bench")

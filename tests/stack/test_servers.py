@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +67,36 @@ def test_a_short_job_does_not_wait_for_a_long_one_of_another_pipeline(connect: C
         assert job.result() == 40
     for session in (long, short):
         session.stop()
+
+
+@pytest.mark.parametrize("given", ["", "/;token=wrong"], ids=["no token", "a wrong token"])
+def test_a_spark_connect_client_without_the_servers_token_is_refused(connect: ConnectServer, given: str) -> None:
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    from pyspark.sql import SparkSession
+
+    stranger = SparkSession.builder.remote(connect.url + given).create()
+    try:
+        with pytest.raises(SparkConnectGrpcException, match="UNAUTHENTICATED"):
+            stranger.range(1).count()
+    finally:
+        stranger.stop()  # or it would ask a dead server when Python ends
+
+
+def test_sparks_own_ports_take_no_work_from_strangers(connect: ConnectServer) -> None:
+    listening = [c.laddr.port for c in psutil.Process(connect.processes[-1].pid).net_connections("tcp") if not c.raddr]
+    own = set(listening) - {connect.port}
+    assert own
+    for port in own:
+        assert b"Sasl" in asked(port), port
+
+
+def asked(port: int) -> bytes:
+    """What Spark's RPC answers to a request of four bytes that come without a login."""
+    body = b"work"
+    message = struct.pack(">bqi", 3, 1, len(body)) + body  # RpcRequest, its number, its size
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+        stranger.sendall(struct.pack(">q", 8 + len(message)) + message)
+        return stranger.recv(1 << 16)
 
 
 def test_a_standalone_cluster_has_two_workers(standalone: StandaloneCluster) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stack.airflow import password_in
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -20,6 +22,10 @@ def stack(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def family(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+def secrets_in(folder: Path) -> list[str]:
+    return [(folder / name).read_text() for name in ("airflow/keys.json", "airflow/passwords.json", "connect/token")]
 
 
 def alive(process: psutil.Process) -> bool:
@@ -38,13 +44,20 @@ def test_status_and_down_without_a_stack_say_so(tmp_path: Path) -> None:
 def test_down_leaves_no_process_behind_even_if_the_supervisor_was_killed(tmp_path: Path) -> None:
     from stack.whole import State
 
+    kept = None
     for kill_supervisor in (False, True):
         started = stack("up", tmp_path)
         try:
             assert started.returncode == 0, started.stderr
-            assert stack("status", tmp_path).stdout == started.stdout
+            shown = stack("status", tmp_path).stdout
+            password = password_in(tmp_path / "airflow")
+            assert started.stdout == (shown if kept else f"{shown}password       {password}\n"), "told once"
+            assert password not in shown and str(tmp_path / "airflow" / "passwords.json") in shown
+            kept = kept or secrets_in(tmp_path)
+            assert secrets_in(tmp_path) == kept, "a second start goes on with them"
             state = State.read(tmp_path)
             assert state is not None
+            assert state.api(tmp_path).get("version")
             processes = family(state.supervisor)
             assert {"broker", "connect", "api-server", "scheduler", "dag-processor"} <= set(state.pids)
             assert set(state.pids.values()) < {process.pid for process in processes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orders_demo.feed import Feed
@@ -20,11 +20,12 @@ DEADLINE_S = 180.0
 
 @dataclass
 class RunningStack:
-    """A running stack and all orders produced so far, as (partition, offset)."""
+    """A running stack and all orders produced so far, as (partition, offset). ``own`` is for files of the tests."""
 
     stack: Stack
     watch: Watch
-    places: list[tuple[int, int]]
+    own: Path
+    places: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def api(self) -> AirflowApi:
@@ -37,7 +38,7 @@ class RunningStack:
         self.places += feed.places
 
     def verdict(self, lake: Path | None = None) -> Verdict:
-        places = self.stack.folder / "produced.csv"
+        places = self.own / "produced.csv"
         places.write_text("partition,offset\n" + "".join(f"{p},{o}\n" for p, o in self.places))
         return verify(lake or self.stack.lake, places)
 

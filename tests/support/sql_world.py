@@ -23,7 +23,7 @@ from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote,
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql import SqlSink
 from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
-from stack.postgres import DATABASE, PASSWORD, USER, Postgres
+from stack.postgres import DATABASE, USER, Postgres
 from waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -52,7 +52,7 @@ class PostgresDb:
             "host": "127.0.0.1",
             "port": self.server.port,
             "login": USER,
-            "password": PASSWORD,
+            "password": self.server.password,
             "schema": DATABASE,
             **changed,
         }

@@ -1,7 +1,8 @@
-"""Airflow: API server, scheduler with LocalExecutor, DAG processor; SQLite; everybody is admin."""
+"""Airflow: API server, scheduler with LocalExecutor, DAG processor; SQLite; one user, who is admin."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -12,13 +13,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stack import private
+from stack.airflow_api import AirflowApi
 from stack.processes import Server, free_port
 
 PARALLELISM = 4
+USER = "admin"
+PASSWORDS = "passwords.json"
+"""Airflow's file of users and passwords. Airflow looks into it at every login."""
+PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
 class AirflowStack(Server):
     """Airflow at ``url``. Ready when its own health report says so of all parts.
+
+    Its keys and the password of ``USER`` are drawn once and kept in ``folder``.
 
     Args:
         folder: AIRFLOW_HOME.
@@ -38,6 +47,10 @@ class AirflowStack(Server):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def api(self) -> AirflowApi:
+        """Its REST API, as its user."""
+        return AirflowApi(self.url, USER, password_in(self.folder))
 
     def start(self) -> None:
         """Start migrating the database. The rest needs it, and starts in ``wait_ready``."""
@@ -70,6 +83,9 @@ class AirflowStack(Server):
         return self.spawn(name, [str(Path(sys.executable).with_name("airflow")), *args], env=self.env)
 
     def _settings(self) -> dict[str, str]:
+        passwords = self.folder / PASSWORDS
+        private.kept(passwords, lambda: json.dumps({USER: private.new_secret()}))
+        keys: dict[str, str] = json.loads(private.kept(self.folder / "keys.json", _new_keys))
         options = {
             "core": {
                 "dags_folder": str(self.dags),
@@ -78,19 +94,26 @@ class AirflowStack(Server):
                 "parallelism": str(PARALLELISM),
                 "dags_are_paused_at_creation": "False",
                 "auth_manager": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
-                "simple_auth_manager_all_admins": "True",
+                "simple_auth_manager_users": f"{USER}:ADMIN",
+                "simple_auth_manager_passwords_file": str(passwords),
+                "plugins_folder": str(PLUGINS),
                 "execution_api_server_url": f"{self.url}/execution/",
-                "fernet_key": "",
+                "fernet_key": keys["fernet_key"],
             },
-            "api": {"base_url": self.url, "secret_key": secrets.token_hex(16)},
-            "api_auth": {"jwt_secret": secrets.token_hex(32)},
+            "api": {"base_url": self.url, "secret_key": keys["secret_key"]},
+            "api_auth": {"jwt_secret": keys["jwt_secret"]},
             "database": {"sql_alchemy_conn": f"sqlite:///{self.folder}/airflow.db?timeout=60"},
             # the gap between two tasks is this long; the default of 1 s would be most of a small epoch
             "scheduler": {"scheduler_idle_sleep_time": "0.1"},
             # a task that failed, or skipped itself, may be heard of so late; the default is 5 s
             "workers": {"min_heartbeat_interval": "1"},
             "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "30"},
-            "logging": {"base_log_folder": str(self.folder / "logs")},
+            "logging": {
+                "base_log_folder": str(self.folder / "logs"),
+                # Airflow sets them itself, whatever the umask is
+                "file_task_handler_new_folder_permissions": "0o700",
+                "file_task_handler_new_file_permissions": "0o600",
+            },
             "usage_data_collection": {"enabled": "False"},
         }
         return {
@@ -105,9 +128,16 @@ class AirflowStack(Server):
         }
 
 
-def connection(
-    conn_type: str, *, host: str = "", port: int | None = None, extra: Mapping[str, Any] | None = None
-) -> str:
-    """A connection as the value of an ``AIRFLOW_CONN_…`` variable."""
-    value: dict[str, Any] = {"conn_type": conn_type, "host": host, "extra": dict(extra or {})}
-    return json.dumps({**value, "port": port} if port else value)
+def password_in(folder: Path) -> str:
+    """The password of ``USER``, if ``folder`` is AIRFLOW_HOME."""
+    return str(json.loads((folder / PASSWORDS).read_text())[USER])
+
+
+def _new_keys() -> str:
+    fernet = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    return json.dumps({"fernet_key": fernet, "secret_key": secrets.token_hex(32), "jwt_secret": secrets.token_hex(64)})
+
+
+def connection(conn_type: str, *, host: str = "", extra: Mapping[str, Any] | None = None, **more: Any) -> str:
+    """A connection as the value of an ``AIRFLOW_CONN_…`` variable; ``more`` is for example port and password."""
+    return json.dumps({"conn_type": conn_type, "host": host, "extra": dict(extra or {}), **more})

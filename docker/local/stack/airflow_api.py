@@ -17,9 +17,10 @@ def _passes(error: BaseException) -> bool:
 
 
 class AirflowApi:
-    """Airflow at ``url``. Every call raises ``httpx.HTTPError`` if Airflow is down or says no."""
+    """Airflow at ``url``, as a user. Every call raises ``httpx.HTTPError`` if Airflow is down or says no."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self._login = {"username": user, "password": password}
         # No connection outlives its call, so that nobody need close anything.
         self._http = httpx.Client(base_url=url, timeout=10, limits=httpx.Limits(max_keepalive_connections=0))
         self._token: str | None = None
@@ -72,6 +73,6 @@ class AirflowApi:
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         if self._token is None:
-            self._token = self._http.get("/auth/token").raise_for_status().json()["access_token"]
+            self._token = self._http.post("/auth/token", json=self._login).raise_for_status().json()["access_token"]
         headers = {"Authorization": f"Bearer {self._token}"}
         return self._http.request(method, f"/api/v2/{path}", json=body, headers=headers)

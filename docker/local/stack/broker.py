@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stack import private
 from stack.jars import Jars
 from stack.processes import Server, answers, free_port
 
@@ -41,11 +42,11 @@ class Broker(Server):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self.folder)
         properties = self.folder / "server.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties().items()))
+        private.write(properties, "".join(f"{key}={value}\n" for key, value in self._properties().items()))
         log4j = self.folder / "log4j2.properties"
-        log4j.write_text(LOG4J + self.log4j)
+        private.write(log4j, LOG4J + self.log4j)
         java = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
         java += [f"-Dlog4j2.configurationFile={log4j}", "-cp", self.jars.classpath("broker")]
         if not (self.folder / "log" / "meta.properties").exists():

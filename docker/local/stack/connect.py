@@ -1,21 +1,27 @@
-"""A Spark Connect server with Delta and Kafka."""
+"""A Spark Connect server with Delta and Kafka, for those who have its token."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stack import spark
+from stack import private, spark
 from stack.jars import Jars, pyspark_home
-from stack.processes import Server, answers, free_port
+from stack.processes import Server, answers, free_port, hold
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HOST = "localhost"
+"""The one name to which pyspark sends a token without TLS; not 127.0.0.1."""
+TOKEN = "token"
+"""The file that has it."""
+
 
 class ConnectServer(Server):
-    """Spark Connect on ``url``. Ready when it has written and read a Delta table.
+    """Spark Connect on ``url`` with ``token``, which outlives it. Ready when it has written and read a Delta table.
 
     Args:
         folder: For its data and log.
@@ -39,9 +45,11 @@ class ConnectServer(Server):
     ) -> None:
         super().__init__(folder)
         self.port = free_port()
+        self._other_address: socket.socket | None = None
         self.settings = {
             **spark.settings(jars, s3=s3),
             "spark.master": master,
+            "spark.authenticate.secret": private.new_secret(),  # for executors of their own, in local-cluster mode
             "spark.driver.memory": memory,
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(self.port),
@@ -52,13 +60,32 @@ class ConnectServer(Server):
 
     @property
     def url(self) -> str:
-        return f"sc://127.0.0.1:{self.port}"
+        return f"sc://{HOST}:{self.port}"
+
+    @property
+    def token(self) -> str:
+        return private.kept(self.folder / TOKEN)
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Fields of a connection of type ``spark_connect``."""
+        return {"host": HOST, "port": self.port, "password": self.token}
 
     def start(self) -> None:
+        # localhost may mean ::1 first: nobody else may answer there, and be told the token
+        self._other_address = self._other_address or hold("::1", self.port)
         conf = spark.write_conf(self.folder / "conf", self.settings)
         argv = [str(pyspark_home() / "bin" / "spark-submit"), "--name", "connect"]
         argv += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        self.spawn("connect", argv, env={**spark.environment(self.folder), "SPARK_CONF_DIR": str(conf)})
+        # not in the settings, which every session can read
+        given = {"SPARK_CONF_DIR": str(conf), "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token}
+        self.spawn("connect", argv, env={**spark.environment(self.folder), **given})
+
+    def stop(self) -> None:
+        super().stop()
+        if self._other_address:
+            self._other_address.close()
+            self._other_address = None
 
     def wait_ready(self) -> None:
         self.wait_reachable()
@@ -72,7 +99,7 @@ class ConnectServer(Server):
         """A new session of its own; the caller stops it."""
         from pyspark.sql import SparkSession
 
-        return SparkSession.builder.remote(self.url).create()
+        return SparkSession.builder.remote(f"{self.url}/;token={self.token}").create()
 
     def warm_up(self) -> None:
         """Write and read a first Delta table, so that the next caller does not wait for the classes to load."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from stack import private
 from stack.jars import fetch
 from stack.processes import StackError
 from stack.whole import Stack, State
@@ -34,10 +35,10 @@ def up(folder: Path) -> State:
     if state := running(folder):
         return state
     fetch("spark", "broker")  # here, where the user sees an error, and outside of the deadline
-    folder.mkdir(parents=True, exist_ok=True)
+    private.make_folder(folder)
     (folder / "state.json").unlink(missing_ok=True)
     log = folder / "supervisor.log"
-    with log.open("wb") as output:
+    with open(log, "wb", opener=private.opener) as output:
         main = Path(__file__).parents[1]
         supervisor = subprocess.Popen(
             [sys.executable, str(main), "supervise", "--folder", str(folder)],
@@ -45,6 +46,7 @@ def up(folder: Path) -> State:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=private.UMASK,
         )
     end = time.monotonic() + START_S
     while not (state := State.read(folder)):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from stack import private
 from stack.processes import Server, StackError, free_port
 
 if TYPE_CHECKING:
     import psycopg
 
 USER = "epochs"
-PASSWORD = "pg secret"
 DATABASE = "postgres"
 _AS_NOBODY = "import os, sys; os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1])); "
 _AS_NOBODY += "os.execv(sys.argv[3], sys.argv[3:])"
@@ -29,17 +29,18 @@ _SETTINGS = {"shared_buffers": "32MB", "unix_socket_directories": "", "fsync": "
 
 
 class Postgres(Server):
-    """PostgreSQL on ``127.0.0.1:port``, with a password. The data outlives ``kill``, not ``stop``."""
+    """PostgreSQL on ``127.0.0.1:port`` with ``password``. The data outlives ``kill``, not ``stop``."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.port = free_port()
+        self.password = f"pg {private.new_secret()}"  # a blank, which connection strings must quote
         # Not below ``folder``: PostgreSQL does not run as root, and another user cannot look into root's folders.
         self._data = Path(tempfile.mkdtemp(prefix="epochs-pg-"))
 
     def start(self) -> None:
         password = self._data / "password"
-        password.write_text(PASSWORD)
+        private.write(password, self.password)
         if os.geteuid() == 0:
             for path in (self._data, password):
                 os.chown(path, *_nobody())
@@ -75,7 +76,7 @@ class Postgres(Server):
         """A connection that commits every statement."""
         import psycopg
 
-        where = {"host": "127.0.0.1", "port": self.port, "dbname": DATABASE, "user": USER, "password": PASSWORD}
+        where = {"host": "127.0.0.1", "port": self.port, "dbname": DATABASE, "user": USER, "password": self.password}
         return psycopg.connect(**{**where, "autocommit": True, **parameters})
 
     def _answers(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -16,6 +17,8 @@ from types import TracebackType
 
 import psutil
 from typing_extensions import Self
+
+from stack import private
 
 CHILD = Path(__file__).with_name("child.py")
 READY_S = 90.0
@@ -38,6 +41,25 @@ def free_port() -> int:
     raise StackError("No free port on 127.0.0.1.")
 
 
+def hold(address: str, port: int) -> socket.socket | None:
+    """A socket that keeps the port of an IPv6 address from others, and answers nobody; None without such an address.
+
+    Raises:
+        StackError: Somebody else has it.
+    """
+    if not socket.has_ipv6:
+        return None
+    held = socket.socket(socket.AF_INET6)
+    try:
+        held.bind((address, port))
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StackError(f"Port {port} of {address} is taken.") from None
+        return None
+    return held
+
+
 def answers(port: int) -> bool:
     """Whether something on 127.0.0.1 accepts connections to ``port``."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -46,7 +68,7 @@ def answers(port: int) -> bool:
 
 
 class Process:
-    """One child process in a process group of its own, writing to one log file.
+    """One child process in a process group of its own, writing to one log file. What it writes is its owner's only.
 
     Start it from a thread that lives as long as it should: Linux ends it together with that thread.
     """
@@ -68,9 +90,9 @@ class Process:
         return self._popen is not None and self._popen.poll() is None
 
     def start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self.log.parent)
         argv = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), *self.argv]
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=private.opener) as log:
             self._popen = subprocess.Popen(
                 argv,
                 env=self.env,
@@ -78,6 +100,7 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=private.UMASK,
             )
 
     def wait_ready(self, ready: Callable[[], bool], *, deadline_s: float = READY_S) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stack import private
 from stack.jars import Jars, pyspark_home
 
 # Without it, Kafka passwords stand in clear in Spark's plans, event log and UI. The provider's own pattern; written
@@ -44,6 +45,15 @@ FAIR = """\
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
+PRIVATE = {
+    # Hadoop sets the rights of files itself, whatever the process's umask is
+    "spark.hadoop.fs.permissions.umask-mode": "077",
+    # Spark's own ports run what they are sent: also in local mode, where Spark draws the secret
+    "spark.authenticate": "true",
+}
+"""Nobody but the owner reads what Spark writes, or gives it work."""
+
+
 @dataclass(frozen=True)
 class S3Access:
     """Where an S3-compatible server is and how to log in."""
@@ -66,6 +76,7 @@ def settings(jars: Jars, *, s3: S3Access | None = None) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
+        **PRIVATE,
         "spark.redaction.string.regex": REDACTION,
         **(_s3a(s3) if s3 else {}),
     }
@@ -98,12 +109,16 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
+def write_defaults(folder: Path, values: Mapping[str, str]) -> None:
+    """Make ``folder`` a SPARK_CONF_DIR with these defaults."""
+    lines = [f"{key} {value}\n" for key, value in values.items()]
+    private.write(private.make_folder(folder) / "spark-defaults.conf", "".join(lines).replace("\\", "\\\\"))
+
+
 def write_conf(folder: Path, values: Mapping[str, str]) -> Path:
     """Make ``folder`` a SPARK_CONF_DIR with these defaults, little logging and fair scheduling, and return it."""
-    folder.mkdir(parents=True, exist_ok=True)
     fair = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": str(folder / FAIR_FILE)}
-    lines = [f"{key} {value}\n" for key, value in {**fair, **values}.items()]
-    (folder / "spark-defaults.conf").write_text("".join(lines).replace("\\", "\\\\"))
-    (folder / "log4j2.properties").write_text(LOG4J)
-    (folder / FAIR_FILE).write_text(FAIR)
+    write_defaults(folder, {**fair, **values})
+    private.write(folder / "log4j2.properties", LOG4J)
+    private.write(folder / FAIR_FILE, FAIR)
     return folder

@@ -7,7 +7,7 @@ import json
 import urllib.request
 from pathlib import Path
 
-from stack import spark
+from stack import private, spark
 from stack.jars import pyspark_home
 from stack.processes import Server, free_port
 
@@ -15,17 +15,22 @@ WORKERS = 2
 
 
 class StandaloneCluster(Server):
-    """The cluster at ``master``. Ready when the master counts both workers as alive."""
+    """The cluster at ``master``. Ready when the master counts both workers as alive.
+
+    Jobs need its secret: ``conf`` is the SPARK_CONF_DIR that has it.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.port, self.ui_port = free_port(), free_port()
+        self.conf = folder / "conf"
 
     @property
     def master(self) -> str:
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        spark.write_defaults(self.conf, {**spark.PRIVATE, "spark.authenticate.secret": private.new_secret()})
         self._spawn("master", "master.Master", "--port", str(self.port), "--webui-port", str(self.ui_port))
         for number in range(1, WORKERS + 1):
             work = self.folder / f"worker-{number}"
@@ -40,6 +45,7 @@ class StandaloneCluster(Server):
         argv = [str(pyspark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
         env = {
             **spark.environment(self.folder),
+            "SPARK_CONF_DIR": str(self.conf),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": spark.QUICK_START,
         }

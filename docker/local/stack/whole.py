@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stack import spark
-from stack.airflow import AirflowStack, connection
+from stack import private, spark
+from stack.airflow import USER, AirflowStack, connection, password_in
+from stack.airflow_api import AirflowApi
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars, pyspark_home
@@ -21,6 +22,7 @@ from stack.processes import Server
 
 PROJECT = Path(__file__).parents[3]
 TOPIC, PARTITIONS = "orders", 4  # of dags/orders.py
+AIRFLOW, CONNECT = "airflow", "connect"  # folders that keep secrets
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,15 @@ class State:
             return None
 
     def write(self, folder: Path) -> None:
-        temporary = folder / "state.json.new"
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        temporary.rename(folder / "state.json")
+        private.write(folder / "state.json", json.dumps(asdict(self), indent=2) + "\n")
+
+    def api(self, folder: Path) -> AirflowApi:
+        """Airflow's REST API, as its user. ``folder`` is the stack's."""
+        return AirflowApi(self.airflow, USER, password_in(folder / AIRFLOW))
 
 
 class Stack(Server):
-    """Kafka, Spark Connect and Airflow, started side by side; all data below ``folder``.
+    """Kafka, Spark Connect and Airflow, started side by side; all data below ``folder``, closed to other accounts.
 
     The lake and the ledger are ``folder/lake`` and ``folder/ledger``; DAGs find the lake in ``$LAKE``.
     """
@@ -64,13 +68,13 @@ class Stack(Server):
         env: Mapping[str, str] | None = None,
         master: str = "local[2]",
     ) -> None:
-        super().__init__(folder)
+        super().__init__(private.make_folder(folder))
         self.jars = jars
         self.lake, self.ledger = folder / "lake", folder / "ledger"
         self.broker = Broker(folder / "broker", jars)
-        self.connect = ConnectServer(folder / "connect", jars, master=master)
+        self.connect = ConnectServer(folder / CONNECT, jars, master=master)
         self.airflow = AirflowStack(
-            folder / "airflow", dags, connections=self._connections(), env={**self._task_env(), **(env or {})}
+            folder / AIRFLOW, dags, connections=self._connections(), env={**self._task_env(), **(env or {})}
         )
 
     @property
@@ -92,7 +96,7 @@ class Stack(Server):
 
     def start(self) -> None:
         for folder in (self.lake, self.ledger):
-            folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(folder)
         for server in self.servers:
             server.start()
 
@@ -118,7 +122,7 @@ class Stack(Server):
         kafka = {"bootstrap.servers": self.broker.bootstrap, "group.id": "epochs"}
         return {
             "kafka_default": connection("kafka", extra=kafka),
-            "spark_connect_default": connection("spark_connect", host="127.0.0.1", port=self.connect.port),
+            "spark_connect_default": connection("spark_connect", **self.connect.where),
             "spark_default": connection("spark", host="local[2]", extra={"deploy-mode": "client"}),
             "epochs_default": connection("epochs", extra={"ledger_root": str(self.ledger)}),
         }

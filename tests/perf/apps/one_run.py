@@ -33,7 +33,8 @@ class KilledAt:
     def connection(self, conn_id: str) -> Connection:
         if conn_id == "kafka":
             return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": self.bootstrap})
-        return Connection(conn_id=conn_id, conn_type="spark_connect", host="127.0.0.1", port=self.port)
+        where = {"host": "localhost", "port": self.port, "password": os.environ["CONNECT_TOKEN"]}
+        return Connection(conn_id=conn_id, conn_type="spark_connect", **where)
 
     def reached(self, phase: str) -> None:
         if phase == self.step:
