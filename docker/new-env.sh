@@ -19,6 +19,7 @@ SPARK_CONNECT_TOKEN=$(hex 32)
 FERNET_KEY=$(fernet)
 SECRET_KEY=$(hex 32)
 JWT_SECRET=$(hex 64)
+LEDGER_KEY=$(hex 32)
 END
 mv .env.new .env
 echo "docker/.env is written. Airflow's user is admin, its password AIRFLOW_PASSWORD in that file."

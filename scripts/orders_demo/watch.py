@@ -26,7 +26,7 @@ class Watch:
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(open_store(self.ledger_root), PIPELINE)
+        self.ledger = Ledger(open_store(self.ledger_root), PIPELINE, checked=False)
 
     def epochs(self) -> Iterator[EpochView]:
         """The epochs, oldest first; the last one may not be complete."""

@@ -16,6 +16,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 sys.path += [str(PROJECT / part) for part in ("docker/local", "scripts", "tests/support", "tests/chaos")]
 
+from canaries import Canaries  # noqa: E402
 from evidence import judged, producers_view  # noqa: E402
 from nemesis import Nemesis  # noqa: E402
 from reader import Reader  # noqa: E402
@@ -52,7 +53,7 @@ def main() -> int:
 
 def run(folder: Path, minutes: float, seed: int) -> Outcome:
     """One run; all it starts has ended when it returns."""
-    with System(folder, fetch()) as system:
+    with System(folder, fetch()) as system, (canaries := system.canaries()).watching(system.descendants):
         transfers = Transfers(system.broker.bootstrap, seed)
         readers = [Reader(system, pipeline) for pipeline in PIPELINES]
         nemesis = Nemesis(system, transfers, {reader.pipeline: reader for reader in readers}, seed)
@@ -63,7 +64,7 @@ def run(folder: Path, minutes: float, seed: int) -> Outcome:
             reader.start()
         say("both pipelines have worked once" if not unclear else unclear[0])
         _break(nemesis, minutes)
-        return _judge(system, transfers, readers, nemesis, minutes, unclear)
+        return _judge(system, transfers, readers, nemesis, minutes, unclear, canaries)
 
 
 def _both_work(system: System, seconds: float) -> bool:
@@ -93,7 +94,13 @@ def _break(nemesis: Nemesis, minutes: float) -> None:
 
 
 def _judge(
-    system: System, transfers: Transfers, readers: list[Reader], nemesis: Nemesis, minutes: float, unclear: list[str]
+    system: System,
+    transfers: Transfers,
+    readers: list[Reader],
+    nemesis: Nemesis,
+    minutes: float,
+    unclear: list[str],
+    canaries: Canaries,
 ) -> Outcome:
     rested = come_to_rest(system, transfers)
     say("at rest" if rested.in_time else "not at rest in time")
@@ -114,6 +121,7 @@ def _judge(
         for reader in readers
     }
     wrong = nemesis.wrong + [each for reader in readers for each in reader.wrong]
+    wrong += [f"a secret has come out into {where}" for where in canaries.found(system.folder)]
     return Outcome(
         seed=nemesis.seed,
         minutes=minutes,

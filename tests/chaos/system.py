@@ -15,22 +15,33 @@ import books
 import httpx
 import psutil
 from books import Book, DeltaBook, TopicBook
+from canaries import Canaries
 from transfers import create_topic
 
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.store import LocalStore
-from stack import postgres
+from stack import postgres, private
 from stack.airflow import AirflowStack, connection
+from stack.connect import TOKEN
 from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.processes import Process, Server
-from stack.whole import Stack
+from stack.whole import LEDGER_KEY, Stack
 
 PROJECT = Path(__file__).parent / "project"
 PIPELINES = ("bank", "bank_submit")
 TABLES = {"bank": ("debits",), "bank_submit": ("debits", "credits")}
 """The Delta tables of each pipeline."""
+CANARIES = (
+    "kafka_default.password",
+    "kafka_default.sasl.password",
+    "kafka_default.key",
+    "spark_default.password",
+    "epochs_default.storage_options",
+    "till_db.password",
+)
+"""Fields of connections that nothing here needs; a secret in them must not come out either."""
 SOON_MISSED = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
@@ -46,6 +57,7 @@ class System(Stack):
     def __init__(self, folder: Path, jars: Jars) -> None:
         self.postgres = Postgres(folder / "postgres")
         self.till = folder / "till" / "till.db"
+        self._drawn = {name: private.new_secret() for name in CANARIES}
         project = folder / "project"
         shutil.copytree(PROJECT, project)
         dags = project / "dags"
@@ -85,11 +97,40 @@ class System(Stack):
     def _connections(self) -> dict[str, str]:
         where = {"host": "127.0.0.1", "port": self.postgres.port, "schema": postgres.DATABASE}
         bank = {"conn_type": "postgres", "login": postgres.USER, "password": self.postgres.password, **where}
-        till = connection("sqlite", host=str(self.till))
-        return {**super()._connections(), "bank_db": json.dumps(bank), "till_db": till}
+        drawn = self._drawn
+        unused = {"sasl.password": drawn["kafka_default.sasl.password"], "ssl.key.password": drawn["kafka_default.key"]}
+        options = {"aws_secret_access_key": drawn["epochs_default.storage_options"]}
+        return {
+            **super()._connections(),
+            "kafka_default": connection(
+                "kafka",
+                password=drawn["kafka_default.password"],
+                extra={"bootstrap.servers": self.broker.bootstrap, "group.id": "epochs", **unused},
+            ),
+            "spark_default": connection(
+                "spark", host="local[2]", password=drawn["spark_default.password"], extra={"deploy-mode": "client"}
+            ),
+            "epochs_default": connection(
+                "epochs",
+                password=self.ledger_key,
+                extra={"ledger_root": str(self.ledger), "storage_options": options},
+            ),
+            "bank_db": json.dumps(bank),
+            "till_db": connection("sqlite", host=str(self.till), password=drawn["till_db.password"]),
+        }
+
+    def canaries(self) -> Canaries:
+        """The secrets of all connections, and the files that keep those which are needed."""
+        secrets = {
+            **self._drawn,
+            "epochs_default.password": self.ledger_key,
+            "spark_connect_default.password": self.connect.token,
+            "bank_db.password": self.postgres.password,
+        }
+        return Canaries(secrets, {self.folder / LEDGER_KEY, self.connect.folder / TOKEN})
 
     def ledger_of(self, pipeline: str) -> Ledger:
-        return Ledger(LocalStore(self.ledger), pipeline)
+        return Ledger(LocalStore(self.ledger), pipeline, checked=False)
 
     def table(self, pipeline: str, sink: str) -> Path:
         return self.lake / pipeline / sink
@@ -117,19 +158,19 @@ class System(Stack):
         Not an idle executor process: one of them holds the lock of LocalExecutor's queue while it waits there, and
         killed, it keeps the lock, so that the scheduler never runs a task again until it is restarted.
         """
-        titles = {p: " ".join(p.cmdline()) for p in self._descendants()}
+        titles = {p: " ".join(p.cmdline()) for p in self.descendants()}
         return [p for p, title in titles.items() if title.startswith("airflow worker -- ") and "<idle>" not in title]
 
     def executors(self) -> list[psutil.Process]:
-        return [p for p in self._descendants() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
+        return [p for p in self.descendants() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline())]
 
     def submit_drivers(self) -> list[psutil.Process]:
         """JVMs of spark-submit that tasks have started."""
         server = self.part("connect").pid
-        found = [p for p in self._descendants() if "org.apache.spark.deploy.SparkSubmit" in " ".join(p.cmdline())]
+        found = [p for p in self.descendants() if "org.apache.spark.deploy.SparkSubmit" in " ".join(p.cmdline())]
         return [p for p in found if os.getpgid(p.pid) != server]
 
-    def _descendants(self) -> list[psutil.Process]:
+    def descendants(self) -> list[psutil.Process]:
         """All processes of the system that are alive, also those whose parent was killed."""
         found = []
         groups = {p.pid for server in self.servers for p in server.processes}

@@ -63,7 +63,7 @@ def open_to_others(path: Path) -> bool:
 
 def test_no_secret_of_the_stack_is_among_the_arguments_of_a_process(running: RunningStack) -> None:
     secrets, seen, done = secrets_of(running), set[str](), threading.Event()
-    assert len(secrets) == 6
+    assert len(secrets) == 7
     watcher = threading.Thread(target=watch, args=(seen, done))
     watcher.start()
     try:
@@ -87,4 +87,4 @@ def secrets_of(running: RunningStack) -> set[str]:
     home, connect = running.stack.airflow.folder, running.stack.connect
     keys, passwords = (json.loads((home / name).read_text()) for name in ("keys.json", PASSWORDS))
     spark = {connect.token, connect.settings["spark.authenticate.secret"]}
-    return {*spark, *keys.values(), *passwords.values()}
+    return {running.stack.ledger_key, *spark, *keys.values(), *passwords.values()}

@@ -30,7 +30,7 @@ class Troubled:
         self.running = running
         self.lake = running.stack.lake / DAG
         self.troubles = running.own / "troubles"
-        self.ledger = Ledger(open_store(str(running.stack.ledger)), DAG)
+        self.ledger = Ledger(open_store(str(running.stack.ledger)), DAG, checked=False)
 
     @property
     def position(self) -> tuple[int, State]:

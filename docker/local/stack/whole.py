@@ -23,6 +23,7 @@ from stack.processes import Server
 PROJECT = Path(__file__).parents[3]
 TOPIC, PARTITIONS = "orders", 4  # of dags/orders.py
 AIRFLOW, CONNECT = "airflow", "connect"  # folders that keep secrets
+LEDGER_KEY = "ledger-key"
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,13 @@ class Stack(Server):
             "kafka_default": connection("kafka", extra=kafka),
             "spark_connect_default": connection("spark_connect", **self.connect.where),
             "spark_default": connection("spark", host="local[2]", extra={"deploy-mode": "client"}),
-            "epochs_default": connection("epochs", extra={"ledger_root": str(self.ledger)}),
+            "epochs_default": connection("epochs", password=self.ledger_key, extra={"ledger_root": str(self.ledger)}),
         }
+
+    @property
+    def ledger_key(self) -> str:
+        """What the ledger's records are signed with."""
+        return private.kept(self.folder / LEDGER_KEY)
 
     def _task_env(self) -> dict[str, str]:
         """For the tasks. A spark-submit of theirs finds the jars in ``SPARK_CONF_DIR``."""
