@@ -36,6 +36,7 @@ from airflow_epochs.layout import (
 )
 from airflow_epochs.model import (
     FORMAT,
+    FORMAT_UNSIGNED,
     CompleteRecord,
     DecisionRecord,
     OpenRecord,
@@ -289,9 +290,12 @@ class Ledger:
         later = {epoch for epoch in map(epoch_completed_by, self._list(EPOCHS_FOLDER)) if epoch and epoch > number}
         if not later or self._exists(complete_key(number)):
             return
-        newest, lost = max(later), self._key(complete_key(number))
-        raise Corrupt(
-            f"The ledger has lost {lost}: epoch {number} lacks its completion record, and epoch {newest} has one.",
+        raise self._lost(number, max(later))
+
+    def _lost(self, number: int, newest: int) -> Corrupt:
+        return Corrupt(
+            f"The ledger has lost {self._key(complete_key(number))}: epoch {number} lacks its completion record, and "
+            f"epoch {newest} has one.",
             remedy="restore that file from a backup of the ledger, and any other one that is then missed. If there is "
             "none, give the pipeline a new name, and `starting` offsets: the ends of the ranges in complete.json of "
             f"epoch {newest}.",
@@ -304,6 +308,9 @@ class Ledger:
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
+        with self._believing(complete_key(number)):
+            if self._trust.is_history(number):  # what is left of it may be anybody's
+                raise self._lost(number, self.newest_complete())
         attempt = _last_of(lambda n: self._exists(attempt_key(number, n, "open")))
         if attempt == 0:
             return EpochView(number=number)
@@ -342,8 +349,15 @@ class Ledger:
         return self._get(attempt_key(number, attempt, "decision"), DecisionRecord)
 
     def epoch_of(self, run: Run) -> int | None:
-        """The epoch that the run opened, by its index; None also if the run died before it wrote the index."""
+        """The epoch that the run opened, by its index; None also if the run died before it wrote the index.
+
+        And of a run from before the ledger was signed: it is then taken for a new one, which harms nothing, whereas a
+        forged index could have a run pass an old epoch on.
+        """
         index = self._get(run_key(run), RunIndex)
+        if index and index.format == FORMAT_UNSIGNED and self._trust.is_history(index.epoch):
+            log.warning("%s is not signed, and is ignored: %s counts as a new one", self._key(run_key(run)), run)
+            return None
         return index.epoch if index else None
 
     def tries(self, number: int) -> list[TryRecord]:

@@ -176,6 +176,11 @@ class Trust:
         newer = self.signing()
         return newer is not None and newer != signing and _vouches(newer, key, value, record)
 
+    def is_history(self, epoch: int) -> bool:
+        """Whether records of the epoch are believed unsigned, so that nothing may be decided by them."""
+        signing = self.signing() if self.keys else None
+        return signing is not None and epoch <= signing.epoch
+
     def signing(self) -> SigningRecord | None:
         """The newest signing record; None if the ledger was never signed, or always.
 

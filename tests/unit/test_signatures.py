@@ -14,7 +14,7 @@ from airflow_epochs.codec import decode, encode
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.layout import PIPELINE_KEY, attempt_key, complete_key, key_of, run_key, signing_key
 from airflow_epochs.ledger import Ledger
-from airflow_epochs.model import DecisionKind, PipelineRecord, SigningRecord
+from airflow_epochs.model import DecisionKind, PipelineRecord, Run, RunIndex, SigningRecord
 from airflow_epochs.signing import Keys
 from airflow_epochs.testing import DictStore, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from faults_golden import resealed
@@ -407,7 +407,24 @@ def test_a_whole_pipeline_runs_signed_unsigned_and_signed_again_with_another_key
         world.produce("orders", 0, ["row"])
         coordinator = memory_coordinator(world, memory_pipeline(world), store=store)
         coordinator.ledger = Ledger(store, "orders", Keys.parse(password))
-        run_epoch(coordinator, RUN.__class__("dag", f"r{number}"))
+        run_epoch(coordinator, Run("dag", f"r{number}"))
     assert coordinator.ledger.newest_complete() == 5
     with pytest.raises(EpochError):
         Ledger(store, "orders").view(5)
+
+
+def test_of_history_nothing_is_decided(old: DictStore) -> None:
+    """Somebody takes a completion record away, and leaves an epoch behind that seems to be in doubt, with his run."""
+    ledger = begun(old)
+    ledger.put_receipt(receipt(2))
+    ledger.put_complete(complete(2))
+    his = Run("dag", "a run of tomorrow")
+    old.values[f"p/{run_key(his)}"] = encode(RunIndex(dag_id="dag", run_id=his.run_id, epoch=1))
+    assert keyed(old).epoch_of(his) is None
+    del old.values[f"p/{complete_key(1)}"]
+    with pytest.raises(Corrupt, match=r"has lost p/epochs/00000000000000000001/complete.json"):
+        keyed(old).view(1)
+
+
+def test_a_run_of_the_epoch_in_flight_still_has_it_when_signing_begins(old: DictStore) -> None:
+    assert begun(old).epoch_of(RUN) == 2
