@@ -40,6 +40,7 @@ TLS = {"security.protocol": "SSL", "bootstrap.servers": "kafka:1"}
         ("spark_connect", {"host": "spark", "port": 15002}, "neither TLS (use_ssl) nor a token"),
         ("spark_connect", {"host": "spark", "extra": {"use_ssl": "false"}}, "neither TLS (use_ssl) nor a token"),
         ("spark_connect", {"host": "127.0.0.1.example.com"}, "neither TLS (use_ssl) nor a token"),
+        ("spark_connect", {"host": "127.0.0.1", "password": "hunter2"}, "enter localhost as the host"),
     ],
 )
 def test_an_open_way_is_warned_of_once(
@@ -65,6 +66,8 @@ def test_an_open_way_is_warned_of_once(
         ("spark_connect", {"host": "[::1]", "port": 15002}),
         ("spark_connect", {"host": "spark", "extra": {"use_ssl": True}}),
         ("spark_connect", {"host": "spark", "password": "token"}),
+        ("spark_connect", {"host": "localhost", "password": "token"}),
+        ("spark_connect", {"host": "127.0.0.1", "password": "token", "extra": {"use_ssl": True}}),
     ],
 )
 def test_a_closed_way_is_not(conn_type: str, fields: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:

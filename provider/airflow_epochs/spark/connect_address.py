@@ -48,6 +48,7 @@ def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> N
     """
     url = connection_url(connection)
     if _is_closed(url):
+        _warn_of_a_token_that_needs_tls(connection, url)
         return
     names = ", ".join(sorted(secrets))
     if names and str(connection.extra.get(OPT_IN)).lower() != "true":
@@ -63,6 +64,17 @@ def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> N
         f"connection {connection.conn_id}: neither TLS (use_ssl) nor a token: plans travel readably"
         + (f", with {names} in them" if names else ""),
     )
+
+
+def _warn_of_a_token_that_needs_tls(connection: Connection, url: str) -> None:
+    """Of the names of this machine, pyspark sends a token without TLS to ``localhost`` alone."""
+    host = urlparse(url).hostname or ""
+    if connection.password and secrecy.is_loopback(host) and host != "localhost" and "use_ssl" not in connection.extra:
+        secrecy.warn_once(
+            log,
+            f"connection {connection.conn_id}: pyspark sends a token to {host} by TLS only. If the server there has no "
+            "TLS, enter localhost as the host",
+        )
 
 
 def _is_closed(url: str) -> bool:
