@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 READY := $(VENV)/ready
 
@@ -21,7 +22,8 @@ venv: $(READY)
 
 $(READY): pyproject.toml constraints.txt | check-python
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(if $(HASHES),$(PIP) --require-hashes --no-deps -r constraints.hashed.txt)
+	$(PIP) -c constraints.txt -e '.[dev]'
 	touch $@
 
 check-python:
