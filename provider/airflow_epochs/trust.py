@@ -66,6 +66,7 @@ class Trust:
         self._last = last
         self._identity: bytes | None = None
         self._signing: SigningRecord | None = None
+        self._history: int | None = None
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -178,8 +179,10 @@ class Trust:
 
     def is_history(self, epoch: int) -> bool:
         """Whether records of the epoch are believed unsigned, so that nothing may be decided by them."""
-        signing = self.signing() if self.keys else None
-        return signing is not None and epoch <= signing.epoch
+        if self._history is None:  # asked often, and what was history stays it
+            signing = self.signing() if self.keys else None
+            self._history = signing.epoch if signing else 0
+        return epoch <= self._history
 
     def signing(self) -> SigningRecord | None:
         """The newest signing record; None if the ledger was never signed, or always.
