@@ -242,7 +242,7 @@ def test_a_key_that_changed_without_the_old_one_is_named_and_nothing_is_written(
     before = dict(store.values)
     with pytest.raises(Corrupt, match="not believed") as corrupt:
         begun(store, NEWER)
-    assert "put the old one back behind the new one" in corrupt.value.remedy
+    assert "put the old one behind the new one" in corrupt.value.remedy
     assert store.values == before
 
 
