@@ -257,11 +257,11 @@ class Ledger:
         except NotBelieved as error:
             raise Corrupt(
                 f"The ledger record {self._key(key)} is not believed: {error}.",
-                remedy="find out who wrote that file. If the password of the ledger's connection was changed, put the "
-                "old one behind the new one, with a comma between them. If a task of yours wrote it before the password "
-                f"was set, `airflow epochs sign {self._pipeline} --why …` lists what is not signed, and lets it count. "
-                "If nobody of yours wrote it, it is forged: put back what a backup of the ledger has there, or move the "
-                "file away if the backup has nothing there. Nothing was written.",
+                remedy="find out who wrote that file. If the password of the ledger's connection was changed, put "
+                "the old one behind the new one, with a comma between them. If a task of yours wrote it before the "
+                f"password was set, `airflow epochs sign {self._pipeline} --why …` lists what is not signed, and lets "
+                "it count. If nobody of yours wrote it, it is forged: put back what a backup of the ledger has there, "
+                "or move the file away if the backup has nothing there. Nothing was written.",
                 pipeline=self._pipeline,
             ) from error
 
