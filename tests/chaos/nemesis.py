@@ -236,7 +236,7 @@ class Nemesis:
         return hit
 
     def _has_older_copy(self) -> bool:
-        """Whether a copy of the log ends before what was read; if there is none, one is made and waited for."""
+        """Whether a copy of the log ends before what every pipeline has read; if there is none, one is made."""
         if not self._logs.has_copy:
             self._kill_broker()
             self.system.mend()
@@ -245,7 +245,7 @@ class Nemesis:
     def _is_read_beyond_the_copy(self) -> bool:
         submit(self.system)
         read = taken(self.system)
-        return any(read[partition] > end for partition, end in self._copied.items())
+        return all(min(read[partition]) > end for partition, end in self._copied.items())
 
     def _without_broker(self, *acts: Callable[[], None]) -> None:
         self._kill_part("broker")

@@ -65,21 +65,24 @@ class SourceLogs:
         return sorted(self._broker.glob(f"{TOPIC}-*"))
 
 
-def taken(system: System) -> dict[int, int]:
-    """How far each partition has been read, by whichever pipeline is further."""
-    furthest = dict.fromkeys(range(PARTITIONS), 0)
+def taken(system: System) -> dict[int, list[int]]:
+    """How far each pipeline has read each partition."""
+    read: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     for pipeline in PIPELINES:
         ledger = system.ledger_of(pipeline)
         record = ledger.complete_record(ledger.newest_complete())
-        for (_, partition), end in (ends_of(record.ranges) if record else {}).items():
-            furthest[partition] = max(furthest[partition], end)
-    return furthest
+        for (_, partition), end in (ends_of(record.ranges) if record else {(0, p): 0 for p in read}).items():
+            read[partition].append(end)
+    return read
 
 
 def truncated(system: System) -> bool:
-    """Whether the log now ends before what was read of it."""
+    """Whether the log now ends before what every pipeline has read of it.
+
+    One that has not read so far could not know that what comes next is not what was there.
+    """
     now, read = ends(system.broker.bootstrap), taken(system)
-    return any(now[partition] < read[partition] for partition in read)
+    return all(now[partition] < min(read[partition]) for partition in read)
 
 
 def fill_up(system: System) -> None:
@@ -89,7 +92,7 @@ def fill_up(system: System) -> None:
     producer.init_transactions(30)
     producer.begin_transaction()
     for partition in read:
-        for number in range(max(0, read[partition] - now[partition]) + BEYOND):
+        for number in range(max(0, max(read[partition]) - now[partition]) + BEYOND):
             value = {"id": -1, "payer": "nobody", "payee": "nobody else", "amount": 1_000_000}
             producer.produce(TOPIC, json.dumps(value).encode(), f"stranger {partition} {number}", partition=partition)
             producer.poll(0)
