@@ -37,6 +37,8 @@ BETWEEN_VACUUMS_S = (0.0, 0.5)
 DEATH_S = 10
 SETTLED_S = 90
 """Within this, an attempt that was open is decided, a run has ended, a table is forward again."""
+READ_ON_S = 180
+"""Within this, each pipeline has ended the epoch that it is at and completed another one."""
 KILLS = {
     "kill task": 6,
     "kill spark server": 2,
@@ -240,7 +242,7 @@ class Nemesis:
         if not self._logs.has_copy:
             self._kill_broker()
             self.system.mend()
-        return wait_for(self._is_read_beyond_the_copy, SETTLED_S)
+        return wait_for(self._is_read_beyond_the_copy, READ_ON_S)
 
     def _is_read_beyond_the_copy(self) -> bool:
         submit(self.system)
