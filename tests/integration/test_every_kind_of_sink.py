@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
@@ -15,8 +16,10 @@ from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.cli import _row
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
 from airflow_epochs.ledger import Ledger
 from airflow_epochs.model import Run
+from airflow_epochs.signing import Keys
 from airflow_epochs.sinks.base import Sink
 from airflow_epochs.sinks.staging_owner import OWNER
 from airflow_epochs.store import LocalStore
@@ -61,6 +64,8 @@ class World:
     changed: str | None = None
     """The sink that is described otherwise today than it was."""
     down: Mapping[str, Connection] = field(default_factory=dict)
+    password: str = "a key that is long enough"
+    """Of the ledger's connection."""
 
     @property
     def pipeline(self) -> str:
@@ -81,7 +86,7 @@ class World:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger(LocalStore(self.folder / "ledger"), self.pipeline)
+        return Ledger(LocalStore(self.folder / "ledger"), self.pipeline, Keys.parse(self.password))
 
     def sink(self, name: str) -> Sink:
         staging = str(self.folder / ("staging" if name != self.changed else "other staging"))
@@ -144,11 +149,15 @@ def _payloads(db: Db) -> Payloads:
 
 @pytest.fixture
 def world(tmp_path: Path, broker: Broker, postgres: Postgres) -> World:
+    return started(tmp_path, broker, postgres)
+
+
+def started(tmp_path: Path, broker: Broker, postgres: Postgres, **more: Any) -> World:
     """One complete epoch of four records in every sink, and input for the next one."""
     admin, topic = AdminClient({"bootstrap.servers": broker.bootstrap}), f"orders-{uuid.uuid4().hex}"
     admin.create_topics([NewTopic(topic, len(PARTITIONS), 1)])[topic].result()
     wait_until(lambda: topic in admin.list_topics(timeout=5).topics)
-    world = World(tmp_path, broker, topic, new_postgres(postgres), new_sqlite(tmp_path))
+    world = World(tmp_path, broker, topic, new_postgres(postgres), new_sqlite(tmp_path), **more)
     for db in (world.database, world.file):
         db.run(TABLE)
     world.source.produce(4)
@@ -279,3 +288,23 @@ def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_it
     assert complete.receipts.keys() == {*NAMES}
     world.require_all_shown(world.names)
     assert world.shown()[failing] == (world.all_rows() if failing in world.names else promised)
+
+
+@pytest.mark.parametrize("removed", ["topic", "database", "file"])
+def test_in_an_unsigned_ledger_a_removed_sink_with_a_connection_of_its_own_has_to_be_put_back_first(
+    tmp_path: Path, broker: Broker, postgres: Postgres, removed: str
+) -> None:
+    """As the error says, which is then followed."""
+    world = started(tmp_path, broker, postgres, password="")
+    with pytest.raises(Crash):
+        world.run(2, {"decision.landed": crash})
+    without = replace(world, names=tuple(name for name in NAMES if name != removed))
+    error = without.run(3)
+    assert isinstance(error, Refused), error
+    assert f"is not signed, and has the sink use connection {world.sink(removed).spec()['conn_id']!r}" in error.what
+    assert "undo that until the epoch is complete" in error.remedy
+    assert world.run(4) is None
+    world.require_all_shown(NAMES)
+    world.source.produce(2)
+    assert without.run(5) is None
+    without.require_all_shown(without.names)
