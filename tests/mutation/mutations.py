@@ -185,6 +185,7 @@ MUTATIONS = [
                 'keys = [key for key in self._list("epochs") if ".try." in key]',
             ),
             ("cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+            ("cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
         [MATRIX, "-k", "process_is_killed"],
     ),
@@ -193,6 +194,7 @@ MUTATIONS = [
         [
             ("cleanup.py", "if record.txn_id == opened.txn_id:", "if True:"),
             ("cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+            ("cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
         [STRANGERS],
     ),
