@@ -61,9 +61,8 @@ def test_each_way_of_logging_in_plans_and_acknowledges_and_spark_reads(
 
 
 def by_file(connect: ConnectServer, file: Path) -> ConnectRunner:
-    host, port = connect.url.removeprefix("sc://").split(":")
     extra = {"kafka_credentials_file": str(file)}
-    server = Connection(conn_id="spark", conn_type="spark_connect", host=host, port=int(port), extra=extra)
+    server = Connection(conn_id="spark", conn_type="spark_connect", extra=extra, **connect.where)
     return SparkConnect("spark").runner(Env(server))
 
 

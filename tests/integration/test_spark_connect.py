@@ -111,6 +111,17 @@ def test_two_sinks_are_staged_from_one_read_of_kafka(
     assert {row["epoch"] for row in staged_rows(places["rejected"])} == {3}
 
 
+@pytest.mark.parametrize("token", [None, "wrong"])
+def test_a_server_that_wants_another_token_is_refused_and_the_connections_field_is_named(
+    connect: ConnectServer, topic: Topic, tmp_path: Path, token: str | None
+) -> None:
+    server = Connection(conn_id="spark", conn_type="spark_connect", **{**connect.where, "password": token})
+    with pytest.raises(Refused, match="does not let the task in") as refused:
+        SparkConnect("spark").runner(Env(server)).run(stage_job(topic, ORDERS, {"orders": tmp_path / "orders"}))
+    assert "the password of the connection of type spark_connect" in refused.value.remedy
+    assert connect.token not in str(refused.value)
+
+
 def test_udfs_use_the_modules_beside_their_file(runner: ConnectRunner, topic: Topic, tmp_path: Path) -> None:
     places = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
     runner.run(stage_job(topic, ORDERS, places))

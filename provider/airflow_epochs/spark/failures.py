@@ -18,6 +18,7 @@ _CAUSE = re.compile(r"^Caused by: (.*?)(?=\n\s+at |\nCaused by: |\Z)", re.M | re
 _NO_SOURCE = re.compile(
     r"(?:DATA_SOURCE_NOT_FOUND|[Ff]ailed to find (?:the )?data source).{0,200}?\b(kafka|delta)\b", re.S
 )
+_STRANGER = re.compile(r"StatusCode\.UNAUTHENTICATED\s+details = \"(.*?)\"", re.S)
 _GONE = re.compile(r"StatusCode\.UNAVAILABLE\s+details = \"(.*?)\"", re.S)
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
@@ -58,6 +59,11 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
             f"{doing} failed: Spark runs without Delta's extension and catalog.",
             remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog.",
+        )
+    if unknown := _STRANGER.search(text):
+        return Refused(
+            f"{doing} failed: the Spark Connect server does not let the task in ({unknown.group(1)}).",
+            remedy="Put the server's token into the password of the connection of type spark_connect.",
         )
     if gone := _GONE.search(text):
         return NotApplied(
