@@ -168,7 +168,10 @@ class Nemesis:
         return bool(processes)
 
     def _kill_part(self, name: str) -> bool:
-        self.system.kill(self.system.part(name))
+        part = self.system.part(name)
+        self.system.kill(part)
+        if not wait_for(lambda: not part.running, DEATH_S):  # what seems to run is not started again
+            raise TimeoutError(f"{name} does not die")
         time.sleep(self.dice.uniform(*DOWN_S))
         return True
 
