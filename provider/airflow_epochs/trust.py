@@ -65,6 +65,7 @@ class Trust:
         self._get = get
         self._last = last
         self._identity: bytes | None = None
+        self._from_the_start: bool | None = None
         self._signing: SigningRecord | None = None
         self._history: int | None = None
 
@@ -152,8 +153,9 @@ class Trust:
         return self._identity
 
     def _is_signed_from_the_start(self) -> bool:
-        identity = self._pipeline_record()
-        return identity is not None and self._signed_with(self.keys, PIPELINE_KEY, identity)
+        if self._from_the_start is None and (identity := self._pipeline_record()) is not None:
+            self._from_the_start = self._signed_with(self.keys, PIPELINE_KEY, identity)
+        return bool(self._from_the_start)
 
     def _require_beginning(self, key: str) -> None:
         """Nothing is signed in a ledger that has not begun to: who takes its signing record away makes it look old."""
