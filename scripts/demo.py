@@ -19,7 +19,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from airflow_epochs.epoch_view import EpochView
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OffsetRange
 from orders_demo.feed import Feed
 from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task

@@ -34,8 +34,8 @@ CHAPTERS = {
         "sinks/sql.py",
         "definition.py",
     ],
-    "Disks and object stores (ledger and tables)": ["store.py", "storage.py"],
-    "The ledger": ["ledger.py", "recorded.py"],
+    "Disks and object stores (ledger and tables)": ["ledger/store.py", "storage.py"],
+    "The ledger": ["ledger/ledger.py", "recorded.py"],
     "Ledger and sinks do not agree": ["markers.py", "sinks/delta_diagnosis.py"],
     "Kafka": [
         "sources/kafka_client.py",
@@ -133,8 +133,8 @@ IMPORT_ERRORS = {
 """Modules whose ValueErrors reach the author of a DAG: what raises them."""
 
 WITHIN = {
-    "codec.py": "the ledger's 'cannot be trusted'",
-    "ledger.py": "the ledger's 'cannot be trusted'",
+    "ledger/codec.py": "the ledger's 'cannot be trusted'",
+    "ledger/ledger.py": "the ledger's 'cannot be trusted'",
     "model.py": "the ledger's 'cannot be trusted' and 'contradict each other'",
     "sinks/kafka_claims.py": "'The record … does not say which partition is the sink's'",
     "sinks/kafka_marker.py": "'The newest record … is no epoch marker'",

@@ -14,8 +14,8 @@ from airflow_epochs import markers, protocol, secrecy
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.cleanup import discard_attempt, sweep
 from airflow_epochs.definition import Pipeline, Transform
-from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
     CompleteRecord,

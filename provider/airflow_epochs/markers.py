@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, tolerated
-from airflow_epochs.layout import epoch_folder
+from airflow_epochs.ledger.keys import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
 from airflow_epochs.recorded import sink_of
 from airflow_epochs.sinks.base import Diagnosing, Disagreement, Sink

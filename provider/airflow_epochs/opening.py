@@ -7,8 +7,8 @@ from dataclasses import replace
 from airflow_epochs import markers, secrecy
 from airflow_epochs.actor import Actor
 from airflow_epochs.backfill import with_backfill
-from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import NoNewData
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     CompleteRecord,
     OpenRecord,

@@ -23,9 +23,9 @@ from functools import cached_property
 from airflow_epochs import markers, secrecy, together
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.environment import Environment
-from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
-from airflow_epochs.layout import attempt_key, restaged_key
+from airflow_epochs.ledger.keys import attempt_key, restaged_key
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
 from airflow_epochs.recorded import is_own_place, untrusted
 from airflow_epochs.sinks.base import Adapting, Sink, SinkAttempt

@@ -14,7 +14,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import CompleteRecord, OffsetRange, Ranges, TransactionId
 
 if TYPE_CHECKING:
-    from airflow_epochs.ledger import Ledger
+    from airflow_epochs.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ def _ledger(pipeline: str, conn_id: str, root: str | None, options: Mapping[str,
         from airflow_epochs.hooks.epochs import EpochsHook
 
         return EpochsHook(conn_id).ledger(pipeline)
-    from airflow_epochs.ledger import Ledger
-    from airflow_epochs.store import open_store
+    from airflow_epochs.ledger.ledger import Ledger
+    from airflow_epochs.ledger.store import open_store
 
     return Ledger(open_store(root, dict(options or {})), pipeline, checked=False)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, Refused
-from airflow_epochs.layout import attempt_key
+from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.base import Recognising, Sink, SinkAttempt

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import open_store
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, OpenRecord, TryRecord, ends_of
-from airflow_epochs.store import open_store
 from orders_demo.feed import TOPIC
 from stack.airflow_api import AirflowApi
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from system import System
 
-from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.protocol import State
 from cells import Outcome, fired
 

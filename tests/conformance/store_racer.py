@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from airflow_epochs.store import open_store
+from airflow_epochs.ledger.store import open_store
 
 
 def main(url: str, options: str, name: str, keys: str) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import open_store
 from airflow_epochs.protocol import State
-from airflow_epochs.store import open_store
 from running_stack import STEPS, RunningStack
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Fault, FaultyStore
 from cells import fired
 from faults_history import finished

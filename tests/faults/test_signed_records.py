@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.codec import encode
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.layout import Record, key_of, takeover_key
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import Record, key_of, takeover_key
 from airflow_epochs.model import (
     FORMAT_UNSIGNED,
     DecisionKind,

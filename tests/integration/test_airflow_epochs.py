@@ -14,10 +14,10 @@ from airflow.sdk import DAG
 
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import NotApplied
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, WaivedRecord
 from airflow_epochs.pipeline import EpochPipeline
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
 from airflow_harness import Harness, Outcome
 

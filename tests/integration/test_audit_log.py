@@ -18,8 +18,8 @@ from types import MappingProxyType
 import pytest
 
 import airflow_home
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
 from airflow_harness import initialised
 

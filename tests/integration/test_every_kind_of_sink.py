@@ -17,12 +17,12 @@ from airflow_epochs.cli import _row
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.signing import Keys
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.signing import Keys
 from airflow_epochs.sinks.base import Sink
 from airflow_epochs.sinks.staging_owner import OWNER
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in

@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run, WaivedRecord
 from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from faults_world import DiskWorld, start
 from orders_demo.duck import duck

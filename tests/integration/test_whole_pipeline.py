@@ -22,9 +22,9 @@ from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.coordinator import Coordinator, Pipeline
 from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.transform_files import find_transform
 from cells import fired

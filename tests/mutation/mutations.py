@@ -66,7 +66,7 @@ MUTATIONS = [
         "put-if-absent is dropped: a record overwrites the one before",
         [
             (
-                "ledger.py",
+                "ledger/ledger.py",
                 "if self._store.put_if_absent(self._key(key), value):",
                 "self._store.delete(self._key(key))\n"
                 "                if self._store.put_if_absent(self._key(key), value):",
@@ -78,7 +78,7 @@ MUTATIONS = [
         "the loser of a put does not obey the winner",
         [
             (
-                "ledger.py",
+                "ledger/ledger.py",
                 "if standing := self._get(key, type(record)):\n                    return standing",
                 "if self._get(key, type(record)):\n                    return record",
             )
@@ -180,7 +180,7 @@ MUTATIONS = [
         "clean-up by a pattern over epochs: the places of all of them are swept, whichever try made them",
         [
             (
-                "ledger.py",
+                "ledger/ledger.py",
                 'keys = [key for key in self._list(epoch_folder(number)) if ".try." in key]',
                 'keys = [key for key in self._list("epochs") if ".try." in key]',
             ),
@@ -200,7 +200,7 @@ MUTATIONS = [
     ),
     Mutation(
         "complete.json is pruned",
-        [("ledger.py", " if not key.endswith(kept)]\n", "]\n")],
+        [("ledger/ledger.py", " if not key.endswith(kept)]\n", "]\n")],
         [ZOMBIES, "-k", "pruned"],
     ),
     Mutation(
@@ -287,7 +287,13 @@ MUTATIONS = [
     ),
     Mutation(
         "complete.json is not read first",
-        [("ledger.py", "        if complete:\n            return EpochView(number=number, complete=complete)\n", "")],
+        [
+            (
+                "ledger/ledger.py",
+                "        if complete:\n            return EpochView(number=number, complete=complete)\n",
+                "",
+            )
+        ],
         [ZOMBIES],
     ),
     Mutation(
@@ -433,37 +439,43 @@ MUTATIONS = [
     ),
     Mutation(
         "any signature will do",
-        [("signing.py", "hmac.compare_digest(_hmac(key, message), signature)", "True")],
+        [("ledger/signing.py", "hmac.compare_digest(_hmac(key, message), signature)", "True")],
         [SIGNATURES],
     ),
     Mutation(
         "a signature does not say where its record lies",
-        [("signing.py", "ledger_id.encode(), key.encode(), body", "ledger_id.encode(), body")],
+        [("ledger/signing.py", "ledger_id.encode(), key.encode(), body", "ledger_id.encode(), body")],
         [SIGNATURES],
     ),
     Mutation(
         "a signature does not say of which ledger its record is",
-        [("signing.py", "ledger_id.encode(), key.encode(), body", "key.encode(), body")],
+        [("ledger/signing.py", "ledger_id.encode(), key.encode(), body", "key.encode(), body")],
         [SIGNATURES],
     ),
     Mutation(
         "what the next epoch rests on may be changed after signing has begun",
-        [("trust.py", "return signing.trusted[key] == digest(value)", "return True")],
+        [("ledger/trust.py", "return signing.trusted[key] == digest(value)", "return True")],
         [SIGNATURES],
     ),
     Mutation(
         "records of an epoch in flight need no signature once signing has begun",
-        [("trust.py", "epoch <= signing.epoch and", "epoch <= signing.epoch + 1 and")],
+        [("ledger/trust.py", "epoch <= signing.epoch and", "epoch <= signing.epoch + 1 and")],
         [SIGNATURES],
     ),
     Mutation(
         "a ledger that has lost its signing record passes for an old one",
-        [("trust.py", "            self._require_beginning(key)\n", "")],
+        [("ledger/trust.py", "            self._require_beginning(key)\n", "")],
         [SIGNATURES],
     ),
     Mutation(
         "a key that changes is taken over without a look at what it is to vouch for",
-        [("ledger.py", "            self._require_believed(key, value)\n        why", "            pass\n        why")],
+        [
+            (
+                "ledger/ledger.py",
+                "            self._require_believed(key, value)\n        why",
+                "            pass\n        why",
+            )
+        ],
         [SIGNATURES],
     ),
     Mutation(

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
 from figures import Figure, figure, stopwatch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from airflow_epochs.ledger import Ledger
-from airflow_epochs.store import LocalStore
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from figures import Figure, figure, timed
 
 

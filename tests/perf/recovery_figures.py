@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_epochs.ledger import Ledger
-from airflow_epochs.store import LocalStore
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from figures import RUNS, Figure, figure
 from spark_figures import create_topic, produce
 from stack.broker import Broker

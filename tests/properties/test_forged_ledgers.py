@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs.errors import EpochError
-from airflow_epochs.signing import Keys, message
+from airflow_epochs.ledger.signing import Keys, message
 from faults_golden import PHASES, resealed, unpack
 from faults_world import DiskWorld, start
 from forging import files_below

@@ -18,11 +18,11 @@ from deltalake import DeltaTable
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection, SparkRunner
 from airflow_epochs.errors import EpochError, NoNewData, Refused
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.signing import Keys
+from airflow_epochs.ledger.store import LocalStore, Store
 from airflow_epochs.model import OpenRecord, Run, TransactionId
-from airflow_epochs.signing import Keys
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.store import LocalStore, Store
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
 from cells import Outcome

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_epochs.codec import encode
-from airflow_epochs.layout import Record, key_of
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import Record, key_of
 from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,

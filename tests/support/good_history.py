@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from airflow_epochs.codec import decode, encode
-from airflow_epochs.layout import attempt_key, complete_key
+from airflow_epochs.ledger.codec import decode, encode
+from airflow_epochs.ledger.keys import attempt_key, complete_key
 from airflow_epochs.model import (
     TransactionId,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionKind,

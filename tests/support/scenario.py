@@ -7,11 +7,11 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from airflow_epochs.coordinator import Coordinator, Pipeline
-from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import EpochError, NoNewData
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import Store
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import DecisionKind, OffsetRange, Run, StageReport, TransactionId
-from airflow_epochs.store import Store
 from airflow_epochs.testing import (
     Crash,
     MemoryEnvironment,

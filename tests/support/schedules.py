@@ -107,7 +107,7 @@ def drawn_ids(name: str) -> Iterator[None]:
     """The ledger's random ids, the same in every execution of an actor."""
     drawn = iter(range(10**6))
     with patch(
-        "airflow_epochs.ledger.uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{name}{next(drawn)}"))
+        "airflow_epochs.ledger.ledger.uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{name}{next(drawn)}"))
     ):
         yield
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_epochs.codec import encode
-from airflow_epochs.layout import attempt_key, complete_key
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import attempt_key, complete_key
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionRecord,

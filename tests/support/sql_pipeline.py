@@ -10,11 +10,11 @@ from typing import Any
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.environment import Connection
 from airflow_epochs.environment import Environment as SinkEnvironment
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.sinks.sql import SqlSink
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
-from airflow_epochs.store import LocalStore
 from faults_disk import PARTITIONS, TOPIC, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run
 from sql_world import Db

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.layout import attempt_key, complete_key
+from airflow_epochs.ledger.keys import attempt_key, complete_key
 from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs import cli
-from airflow_epochs.codec import encode
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka import KafkaSource
-from airflow_epochs.store import LocalStore
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from terminal import terminal
 

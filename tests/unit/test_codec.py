@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_epochs.codec import DEPTH_MAX, NewerFormat, decode, encode
+from airflow_epochs.ledger.codec import DEPTH_MAX, NewerFormat, decode, encode
 from airflow_epochs.model import (
     FORMAT,
     FORMAT_UNSIGNED,

@@ -12,7 +12,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks import epochs
 from airflow_epochs.hooks.epochs import EpochsHook
-from airflow_epochs.store import LocalStore
+from airflow_epochs.ledger.store import LocalStore
 
 KEY = "a key that nobody can guess"
 
@@ -42,7 +42,9 @@ def test_the_ledgers_own_options_win_over_those_of_the_connection_with_the_crede
     given(monkeypatch, "epochs_default", extra=extra)
     given(monkeypatch, "aws_lake", "aws", login="key", password="secret", extra={"region_name": "eu-west-1"})
     opened: dict[str, Any] = {}
-    monkeypatch.setattr("airflow_epochs.store.open_store", lambda root, options: opened.update(root=root, **options))
+    monkeypatch.setattr(
+        "airflow_epochs.ledger.store.open_store", lambda root, options: opened.update(root=root, **options)
+    )
     EpochsHook().get_conn()
     assert opened == {
         "root": "s3://bucket/epochs",

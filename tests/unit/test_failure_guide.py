@@ -26,7 +26,7 @@ def provider(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def planted(provider: Path, source: str, module: str = "ledger.py") -> list[Failure]:
+def planted(provider: Path, source: str, module: str = "ledger/ledger.py") -> list[Failure]:
     (provider / module).write_text(source)
     return failures(provider)
 
@@ -88,7 +88,7 @@ def test_a_stale_page_is_noticed_and_rewritten(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_would_break_a_table_is_escaped_but_code_stays() -> None:
-    failure = Failure("Refused", "a | b < c[0]:\n{traceback}", "set `x[0] = <y>`.", "ledger.py", 1)
+    failure = Failure("Refused", "a | b < c[0]:\n{traceback}", "set `x[0] = <y>`.", "ledger/ledger.py", 1)
     assert r"| Refused | a \| b \< c\[0\]: {traceback} | Set `x[0] = <y>`. |" in tables([failure])
 
 
@@ -97,7 +97,9 @@ def test_what_would_break_a_table_is_escaped_but_code_stays() -> None:
 
 def test_a_planted_error_is_found_with_its_text_its_remedy_and_its_place(provider: Path) -> None:
     source = 'raise Refused(f"No disk at {self.path!r}: {str(error).splitlines()[0]}.", remedy="buy one.")'
-    assert planted(provider, source) == [Failure("Refused", "No disk at {path}: {error}.", "buy one.", "ledger.py", 1)]
+    assert planted(provider, source) == [
+        Failure("Refused", "No disk at {path}: {error}.", "buy one.", "ledger/ledger.py", 1)
+    ]
 
 
 def test_errors_come_by_every_class_of_the_tree_and_by_modules(provider: Path) -> None:
@@ -174,19 +176,19 @@ def test_an_error_in_a_module_without_a_chapter_makes_the_script_fail(provider: 
 
 
 def test_a_relay_may_pass_on_what_it_is_told_but_a_text_of_its_own_is_found(provider: Path) -> None:
-    (provider / "ledger.py").write_text("""
+    (provider / "ledger/ledger.py").write_text("""
 def pass_on(e):
     if e:
         raise Refused(e.what, remedy=e.remedy)
     raise Refused("No e.", remedy="wait.")
 """)
-    assert [failure.what for failure in read_failures(provider, {("ledger.py", "pass_on")})] == ["No e."]
+    assert [failure.what for failure in read_failures(provider, {("ledger/ledger.py", "pass_on")})] == ["No e."]
 
 
 def test_the_script_prints_what_it_cannot_read_and_fails(
     provider: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (provider / "ledger.py").write_text('raise Refused(text, remedy="wait.")')
+    (provider / "ledger/ledger.py").write_text('raise Refused(text, remedy="wait.")')
     monkeypatch.setattr(updated, "__defaults__", (provider,))
     assert main(["--check"]) == 1
-    assert "ledger.py:1: the text of Refused cannot be read" in capsys.readouterr().err
+    assert "ledger/ledger.py:1: the text of Refused cannot be read" in capsys.readouterr().err

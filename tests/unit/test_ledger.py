@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from airflow_epochs.codec import encode
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.layout import key_of
-from airflow_epochs.ledger import PUT_TRIES, Ledger
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import key_of
+from airflow_epochs.ledger.ledger import PUT_TRIES, Ledger
 from airflow_epochs.model import (
     DecisionKind,
     Run,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_epochs.codec import encode
 from airflow_epochs.errors import Corrupt, EpochError, Refused
-from airflow_epochs.layout import key_of
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import key_of
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import (
     FORMAT,
     DecisionKind,

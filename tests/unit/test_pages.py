@@ -17,7 +17,8 @@ import pytest
 
 import airflow_epochs
 import failure_guide
-from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, definition, layout
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, definition
+from airflow_epochs.ledger import keys
 from airflow_epochs.operators import epoch as operators
 from airflow_epochs.sinks import (
     delta_compaction,
@@ -174,11 +175,11 @@ def test_every_target_of_make_is_one_that_there_is(page: Path) -> None:
 
 
 def test_every_record_of_the_ledger_that_a_page_names_is_one_that_there_is() -> None:
-    assert layout.__doc__
+    assert keys.__doc__
     for page in PAGES:
         for name in re.findall(r"`((?:<\w+>\.)+\w+(?:\.<n>)?\.json|runs/<\w+>\.json)`", page.read_text()):
             spelled = name.replace("<n>", "<n, 10 digits>").replace("runs/<hash>", "runs/<hash of dag_id + run_id>")
-            assert re.sub(r"^<attempt>\.", "", spelled) in layout.__doc__, f"{page.name}: {name}"
+            assert re.sub(r"^<attempt>\.", "", spelled) in keys.__doc__, f"{page.name}: {name}"
 
 
 def quoted_errors() -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.layout import key_of
+from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan
 from airflow_epochs.recorded import sink_of
 from airflow_epochs.sinks.delta import DeltaSink

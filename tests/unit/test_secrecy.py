@@ -353,9 +353,9 @@ def _provoked(connection: Any) -> BaseException:
 
 
 def _reach(connection: Any) -> None:
+    from airflow_epochs.ledger.store import open_store
     from airflow_epochs.sinks.sql_database import database_of
     from airflow_epochs.storage import object_store, storage_options
-    from airflow_epochs.store import open_store
 
     match connection.conn_type:
         case "kafka":

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_epochs.codec import decode, encode
 from airflow_epochs.errors import Corrupt, EpochError, Refused
-from airflow_epochs.layout import PIPELINE_KEY, attempt_key, complete_key, key_of, run_key, signing_key
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.codec import decode, encode
+from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, key_of, run_key, signing_key
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind, PipelineRecord, Run, RunIndex, SigningRecord
-from airflow_epochs.signing import Keys
 from airflow_epochs.testing import DictStore, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from faults_golden import resealed
 from records import RUN, complete, decision, open_record, receipt, whole_epoch

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
-from airflow_epochs.codec import decode, encode
 from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict, OpenRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.testing import MemorySink

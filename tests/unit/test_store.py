@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.store import VALUE_BYTES_MAX, LocalStore, TooLarge, open_store
+from airflow_epochs.ledger.store import VALUE_BYTES_MAX, LocalStore, TooLarge, open_store
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ SIZE = 200_000
 WRITER = """
 import sys
 from pathlib import Path
-from airflow_epochs.store import LocalStore
+from airflow_epochs.ledger.store import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 first = int(sys.argv[2])
 for n in range(first, first + 100_000):

@@ -11,13 +11,13 @@ from airflow.sdk.log import mask_secret
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.signing import KEY_LENGTH_MIN, Keys
+from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, Keys
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Connection, SparkRunner
-    from airflow_epochs.ledger import Ledger
+    from airflow_epochs.ledger.ledger import Ledger
+    from airflow_epochs.ledger.store import Store
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
-    from airflow_epochs.store import Store
 
 
 log = secrecy.logger(__name__)
@@ -92,7 +92,7 @@ class EpochsHook(BaseHook):
 
     def get_conn(self) -> Store:
         """The byte store at the ledger's root. Raises Refused if the connection does not say where that is."""
-        from airflow_epochs.store import open_store
+        from airflow_epochs.ledger.store import open_store
 
         described = self._described
         root = described.extra.get("ledger_root")
@@ -105,7 +105,7 @@ class EpochsHook(BaseHook):
 
     def ledger(self, pipeline: str) -> Ledger:
         """The ledger of a pipeline. Raises Refused if the connection asks for signatures and has no key."""
-        from airflow_epochs.ledger import Ledger
+        from airflow_epochs.ledger.ledger import Ledger
 
         store, keys = self.get_conn(), self._keys
         required = self._requires_signatures()

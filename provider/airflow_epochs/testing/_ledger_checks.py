@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from airflow_epochs.errors import EpochError
-from airflow_epochs.layout import PIPELINE_KEY, attempt_key, complete_key
+from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key
 from airflow_epochs.model import DecisionKind, Marker, OpenRecord, Receipt, RestagedRecord, TransactionId, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing._violations import Violation, some

@@ -26,10 +26,10 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from airflow_epochs.epoch_view import EpochView
-from airflow_epochs.ledger import Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import Store
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, Marker, TransactionId
-from airflow_epochs.store import Store
 from airflow_epochs.testing.ledger_facts import LedgerFacts
 from airflow_epochs.testing.stores import DictStore
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
-from airflow_epochs.codec import decode
+from airflow_epochs.ledger.codec import decode
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionRecord,

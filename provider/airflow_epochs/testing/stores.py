@@ -7,7 +7,7 @@ from enum import Enum
 from threading import Lock
 from typing import TypeVar
 
-from airflow_epochs.store import Store
+from airflow_epochs.ledger.store import Store
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
+from airflow_epochs.ledger.store import VALUE_BYTES_MAX
 from airflow_epochs.model import FORMAT
-from airflow_epochs.store import VALUE_BYTES_MAX
 
 R = TypeVar("R")
 

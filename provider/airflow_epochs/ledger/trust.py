@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from airflow_epochs.codec import decode, signature_of
-from airflow_epochs.layout import PIPELINE_KEY, complete_key, is_signing_key, signing_key
+from airflow_epochs.ledger.codec import decode, signature_of
+from airflow_epochs.ledger.keys import PIPELINE_KEY, complete_key, is_signing_key, signing_key
+from airflow_epochs.ledger.signing import Keys, message
 from airflow_epochs.model import FORMAT, FORMAT_UNSIGNED, PipelineRecord, RunIndex, SigningRecord
-from airflow_epochs.signing import Keys, message
 
 R = TypeVar("R")
 

@@ -2,7 +2,7 @@
 
 Every record is immutable, so every precondition, once read, stays true. A put returns the record that *stands*:
 the caller's own, or the winner's, which the caller must obey. A put whose answer was lost is read back.
-Which records are believed: ``trust``.
+Which records are believed: ``ledger.trust``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from airflow_epochs import secrecy
-from airflow_epochs.codec import NewerFormat, decode, encode, require_readable
-from airflow_epochs.epoch_view import EpochView
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.layout import (
+from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_readable
+from airflow_epochs.ledger.keys import (
     EPOCHS_FOLDER,
     PIPELINE_KEY,
     Record,
@@ -34,6 +33,10 @@ from airflow_epochs.layout import (
     sink_key,
     takeover_key,
 )
+from airflow_epochs.ledger.signing import NO_KEYS, Keys
+from airflow_epochs.ledger.store import Store, TooLarge
+from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust, digest
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     FORMAT,
     FORMAT_UNSIGNED,
@@ -52,9 +55,6 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.names import validated_name
 from airflow_epochs.protocol import IllegalTransition
-from airflow_epochs.signing import NO_KEYS, Keys
-from airflow_epochs.store import Store, TooLarge
-from airflow_epochs.trust import KeyMissing, NotBelieved, Trust, digest
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)
