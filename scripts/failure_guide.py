@@ -34,7 +34,12 @@ CHAPTERS = {
         "sinks/sql.py",
         "definition.py",
     ],
-    "Disks and object stores (ledger and tables)": ["ledger/store.py", "storage.py"],
+    "Disks and object stores (ledger and tables)": [
+        "ledger/store.py",
+        "storage/options.py",
+        "storage/objects.py",
+        "storage/local.py",
+    ],
     "The ledger": ["ledger/ledger.py", "recorded.py"],
     "Ledger and sinks do not agree": ["markers.py", "sinks/delta_diagnosis.py"],
     "Kafka": [

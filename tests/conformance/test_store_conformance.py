@@ -18,7 +18,7 @@ import store_racer
 from airflow_epochs.environment import Connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store, open_store
-from airflow_epochs.storage import storage_options
+from airflow_epochs.storage.options import storage_options
 from airflow_epochs.testing import DictStore
 
 RACERS = 4

@@ -18,7 +18,9 @@ from airflow_epochs.model import Staged
 from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.storage import Files, object_store, open_files, storage_options
+from airflow_epochs.storage.files import Files, open_files
+from airflow_epochs.storage.objects import object_store
+from airflow_epochs.storage.options import storage_options
 from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
 from s3_proxy import AgeingProxy, WriteOnceProxy
 from waiting import wait_until

@@ -21,7 +21,7 @@ from airflow_epochs.errors import RowsGone
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks import delta_compaction
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.storage import LocalFiles
+from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
 
 EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "20"))

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from airflow_epochs.sinks import delta_compaction
 from airflow_epochs.sinks.parquet_calendar import misread
-from airflow_epochs.storage import open_files
+from airflow_epochs.storage.files import open_files
 from delta_world import log_of
 from orders_demo.duck import duck
 

@@ -18,7 +18,7 @@ from airflow_epochs.sinks import delta_look
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_look import Anchor, Look, anchor_at, look, look_on
 from airflow_epochs.sinks.delta_table import App, CannotOpen, Where
-from airflow_epochs.storage import LocalFiles
+from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
 OURS, OTHERS = App.of("orders", "bronze"), App.of("returns", "bronze")

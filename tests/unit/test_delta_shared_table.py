@@ -16,7 +16,7 @@ from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_others import ENTRIES_MAX, newest_of_others
 from airflow_epochs.sinks.delta_table import App
-from airflow_epochs.storage import LocalFiles
+from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, rows, run_epoch, stage, transaction
 
 THEIRS = rows(1, 2, p=["a", "b"])

@@ -124,7 +124,7 @@ def test_two_texts_of_one_error_are_two_errors(provider: Path) -> None:
 
 
 def test_a_helper_that_is_given_its_texts_counts_once_for_each_call(provider: Path) -> None:
-    (provider / "storage.py").write_text('def read(refuse):\n    refuse(f"{x} is empty", "Fill it.")\n')
+    (provider / "storage/files.py").write_text('def read(refuse):\n    refuse(f"{x} is empty", "Fill it.")\n')
     source = """
 class Reader:
     def refuse(self, what, remedy):

@@ -10,7 +10,7 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.sources.kafka_connection import read_connection
 from airflow_epochs.spark.connect_address import refuse_to_send_readably
-from airflow_epochs.storage import storage_options
+from airflow_epochs.storage.options import storage_options
 
 READERS: dict[str, Any] = {
     "aws": storage_options,

@@ -355,7 +355,8 @@ def _provoked(connection: Any) -> BaseException:
 def _reach(connection: Any) -> None:
     from airflow_epochs.ledger.store import open_store
     from airflow_epochs.sinks.sql_database import database_of
-    from airflow_epochs.storage import object_store, storage_options
+    from airflow_epochs.storage.objects import object_store
+    from airflow_epochs.storage.options import storage_options
 
     match connection.conn_type:
         case "kafka":

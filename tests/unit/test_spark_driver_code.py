@@ -112,7 +112,8 @@ def test_a_report_written_by_spark_is_taken_once_it_is_complete(tmp_path: Path) 
 
 
 def test_a_report_on_an_object_store_is_taken_with_the_connections_credentials(s3: S3Access) -> None:
-    from airflow_epochs.storage import open_files, storage_options
+    from airflow_epochs.storage.files import open_files
+    from airflow_epochs.storage.options import storage_options
 
     extra = {"region_name": s3.region, "endpoint_url": s3.endpoint}
     connection = Connection(conn_id="s3", conn_type="aws", login=s3.key, password=s3.secret, extra=extra)

@@ -12,7 +12,10 @@ import pytest
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.names import normalised
-from airflow_epochs.storage import Files, LocalFiles, ObjectFiles, object_store, open_files, storage_options
+from airflow_epochs.storage.files import Files, open_files
+from airflow_epochs.storage.local import LocalFiles
+from airflow_epochs.storage.objects import ObjectFiles, object_store
+from airflow_epochs.storage.options import storage_options
 
 
 def connection(conn_type: str, **values: Any) -> Connection:

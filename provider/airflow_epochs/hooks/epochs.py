@@ -159,7 +159,7 @@ class EpochsHook(BaseHook):
 
 def _storage_options(described: Connection) -> dict[str, str]:
     """Those of the connection with the credentials, and over them the ledger connection's own."""
-    from airflow_epochs.storage import storage_options
+    from airflow_epochs.storage.options import storage_options
 
     conn_id = described.extra.get("storage_conn_id")
     return {**storage_options(connection(conn_id) if conn_id else None), **storage_options(described)}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from airflow_epochs import durable
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.secrecy import shown
+from airflow_epochs.storage import fsync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -86,7 +86,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         from obstore.store import MemoryStore
 
         return ObstoreStore(MemoryStore())
-    from airflow_epochs.storage import object_store
+    from airflow_epochs.storage.objects import object_store
 
     return ObstoreStore(object_store(url, options or {}), shown(normalised(url)))
 
@@ -107,7 +107,7 @@ class LocalStore:
         return str(self._root)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        return durable.write_new(self._root / key, value)
+        return fsync.write_new(self._root / key, value)
 
     def get(self, key: str) -> bytes | None:
         path = self._root / key
@@ -116,7 +116,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         # The writer may have died between link and fsync: what we act on must survive a power cut.
-        durable.fsync(path.parent)
+        fsync.fsync(path.parent)
         return value
 
     def exists(self, key: str) -> bool:
@@ -129,7 +129,7 @@ class LocalStore:
     def list(self, prefix: str) -> list[str]:
         return sorted(
             str(path.relative_to(self._root))
-            for path in durable.files_below(self._root / prefix)
+            for path in fsync.files_below(self._root / prefix)
             if not path.name.startswith(".")
         )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_table import newest_checkpoint
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

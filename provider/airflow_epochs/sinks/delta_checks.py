@@ -16,7 +16,7 @@ from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PART
 from airflow_epochs.sinks.delta_shape import TableShape, unreadable
 from airflow_epochs.sinks.delta_table import Where, newest_schema
 from airflow_epochs.spark import delta_jobs, delta_schema
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
 _PARQUET_MAGIC = b"PAR1"

@@ -29,7 +29,7 @@ from airflow_epochs.sinks.delta_publish import now_ms
 from airflow_epochs.sinks.delta_rewrite import TARGET_BYTES, Rewritten, Small, rewritten
 from airflow_epochs.sinks.delta_shape import TableShape, metadata_of
 from airflow_epochs.sinks.delta_table import newest_checkpoint
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

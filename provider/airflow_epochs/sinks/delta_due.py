@@ -8,7 +8,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_compaction import SMALL_BYTES, newest_entries
 from airflow_epochs.sinks.delta_log import actions_of
 from airflow_epochs.sinks.delta_table import App
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 FILES_DUE = 1_000
 """So many small files since the last look are reason for another."""

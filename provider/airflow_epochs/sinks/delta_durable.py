@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_log import actions_of, log_entry
 from airflow_epochs.sinks.delta_table import newest_checkpoint
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 _LOG = "_delta_log"
 _VERSIONED = re.compile(r"(\d{20})\..*(json|parquet|crc)")

@@ -12,7 +12,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_log import actions_of, log_entry, note_of
 from airflow_epochs.sinks.delta_others import pipeline_of
 from airflow_epochs.sinks.delta_table import App
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
 """No more than so many entries are read; between two epochs there are a few."""

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 NOTE = "airflow_epochs"
 """Our key in ``userMetadata``."""

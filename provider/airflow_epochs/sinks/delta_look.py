@@ -24,7 +24,7 @@ from airflow_epochs.sinks.delta_table import (
     open_table,
     read_marker,
 )
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
 """With more entries than this after the anchor, deltalake is faster."""

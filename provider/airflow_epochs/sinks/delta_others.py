@@ -19,7 +19,7 @@ from airflow_epochs.sinks.delta_log import Staging, actions_of, log_entry
 from airflow_epochs.sinks.delta_modes import OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.delta_table import App, Where
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
 _SIGNATURE = re.compile(r"airflow_epochs/([^/.]+)/([^/.]+)")

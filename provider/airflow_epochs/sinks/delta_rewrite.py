@@ -27,7 +27,7 @@ from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats
 from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.sinks.parquet_calendar import misread
 from airflow_epochs.sinks.parquet_fit import misfit
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from airflow_epochs.sinks.delta_publish import require_promised, staging_left
 from airflow_epochs.sinks.delta_table import App, Where
 from airflow_epochs.sinks.parquet_calendar import misread
 from airflow_epochs.spark.delta_jobs import compact_json
-from airflow_epochs.storage import storage_options
+from airflow_epochs.storage.options import storage_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ import json
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.storage import Files
+from airflow_epochs.storage.files import Files
 
 OWNER = "_owner.json"
 """Hidden, so that VACUUM of the table around it leaves it alone."""

@@ -12,10 +12,10 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import durable
 from airflow_epochs.spark.delta_jobs import exists, for_spark, identifier
 from airflow_epochs.spark.delta_keys import DELETED, column
 from airflow_epochs.spark.delta_schema import quoted
+from airflow_epochs.storage import fsync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ def remember(rows: DataFrame, how: JsonDict, place: str) -> None:
         writer = deleted.write.format("delta").mode("append").option("delta.autoOptimize.autoCompact", "true")
         writer.save(for_spark(place))
     if place.startswith("/"):  # on a disk; always, since an earlier try may have died before it came to this
-        durable.flush(durable.files_below(Path(place)))
+        fsync.flush(fsync.files_below(Path(place)))
 
 
 def are_noted(spark: SparkSession, place: str) -> bool:

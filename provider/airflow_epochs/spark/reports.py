@@ -25,7 +25,8 @@ def _from_file(path: Path) -> str | None:
 
 
 def _from_folder(url: str, connection: Connection | None) -> str | None:
-    from airflow_epochs.storage import open_files, storage_options
+    from airflow_epochs.storage.files import open_files
+    from airflow_epochs.storage.options import storage_options
 
     root, _, folder = url.rpartition("/")
     files = open_files(root, storage_options(connection))

@@ -39,7 +39,7 @@ KIND = "spark_submit"
 SESSION_CONF = processes.SETTING
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
-_DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "durable.py", "spark/*.py")
+_DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "storage/fsync.py", "spark/*.py")
 _NOT_INHERITED = ("AIRFLOW_", "_AIRFLOW_", "SPARK_CONNECT_MODE")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,

@@ -1,0 +1,243 @@
+"""Files in an object store, through obstore."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.secrecy import shown
+
+if TYPE_CHECKING:
+    from obstore import ReadableFile
+    from obstore.store import ObjectStore
+
+_CLIENT_OPTIONS = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "timeout",
+    "proxy_url",
+    "user_agent",
+}
+_PARALLEL_READS = 16
+_READ_BYTES = 2 * 2**20
+
+
+def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
+    """An obstore store for a remote URL.
+
+    Raises:
+        Refused: obstore does not know the scheme or an option.
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    client: Any = {key: _client_value(value) for key, value in options.items() if key in _CLIENT_OPTIONS}
+    config: Any = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    try:
+        return from_url(url, config=config, client_options=client)
+    except BaseException as error:
+        if not isinstance(error, (BaseError, ValueError)) and type(error).__name__ != "PanicException":
+            raise  # obstore panics, outside Exception, at some options that it does not know
+        raise Refused(
+            f"The object store at {shown(url)} cannot be set up: {str(error).splitlines()[0]}",
+            remedy="Correct the URL, or the storage options of its connection.",
+        ) from error
+
+
+def _client_value(value: str) -> str | bool:
+    return value == "true" if value in ("true", "false") else value
+
+
+class _ObjectReader(io.RawIOBase):
+    """An object as a file of Python's own: pyarrow asks for more than obstore's reader has."""
+
+    def __init__(self, reader: ReadableFile, errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self._reader, self._errors = reader, errors
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position: int = self._reader.seek(offset, whence)
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        with self._errors():
+            data = self._reader.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class ObjectFiles:
+    """Files in an object store."""
+
+    def __init__(self, url: str, store: ObjectStore) -> None:
+        self._place = shown(url)
+        self._store = store
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        import obstore
+
+        with self._errors():
+            return {
+                str(meta["path"]): int(meta["size"]) for batch in obstore.list(self._store, folder) for meta in batch
+            }
+
+    def names(self, folder: str) -> set[str]:
+        import obstore
+
+        with self._errors():
+            found = obstore.list_with_delimiter(self._store, folder or None)
+        paths = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        return {str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths}
+
+    def read(self, path: str) -> bytes | None:
+        import obstore
+
+        with self._errors():
+            try:
+                return bytes(obstore.get(self._store, path).bytes())
+            except FileNotFoundError:
+                return None
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[BinaryIO]:
+        import obstore
+
+        with self._errors():
+            reader = obstore.open_reader(self._store, path)
+        with io.BufferedReader(_ObjectReader(reader, self._errors), _READ_BYTES) as file:
+            yield file
+
+    def missing(self, paths: Iterable[str]) -> set[str]:
+        import obstore
+
+        def is_missing(path: str) -> bool:
+            try:
+                obstore.head(self._store, path)
+            except FileNotFoundError:
+                return True
+            return False
+
+        asked = list(paths)
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            return {path for path, gone in zip(asked, pool.map(is_missing, asked), strict=True) if gone}
+
+    def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
+        import obstore
+
+        def tail(item: tuple[str, int]) -> tuple[str, bytes]:
+            path, size = item
+            start = max(0, size - length)
+            return path, bytes(obstore.get_range(self._store, path, start=start, end=size)) if size else b""
+
+        with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            yield from pool.map(tail, sizes.items())
+
+    def write_new(self, path: str, value: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            with self._writing(path):
+                obstore.put(self._store, path, value, mode="create")
+        except AlreadyExistsError:
+            return False
+        except NotImplementedError as error:
+            raise Refused(
+                f"The object store at {self._place} is set up without conditional writes.",
+                remedy="Remove aws_conditional_put from the connection's storage options.",
+            ) from error
+        return True
+
+    def upload(self, path: str, source: Path) -> None:
+        import obstore
+
+        with self._writing(path):
+            obstore.put(self._store, path, source)
+
+    def renew(self, paths: Iterable[str]) -> None:
+        """By writing the same bytes once more: not every store copies an object onto itself."""
+        with TemporaryDirectory() as folder:
+            for path in paths:
+                if self._download(path, copied := Path(folder, "copy")):
+                    self.upload(path, copied)
+
+    def _download(self, path: str, target: Path) -> bool:
+        import obstore
+
+        with self._errors():
+            try:
+                content = obstore.get(self._store, path)
+            except FileNotFoundError:
+                return False
+            with target.open("wb") as file:
+                file.writelines(content.stream(_READ_BYTES))
+        return True
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[None]:
+        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+
+        try:
+            yield
+        except AlreadyExistsError:
+            raise
+        except (PermissionDeniedError, PermissionError) as error:
+            raise self._no_permission(error) from error
+        except (BaseError, OSError) as error:
+            raise OutcomeUnknown(
+                f"Whether {self._place}/{path} was written is not known: {str(error).splitlines()[0]}",
+                remedy="Nothing: the next try looks at the store first.",
+            ) from error
+
+    def delete(self, path: str) -> None:
+        import obstore
+
+        with self._errors():
+            below = list(self.sizes(path))
+            if below:
+                obstore.delete(self._store, below)
+            else:
+                self._delete_file(path)
+
+    def _delete_file(self, path: str) -> None:
+        import obstore
+
+        try:
+            obstore.delete(self._store, path)
+        except FileNotFoundError:
+            return
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """An object store acknowledges only what is durable."""
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            yield
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+            raise self._no_permission(error) from error
+        except (BaseError, OSError) as error:
+            raise NotApplied(
+                f"The object store at {self._place} does not answer: {str(error).splitlines()[0]}",
+                remedy="Check that the store is up and that the bucket exists, then try again.",
+            ) from error
+
+    def _no_permission(self, error: Exception) -> Refused:
+        return Refused(
+            f"The object store says no at {self._place}: {str(error).splitlines()[0]}",
+            remedy="Give the connection's credentials read, write, list and delete permission there.",
+        )

@@ -1,0 +1,122 @@
+"""From an Airflow connection to ``object_store`` options, which obstore and deltalake both take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from airflow_epochs import secrecy
+from airflow_epochs.environment import Connection
+from airflow_epochs.errors import Refused
+from airflow_epochs.secrecy import shown
+
+log = secrecy.logger(__name__)
+
+_AWS_EXTRA = {
+    "region_name": "aws_region",
+    "endpoint_url": "aws_endpoint",
+    "aws_session_token": "aws_session_token",
+    "aws_access_key_id": "aws_access_key_id",
+    "aws_secret_access_key": "aws_secret_access_key",
+}
+_AZURE_EXTRA = {
+    "tenant_id": "azure_tenant_id",
+    "sas_token": "azure_storage_sas_key",
+    "account_key": "azure_storage_account_key",
+}
+
+
+def storage_options(connection: Connection | None) -> dict[str, str]:
+    """The ``object_store`` options of an Airflow connection; without one the environment's credentials count.
+
+    Understood are the ``aws``, ``google_cloud_platform`` and ``wasb``/``adls`` types as their official providers
+    define them. For every type, an extra ``storage_options`` (an object of ``object_store`` options) has the
+    last word.
+
+    Raises:
+        Refused: The extra ``storage_options`` is not an object.
+    """
+    if connection is None:
+        return {}
+    by_type = {
+        "aws": _aws_options,
+        "google_cloud_platform": _google_options,
+        "wasb": _azure_options,
+        "adls": _azure_options,
+        "azure_data_lake": _azure_options,
+    }
+    options = by_type.get(connection.conn_type, lambda _: {})(connection)
+    options |= _explicit_options(connection)
+    endpoint = options.get("aws_endpoint", "")
+    if endpoint.startswith("http://"):
+        options.setdefault("allow_http", "true")
+    _warn_of_open_ways(connection.conn_id, options)
+    return options
+
+
+def _warn_of_open_ways(conn_id: str, options: Mapping[str, str]) -> None:
+    if options.get("allow_invalid_certificates") == "true":
+        secrecy.warn_once(
+            log,
+            f"connection {conn_id}: the object store's certificate is not verified: whoever is on the way can read and "
+            "change everything",
+        )
+    for endpoint in (shown(value) for name, value in options.items() if _is_open_endpoint(name, value)):
+        secrecy.warn_once(log, f"connection {conn_id}: {endpoint} is no https: rows and records travel readably")
+
+
+def _is_open_endpoint(option: str, value: str) -> bool:
+    """Whether the option, of whichever store and spelling, is an address on another machine without TLS."""
+    remote = value.startswith("http://") and not secrecy.is_loopback(urlsplit(shown(value)).hostname or "")
+    return remote and option != "proxy_url"
+
+
+def _explicit_options(connection: Connection) -> dict[str, str]:
+    given = connection.extra.get("storage_options") or {}
+    try:
+        decoded = json.loads(given) if isinstance(given, str) else given
+        return {str(key).lower(): _as_option(value) for key, value in decoded.items()}
+    except (ValueError, AttributeError) as error:
+        raise Refused(
+            f"The extra field storage_options of connection {connection.conn_id!r} is not a JSON object.",
+            remedy='Write it like {"aws_region": "eu-central-1"}; keys are those of the object_store crate.',
+        ) from error
+
+
+def _as_option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _aws_options(connection: Connection) -> dict[str, str]:
+    extra = connection.extra
+    s3 = extra.get("service_config", {}).get("s3", {}) if isinstance(extra.get("service_config"), dict) else {}
+    options = {
+        "aws_access_key_id": connection.login,
+        "aws_secret_access_key": connection.password,
+        **{option: extra.get(key) for key, option in _AWS_EXTRA.items() if extra.get(key)},
+        "aws_endpoint": s3.get("endpoint_url") or extra.get("endpoint_url"),
+        "allow_invalid_certificates": "true" if extra.get("verify") is False else None,
+    }
+    return {option: str(value) for option, value in options.items() if value}
+
+
+def _google_options(connection: Connection) -> dict[str, str]:
+    key = connection.extra.get("keyfile_dict")
+    options = {
+        "google_service_account": connection.extra.get("key_path"),
+        "google_service_account_key": json.dumps(key) if isinstance(key, dict) else key,
+    }
+    return {option: str(value) for option, value in options.items() if value}
+
+
+def _azure_options(connection: Connection) -> dict[str, str]:
+    tenant = connection.extra.get("tenant_id")
+    secret = "azure_client_secret" if tenant else "azure_storage_account_key"
+    options = {
+        "azure_client_id" if tenant else "azure_storage_account_name": connection.login,
+        secret: connection.password,
+        **{option: connection.extra[key] for key, option in _AZURE_EXTRA.items() if connection.extra.get(key)},
+        "azure_storage_account_name": connection.extra.get("account_name") or (None if tenant else connection.login),
+    }
+    return {option: str(value) for option, value in options.items() if value}
