@@ -58,16 +58,21 @@ CHAPTERS = {
         "staging.py",
         "operators/epoch.py",
     ],
-    "The transform": ["transform_files.py", "spark/user_files.py", "spark/transform.py", "spark/stage.py"],
+    "The transform": [
+        "transform_files.py",
+        "spark/driver/user_files.py",
+        "spark/driver/transform.py",
+        "spark/driver/stage.py",
+    ],
     "Spark": [
         "spark/connect_address.py",
         "spark/connect.py",
         "spark/kafka_credentials.py",
         "spark/submit.py",
-        "spark/failures.py",
-        "spark/jobs.py",
-        "spark/kafka_read.py",
-        "spark/main.py",
+        "spark/driver/failures.py",
+        "spark/driver/jobs.py",
+        "spark/driver/kafka_read.py",
+        "spark/driver/main.py",
     ],
     "Delta: before the decision": [
         "sinks/delta_target.py",
@@ -144,11 +149,11 @@ WITHIN = {
     "sinks/kafka_claims.py": "'The record … does not say which partition is the sink's'",
     "sinks/kafka_marker.py": "'The newest record … is no epoch marker'",
     "sinks/delta_log.py": "'The statistics of the staged file … are missing or not strict JSON'",
-    "spark/transform.py": "a plan that the provider itself wrote",
+    "spark/driver/transform.py": "a plan that the provider itself wrote",
 }
 """Modules whose ValueErrors nobody sees by themselves: the error that tells of them."""
 
-RELAYS = {("spark/main.py", "error_from_json"), ("operators/epoch.py", "_executed")}
+RELAYS = {("spark/driver/main.py", "error_from_json"), ("operators/epoch.py", "_executed")}
 """Functions that only pass on an error whose text is read where it was made."""
 
 

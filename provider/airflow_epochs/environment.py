@@ -24,10 +24,10 @@ class Connection:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkJob:
-    """One call into ``airflow_epochs.spark.jobs``: JSON in, JSON out.
+    """One call into ``airflow_epochs.spark.driver.jobs``: JSON in, JSON out.
 
     Attributes:
-        kind: Which job, a key of ``airflow_epochs.spark.jobs.JOBS``.
+        kind: Which job, a key of ``airflow_epochs.spark.driver.jobs.JOBS``.
         args: JSON arguments; no secrets.
         secrets: Spark options that must not be logged nor lie in a readable file (Kafka credentials).
         secrets_of: The id of the connection that they come from.

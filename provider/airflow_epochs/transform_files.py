@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_epochs.definition import Transform
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.user_files import siblings_of
+from airflow_epochs.spark.driver.user_files import siblings_of
 
 
 def find_transform(text: str, folders: Iterable[Path]) -> Transform:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.spark import delta_merge
+from airflow_epochs.spark.driver.delta import merge as delta_merge
 from delta_modes_world import (
     COUNTER,
     UPSERT,

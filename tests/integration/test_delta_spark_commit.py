@@ -290,7 +290,7 @@ def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(session: Any
 def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     session: Any, world: World, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_epochs.spark import delta_jobs
+    from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark")

@@ -23,7 +23,7 @@ from airflow_epochs.sinks.delta_log import read_staging
 from airflow_epochs.sinks.kafka_rows import RowShape
 from airflow_epochs.sinks.sql_values import tuples_of
 from airflow_epochs.sinks.staged_table import StagedTable
-from airflow_epochs.spark import row_digest
+from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.storage.files import open_files
 from delta_world import (
     SparkOn,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.spark import determinism
+from airflow_epochs.spark.driver import determinism
 
 pytestmark = pytest.mark.jvm
 

@@ -19,7 +19,7 @@ import pytest
 import spark_world
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.spark import kafka_read
+from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
 from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows

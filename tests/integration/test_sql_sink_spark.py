@@ -100,7 +100,7 @@ POISON = {
 
 
 def test_the_example_sends_what_no_table_takes_to_rejected_and_the_rest_to_orders(session: Any) -> None:
-    from airflow_epochs.spark import transform
+    from airflow_epochs.spark.driver import transform
 
     good = b'{"order_id": "a", "customer": "c", "amount": 1, "currency": "EUR", "ts": "2026-01-02T03:04:05Z"}'
     records = [(value, "t", 0, offset) for offset, value in enumerate([*POISON, good])]
@@ -172,7 +172,7 @@ def test_the_lines_of_the_page_give_every_record_to_the_database_or_to_rejected(
 
 
 def test_the_example_with_a_database_judges_a_year_in_utc_whatever_the_zone_of_sparks_session(session: Any) -> None:
-    from airflow_epochs.spark import transform
+    from airflow_epochs.spark.driver import transform
 
     order = '{{"order_id": "{0}", "customer": "c", "amount": 1, "currency": "EUR", "ts": "{1}"}}'
     times = {

@@ -138,8 +138,8 @@ class SameSession:
         pass
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        from airflow_epochs.spark.jobs import run
-        from airflow_epochs.spark.kafka_read import SESSION_CONF
+        from airflow_epochs.spark.driver.jobs import run
+        from airflow_epochs.spark.driver.kafka_read import SESSION_CONF
 
         for key, value in SESSION_CONF.items():
             self.session.conf.set(key, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs.spark import kafka_read
+from airflow_epochs.spark.driver import kafka_read
 from stack.spark import LOG4J, REDACTION
 
 

@@ -141,7 +141,7 @@ class SparkOn:
         return {}
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        from airflow_epochs.spark import failures, jobs
+        from airflow_epochs.spark.driver import failures, jobs
 
         self.jobs.append(job)
         try:
@@ -160,7 +160,9 @@ def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: W
 
 def fill_with_spark(session: Any, plan: JsonDict, frame: Any, **args: Any) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
-    from airflow_epochs.spark import delta_jobs, delta_merge, stage
+    from airflow_epochs.spark.driver import stage
+    from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+    from airflow_epochs.spark.driver.delta import merge as delta_merge
 
     read = {"startingOffsets": "{}", "endingOffsets": "{}"}
     plan = {**json.loads(json.dumps(plan)), **stage._of_all_sinks(session, {"read": read, **args})}

@@ -20,8 +20,8 @@ from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKi
 from airflow_epochs.sinks import delta_durable
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.spark.delta_jobs import refusal
-from airflow_epochs.spark.delta_merge import _of_overwrite, _options, _replaced, _telling
+from airflow_epochs.spark.driver.delta.jobs import refusal
+from airflow_epochs.spark.driver.delta.merge import _of_overwrite, _options, _replaced, _telling
 from delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
 
 DELETING = {"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}

@@ -17,9 +17,12 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_modes import Mode
-from airflow_epochs.spark import delta_jobs, delta_merge, delta_schema, jobs
-from airflow_epochs.spark import stage as stage_job
-from airflow_epochs.spark.delta_merge import _missing, _statement
+from airflow_epochs.spark.driver import jobs
+from airflow_epochs.spark.driver import stage as stage_job
+from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.delta import merge as delta_merge
+from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.spark.driver.delta.merge import _missing, _statement
 from delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"

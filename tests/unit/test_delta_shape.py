@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.spark import delta_schema
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 
 
 def field(name: str, kind: Any = "long", *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:

@@ -34,7 +34,9 @@ from airflow_epochs.sinks import (
 )
 from airflow_epochs.sinks.kafka_repair import MarkerRepair
 from airflow_epochs.sources import kafka_connection, kafka_history, kafka_loss, kafka_reader
-from airflow_epochs.spark import connect, delta_jobs, delta_session
+from airflow_epochs.spark import connect
+from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.delta import session as delta_session
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "SECURITY")), *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from airflow_epochs.spark import determinism
+from airflow_epochs.spark.driver import determinism
 
 
 def plan(expression: str) -> str:

@@ -18,7 +18,8 @@ import pytest
 from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.spark import failures, main, processes, reports, submit
+from airflow_epochs.spark import processes, reports, submit
+from airflow_epochs.spark.driver import failures, main
 from stack.spark import S3Access
 
 IMPORTS = """
@@ -29,7 +30,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 sys.path.insert(0, sys.argv[1])
-import airflow_epochs.spark.delta_merge, airflow_epochs.spark.main, airflow_epochs.spark.stage
+import airflow_epochs.spark.driver.delta.merge, airflow_epochs.spark.driver.main, airflow_epochs.spark.driver.stage
 assert airflow_epochs.__file__.startswith(sys.argv[1]), airflow_epochs.__file__
 """
 

@@ -15,7 +15,8 @@ import pytest
 
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.spark import connect_address, kafka_read
+from airflow_epochs.spark import connect_address
+from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 from spark_world import Env
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark import transform, user_files
+from airflow_epochs.spark.driver import transform, user_files
 
 ARGS: dict[str, Any] = {
     "epoch": 3,

@@ -90,7 +90,7 @@ class Sink(Protocol):
         ...
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        """What Spark needs to fill ``place``, which is in it; passed to ``spark.jobs`` as it is.
+        """What Spark needs to fill ``place``, which is in it; passed to ``spark.driver.jobs`` as it is.
 
         May prepare the place, which is on record by then. Idempotent per nonce.
         """

@@ -15,7 +15,8 @@ from airflow_epochs.sinks.delta_log import StagedFile, Staging, checked_stats, r
 from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.sinks.delta_shape import TableShape, unreadable
 from airflow_epochs.sinks.delta_table import Where, newest_schema
-from airflow_epochs.spark import delta_jobs, delta_schema
+from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.storage.files import Files
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"

@@ -13,7 +13,7 @@ from airflow_epochs.model import JsonDict, TransactionId
 from airflow_epochs.sinks.base import Disagreement
 from airflow_epochs.sinks.delta_table import App, FoundCommit, find_commit
 from airflow_epochs.sinks.delta_target import Target
-from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.spark.driver.delta.jobs import compact_json
 
 OFFSETS_SHOWN_MAX = 1_000
 """Offsets of more characters than this are not printed: the table's history has them."""

@@ -5,9 +5,9 @@ minimum, maximum and number of nulls of each column that Delta keeps statistics 
 for which table all this was staged. It leaves out what differs from try to try: names of files, times, physical names
 of columns. It costs nothing, and tells that the staged files are those of the vote.
 
-``content_of`` is of the rows: of every value (``spark.row_digest``), whatever their order and files. Rows that are
-staged again are the promised ones if theirs is equal. The hashes are what Spark says of the rows that it wrote; what
-the log says beside them is counted in, and must agree.
+``content_of`` is of the rows: of every value (``spark.driver.row_digest``), whatever their order and files. Rows that
+are staged again are the promised ones if theirs is equal. The hashes are what Spark says of the rows that it wrote;
+what the log says beside them is counted in, and must agree.
 """
 
 from __future__ import annotations

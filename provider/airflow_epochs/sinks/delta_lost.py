@@ -19,7 +19,7 @@ from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.sinks.delta_log import actions_of, log_entry, remove_of
 from airflow_epochs.sinks.delta_shape import metadata_of
 from airflow_epochs.sinks.delta_table import PUTS_BACK, App, FoundCommit, Where, newest_checkpoint
-from airflow_epochs.spark.delta_jobs import identifier
+from airflow_epochs.spark.driver.delta.jobs import identifier
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """How the rows of an epoch change a Delta table: appended, merged into it by key, or put in place of what was there.
 
-Everything but a plain append is committed by Spark, in one transaction of its own (``spark.delta_merge``).
+Everything but a plain append is committed by Spark, in one transaction of its own (``spark.driver.delta.merge``).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Mode:
         return options | {"mode": self.mode} | ({"keys": list(self.keys)} if self.keys else {})
 
     def plan(self) -> JsonDict:
-        """What ``spark.delta_merge`` has to know, as JSON: not what is the vote's alone."""
+        """What ``spark.driver.delta.merge`` has to know, as JSON: not what is the vote's alone."""
         options = asdict(self) | {"keys": list(self.keys)}
         del options["replaces_others"]
         return options

@@ -46,7 +46,7 @@ from airflow_epochs.sinks.delta_table import (
 )
 from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
-from airflow_epochs.spark.delta_jobs import OPTIMIZE_WRITE, compact_json
+from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
 from airflow_epochs.storage.files import is_local
 from airflow_epochs.storage.options import storage_options
 

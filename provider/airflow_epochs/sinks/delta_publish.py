@@ -44,7 +44,7 @@ from airflow_epochs.sinks.delta_table import (
     open_table,
 )
 from airflow_epochs.sinks.delta_target import Target
-from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.storage.files import Files
 
 log = secrecy.logger(__name__)

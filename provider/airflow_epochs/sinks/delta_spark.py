@@ -15,7 +15,7 @@ from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.sinks.delta_log import NOTE, Staging
 from airflow_epochs.sinks.delta_table import App, FoundCommit
-from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.spark.driver.delta.jobs import compact_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Insertion:
     properties: dict[str, str]
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     change: JsonDict | None = None
-    """What the commit does in a mode other than append: arguments of ``delta_merge.delta_change``."""
+    """What the commit does in a mode other than append: arguments of ``spark.driver.delta.merge.delta_change``."""
 
     @property
     def job(self) -> SparkJob:

@@ -20,7 +20,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta_table import first_line
 from airflow_epochs.sinks.row_flaws import Check, require_sound, sound
-from airflow_epochs.spark.delta_schema import type_name
+from airflow_epochs.spark.driver.delta.schema import type_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

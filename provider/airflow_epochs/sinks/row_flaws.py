@@ -11,7 +11,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.delta_schema import type_name
+from airflow_epochs.spark.driver.delta.schema import type_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark.delta_schema import type_name
+from airflow_epochs.spark.driver.delta.schema import type_name
 
 
 @dataclass(frozen=True, kw_only=True)

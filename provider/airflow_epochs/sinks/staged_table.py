@@ -24,7 +24,7 @@ from airflow_epochs.sinks.delta_log import NOTE, Staging, read_staging
 from airflow_epochs.sinks.delta_publish import require_promised, staging_left
 from airflow_epochs.sinks.delta_table import App, Where
 from airflow_epochs.sinks.parquet_calendar import misread
-from airflow_epochs.spark.delta_jobs import compact_json
+from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.storage.options import storage_options
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class StagedTable:
         return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{nonce}"
 
     def plan(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
-        """What ``spark.delta_jobs.stage_sink`` needs to fill the place of this try. Says whose the folder is."""
+        """What ``spark.driver.delta.jobs.stage_sink`` needs to fill the place of this try. Says whose the folder is."""
         note: JsonDict = {
             "app": self._app(attempt),
             "txn": str(attempt.txn),

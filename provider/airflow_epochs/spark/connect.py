@@ -24,8 +24,10 @@ from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
-from airflow_epochs.spark import delta_jobs, failures, jobs, kafka_credentials, kafka_read, user_files
+from airflow_epochs.spark import kafka_credentials
 from airflow_epochs.spark.connect_address import DEFAULT_PORT, connection_url, refuse_to_send_readably
+from airflow_epochs.spark.driver import failures, jobs, kafka_read, user_files
+from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.runners import stop_session
 
 if TYPE_CHECKING:

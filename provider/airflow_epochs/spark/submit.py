@@ -24,7 +24,9 @@ from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import delta_jobs, kafka_read, main, processes, reports, user_files
+from airflow_epochs.spark import processes, reports
+from airflow_epochs.spark.driver import kafka_read, main, user_files
+from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.runners import stop_session
 from airflow_epochs.spark.work_folder import work_folder
 
@@ -39,7 +41,15 @@ KIND = "spark_submit"
 SESSION_CONF = processes.SETTING
 CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
-_DRIVER_FILES = ("__init__.py", "errors.py", "secrecy.py", "storage/fsync.py", "spark/*.py")
+_DRIVER_FILES = (
+    "__init__.py",
+    "errors.py",
+    "secrecy.py",
+    "storage/__init__.py",
+    "storage/fsync.py",
+    "spark/__init__.py",
+    "spark/driver/**/*.py",
+)
 _NOT_INHERITED = ("AIRFLOW_", "_AIRFLOW_", "SPARK_CONNECT_MODE")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,

@@ -6,7 +6,7 @@ import re
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
-from airflow_epochs.spark.kafka_read import REDACTION
+from airflow_epochs.spark.driver.kafka_read import REDACTION
 
 _LENGTH_MAX = 4_000
 _JARS = {

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.stage import stage
+from airflow_epochs.spark.driver.stage import stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,9 +16,9 @@ JsonDict = dict[str, Any]
 Job = Callable[["SparkSession", JsonDict, dict[str, str]], JsonDict]
 
 
-def _delta(name: str, module: str = "delta_jobs") -> Job:
+def _delta(name: str, module: str = "jobs") -> Job:
     def job(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
-        return cast(JsonDict, getattr(import_module(f"airflow_epochs.spark.{module}"), name)(spark, args))
+        return cast(JsonDict, getattr(import_module(f"airflow_epochs.spark.driver.delta.{module}"), name)(spark, args))
 
     return job
 
@@ -26,8 +26,8 @@ def _delta(name: str, module: str = "delta_jobs") -> Job:
 JOBS: dict[str, Job] = {
     "stage": stage,
     **{name: _delta(name) for name in ("delta_commit", "delta_marker", "delta_describe", "delta_optimize")},
-    "delta_change": _delta("delta_change", "delta_merge"),
-    "delta_thin_notes": _delta("delta_thin_notes", "delta_deletions"),
+    "delta_change": _delta("delta_change", "merge"),
+    "delta_thin_notes": _delta("delta_thin_notes", "deletions"),
 }
 
 

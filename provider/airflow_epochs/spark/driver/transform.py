@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, Refused
-from airflow_epochs.spark.user_files import importable, read_source
+from airflow_epochs.spark.driver.user_files import importable, read_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

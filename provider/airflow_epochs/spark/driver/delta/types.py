@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.delta_schema import quoted, sql_type
+from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
-from airflow_epochs.spark import failures, jobs
+from airflow_epochs.spark.driver import failures, jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

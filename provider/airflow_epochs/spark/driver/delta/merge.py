@@ -1,7 +1,7 @@
 """The Delta sink's modes in Spark: staged rows that change a table, in one transaction signed with the epoch.
 
 Delta skips a signed transaction that the table has seen, silently and whatever its rows were. So every commit looks
-before it and after it, and tells whose transaction it found (as ``delta_jobs.delta_commit`` does for appends).
+before it and after it, and tells whose transaction it found (as ``jobs.delta_commit`` does for appends).
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.spark import delta_deletions, delta_keys, delta_schema, delta_session, determinism
-from airflow_epochs.spark.delta_jobs import (
+from airflow_epochs.spark.driver import determinism
+from airflow_epochs.spark.driver.delta import deletions, session
+from airflow_epochs.spark.driver.delta import keys as delta_keys
+from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.spark.driver.delta.jobs import (
     MESSAGE_LENGTH_MAX,
     NO_NEW_COLUMNS,
     append,
@@ -31,7 +34,7 @@ from airflow_epochs.spark.delta_jobs import (
     staged_rows,
     write_staged,
 )
-from airflow_epochs.spark.delta_schema import quoted
+from airflow_epochs.spark.driver.delta.schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,7 +165,7 @@ def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
         promised, with ``refused`` saying why. Nothing was written then.
     """
     spark.conf.set(_AUTO_MERGE, "false")
-    delta_session.prepare_commit(spark)
+    session.prepare_commit(spark)
     before = delta_marker(spark, args)
     if refused := refusal(before, args) or _replaced(before, args):
         return {**before, "refused": refused}
@@ -218,12 +221,12 @@ def _upsert(spark: SparkSession, args: JsonDict, new: bool) -> None:
     how, columns = args["how"], staged_rows(spark, args).columns
     rows = delta_keys.newest(staged_rows(spark, args), how)
     if how["delete_when"] and how["sequence_by"]:
-        name = delta_deletions.name_of(rows, how)
+        name = deletions.name_of(rows, how)
         place = f"{args['notes']}/{name}"
-        delta_deletions.remember(rows, how, place)
+        deletions.remember(rows, how, place)
         others = [other for other in args.get("notes_of_others", ()) if other.endswith(f"/{name}")]
-        noted = [each for each in (place, *others) if delta_deletions.are_noted(spark, each)]
-        rows = delta_deletions.without_older(rows, how, noted) if noted else rows
+        noted = [each for each in (place, *others) if deletions.are_noted(spark, each)]
+        rows = deletions.without_older(rows, how, noted) if noted else rows
         args = _telling(args, deletions=name) if place in noted else args
     if new:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)

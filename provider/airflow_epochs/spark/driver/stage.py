@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark import delta_session, determinism, kafka_read, observed, transform
+from airflow_epochs.spark.driver import determinism, kafka_read, observed, transform
+from airflow_epochs.spark.driver.delta import session as delta_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -25,8 +26,8 @@ JsonDict = dict[str, Any]
 StageSink = Callable[["SparkSession", JsonDict, "DataFrame"], JsonDict]
 
 STAGERS = {
-    "delta": "airflow_epochs.spark.delta_jobs:stage_sink",
-    "delta_change": "airflow_epochs.spark.delta_merge:stage_sink",
+    "delta": "airflow_epochs.spark.driver.delta.jobs:stage_sink",
+    "delta_change": "airflow_epochs.spark.driver.delta.merge:stage_sink",
 }
 """Kind of a sink's plan -> the function that stages it: ``(spark, plan, frame) -> {"place", "problem",
 "content"}``."""

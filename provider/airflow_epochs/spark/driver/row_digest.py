@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark import observed
-from airflow_epochs.spark.delta_schema import quoted, sql_type
+from airflow_epochs.spark.driver import observed
+from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

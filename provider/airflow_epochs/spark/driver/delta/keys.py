@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.delta_schema import quoted
+from airflow_epochs.spark.driver.delta.schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

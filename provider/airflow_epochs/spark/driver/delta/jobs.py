@@ -12,8 +12,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.spark import delta_schema, delta_session, delta_types, row_digest
-from airflow_epochs.spark.delta_schema import quoted
+from airflow_epochs.spark.driver import row_digest
+from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.spark.driver.delta import session, types
+from airflow_epochs.spark.driver.delta.schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -58,7 +60,7 @@ def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
 def write_staged(plan: JsonDict, df: DataFrame) -> JsonDict:
     """The append to the staging table; its claim."""
     try:
-        df, observation = row_digest.observing(delta_types.plain(df))
+        df, observation = row_digest.observing(types.plain(df))
         _staging_writer(plan, df).save(for_spark(plan["place"]))
     except Exception as error:
         if problem := problem_in(error):
@@ -260,7 +262,7 @@ def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
     if refused := refusal(before, args):
         return {**before, "refused": refused}
     if before["epoch"] != args["epoch"]:
-        delta_session.prepare_commit(spark)
+        session.prepare_commit(spark)
         append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args) | NO_NEW_COLUMNS)
     return {**delta_marker(spark, args), "refused": None}
 

@@ -12,9 +12,9 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.delta_jobs import exists, for_spark, identifier
-from airflow_epochs.spark.delta_keys import DELETED, column
-from airflow_epochs.spark.delta_schema import quoted
+from airflow_epochs.spark.driver.delta.jobs import exists, for_spark, identifier
+from airflow_epochs.spark.driver.delta.keys import DELETED, column
+from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.storage import fsync
 
 if TYPE_CHECKING:
