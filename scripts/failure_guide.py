@@ -22,10 +22,10 @@ MARKER = "<!-- Below: written by scripts/failure_guide.py from the source. Chang
 CHAPTERS = {
     "Connections and configuration": [
         "hooks/epochs.py",
-        "sources/kafka_connection.py",
-        "sources/kafka_sasl.py",
-        "sources/kafka_tls.py",
-        "sources/kafka.py",
+        "kafka/connection.py",
+        "kafka/sasl.py",
+        "kafka/tls.py",
+        "sources/kafka/source.py",
         "sinks/__init__.py",
         "sinks/delta.py",
         "sinks/delta_modes.py",
@@ -43,12 +43,12 @@ CHAPTERS = {
     "The ledger": ["ledger/ledger.py", "recorded.py"],
     "Ledger and sinks do not agree": ["markers.py", "sinks/delta_diagnosis.py"],
     "Kafka": [
-        "sources/kafka_client.py",
-        "sources/kafka_plan.py",
-        "sources/kafka_loss.py",
-        "sources/kafka_brokers.py",
-        "sources/kafka_group.py",
-        "sources/kafka_reader.py",
+        "kafka/client.py",
+        "sources/kafka/plan.py",
+        "sources/kafka/loss.py",
+        "sources/kafka/brokers.py",
+        "sources/kafka/group.py",
+        "sources/kafka/reader.py",
     ],
     "Running the steps: open, decide, complete, abort": [
         "actor.py",
@@ -136,8 +136,9 @@ IMPORT_ERRORS = {
     "sinks/delta_modes.py": "`DeltaSink`",
     "sinks/kafka.py": "`KafkaSink`",
     "sinks/sql.py": "`SqlSink`",
-    "sources/kafka_config.py": "`KafkaSource`",
-    "sources/kafka_starting.py": "`KafkaSource`",
+    "kafka/topics.py": "`KafkaSource` or `KafkaSink`",
+    "sources/kafka/config.py": "`KafkaSource`",
+    "sources/kafka/starting.py": "`KafkaSource`",
     "spark/runners.py": "`SparkSubmit`",
 }
 """Modules whose ValueErrors reach the author of a DAG: what raises them."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.delta import DeltaSink as DeltaSink
     from airflow_epochs.sinks.kafka import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql import SqlSink as SqlSink
-    from airflow_epochs.sources.kafka import KafkaSource as KafkaSource
+    from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
 
@@ -25,7 +25,7 @@ _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta",
     "EpochPipeline": "airflow_epochs.pipeline",
     "KafkaSink": "airflow_epochs.sinks.kafka",
-    "KafkaSource": "airflow_epochs.sources.kafka",
+    "KafkaSource": "airflow_epochs.sources.kafka.source",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
     "SqlSink": "airflow_epochs.sinks.sql",

@@ -22,13 +22,13 @@ from airflow.utils.helpers import ask_yesno
 from airflow_epochs.actor import new_writer
 from airflow_epochs.audit import as_text, caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
+from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
-from airflow_epochs.sources.kafka import KIND as KAFKA
-from airflow_epochs.sources.kafka import KafkaSource
-from airflow_epochs.sources.kafka_connection import read_connection
+from airflow_epochs.sources.kafka.source import KIND as KAFKA
+from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 

@@ -21,7 +21,7 @@ from kafka.structs import OffsetAndMetadata
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
-from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka.source import KafkaSource
 from cells import fired
 from kafka_world import KafkaEnv, Topic
 from stack.broker import CLUSTER_ID, Broker

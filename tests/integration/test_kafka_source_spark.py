@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from airflow_epochs.model import Ranges
 from airflow_epochs.sources.base import Limits, Position
-from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka.source import KafkaSource
 from kafka_world import KafkaEnv, Topic
 from stack.broker import Broker
 from stack.connect import ConnectServer

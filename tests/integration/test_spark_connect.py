@@ -18,7 +18,7 @@ import pytest
 from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.model import OffsetRange
-from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.kafka_credentials import properties

@@ -20,7 +20,7 @@ from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run
-from airflow_epochs.sources.kafka_reader import CONSUMER_DEFAULTS
+from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
 from airflow_epochs.testing import run_epoch
 from figures import RUNS, Figure, figure, ratios, timed
 from stack import spark as stack_spark

@@ -18,7 +18,7 @@ from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
-from airflow_epochs.sources.kafka import KafkaSource
+from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from terminal import terminal
 

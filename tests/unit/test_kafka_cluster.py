@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from airflow_epochs.errors import NotApplied
+from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sinks.kafka_cluster import Cluster
-from airflow_epochs.sources.kafka_connection import KafkaAccess
 
 
 class Answers(AdminClient):

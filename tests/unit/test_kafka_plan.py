@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.base import Position
-from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
-from airflow_epochs.sources.kafka_loss import (
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
+from airflow_epochs.sources.kafka.loss import (
     SHOWN_MAX,
     require_readable,
     require_same_records,
     require_was_readable,
     tails_of,
 )
-from airflow_epochs.sources.kafka_plan import (
+from airflow_epochs.sources.kafka.plan import (
     available,
     begun_again,
     begun_at_oldest,
@@ -29,7 +29,7 @@ from airflow_epochs.sources.kafka_plan import (
     pinned,
     state_of,
 )
-from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Earliest, Latest
+from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest
 
 CLUSTER_ID = "cluster-1"
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_epochs import KafkaSink
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec, kafka_publish
 from airflow_epochs.sinks.kafka_claims import Claim, Claims, own_id
@@ -20,7 +21,6 @@ from airflow_epochs.sinks.kafka_log import PartitionLog
 from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_producer import producer_options, within
 from airflow_epochs.sinks.kafka_voted import Voted
-from airflow_epochs.sources.kafka_connection import read_connection
 from delta_world import World, attempt_of, transaction
 from kafka_certificates import Authority
 

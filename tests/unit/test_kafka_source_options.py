@@ -14,8 +14,8 @@ from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.base import Limits
-from airflow_epochs.sources.kafka import KafkaSource
-from airflow_epochs.sources.kafka_starting import AtOffsets
+from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.sources.kafka.starting import AtOffsets
 from kafka_world import KafkaEnv
 
 PLAIN = KafkaEnv(**{"bootstrap.servers": "kafka:9092"})
@@ -151,7 +151,7 @@ def test_spec_is_json_and_from_spec_is_its_inverse() -> None:
 
 def test_importing_the_source_imports_no_kafka_client() -> None:
     heavy = ("kafka", "ssl", "cryptography", "pyspark", "airflow")
-    code = f"import sys, airflow_epochs.sources.kafka; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, airflow_epochs.sources.kafka.source; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

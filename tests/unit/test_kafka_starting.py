@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_epochs.sources.kafka_starting import (
+from airflow_epochs.sources.kafka.starting import (
     AtOffsets,
     AtTime,
     Earliest,

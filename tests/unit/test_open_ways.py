@@ -8,7 +8,7 @@ import pytest
 
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
-from airflow_epochs.sources.kafka_connection import read_connection
+from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.spark.connect_address import refuse_to_send_readably
 from airflow_epochs.storage.options import storage_options
 

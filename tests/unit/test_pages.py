@@ -18,6 +18,7 @@ import pytest
 import airflow_epochs
 import failure_guide
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, definition
+from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
 from airflow_epochs.operators import epoch as operators
 from airflow_epochs.sinks import (
@@ -33,7 +34,9 @@ from airflow_epochs.sinks import (
     sql_sqlite,
 )
 from airflow_epochs.sinks.kafka_repair import MarkerRepair
-from airflow_epochs.sources import kafka_connection, kafka_history, kafka_loss, kafka_reader
+from airflow_epochs.sources.kafka import history as kafka_history
+from airflow_epochs.sources.kafka import loss as kafka_loss
+from airflow_epochs.sources.kafka import reader as kafka_reader
 from airflow_epochs.spark import connect
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import session as delta_session

@@ -16,7 +16,7 @@ from airflow_epochs import DeltaSink, KafkaSink, SqlSink, secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import EpochError, NotApplied, Refused, tolerated
 from airflow_epochs.hooks import epochs
-from airflow_epochs.sources.kafka_connection import read_connection
+from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.spark.connect_address import connection_url
 from airflow_epochs.spark.driver import failures
 from airflow_epochs.testing import MemorySpark

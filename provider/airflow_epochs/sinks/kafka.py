@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.kafka.topics import require_topic_name
 from airflow_epochs.names import is_template, validated_name
 from airflow_epochs.sinks.logins import require_no_login
-from airflow_epochs.sources.kafka_config import require_topic_name
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment

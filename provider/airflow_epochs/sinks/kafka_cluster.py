@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import EpochError, NotApplied, Refused
-from airflow_epochs.sources.kafka_connection import KafkaAccess
+from airflow_epochs.kafka.connection import KafkaAccess
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -158,7 +158,7 @@ class Cluster:
 
     def waits_for_its_replicas_only(self) -> bool:
         """Whether the brokers bound min.insync.replicas by a topic's number of replicas: since Kafka 3.7."""
-        from airflow_epochs.sources.kafka_client import KafkaClient
+        from airflow_epochs.kafka.client import KafkaClient
 
         with KafkaClient(self.access) as client:
             versions = client.ask("say its version", lambda admin: admin.api_versions())

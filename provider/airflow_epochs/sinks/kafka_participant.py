@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
 from airflow_epochs.sinks import kafka_checks, kafka_marker_topic, kafka_producer, kafka_publish
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
@@ -29,7 +30,6 @@ from airflow_epochs.sinks.kafka_rows import Record, RowShape
 from airflow_epochs.sinks.kafka_voted import Voted
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
 from airflow_epochs.sinks.staged_table import StagedTable
-from airflow_epochs.sources.kafka_connection import read_connection
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka import KafkaSink

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
+from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks import kafka_marker_topic, kafka_producer
 from airflow_epochs.sinks.kafka_checks import require_topic
@@ -23,7 +24,6 @@ from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka_log import PartitionLog
 from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_rows import HEADER
-from airflow_epochs.sources.kafka_connection import read_connection
 
 TIMEOUT_S = 60
 

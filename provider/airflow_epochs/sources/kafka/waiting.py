@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from airflow_epochs.sources.kafka_logs import Partition
+from airflow_epochs.sources.kafka.logs import Partition
 
 SHOWN_MAX = 5
 

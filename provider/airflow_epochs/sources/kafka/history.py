@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.sources.kafka_logs import Batch, Partition
-from airflow_epochs.sources.kafka_waiting import Producing
+from airflow_epochs.sources.kafka.logs import Batch, Partition
+from airflow_epochs.sources.kafka.waiting import Producing
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient

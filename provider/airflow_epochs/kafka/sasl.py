@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
-from airflow_epochs.sources.kafka_tls import Refuse
+from airflow_epochs.kafka.tls import Refuse
 
 SASL_KEYS = {
     "sasl.kerberos.keytab",

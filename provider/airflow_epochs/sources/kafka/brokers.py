@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import NotApplied
-from airflow_epochs.sources.kafka_client import RETRY_S, KafkaClient
-from airflow_epochs.sources.kafka_connection import KafkaAccess
-from airflow_epochs.sources.kafka_history import batches, epoch_ends, open_producers, transactions_of
-from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
-from airflow_epochs.sources.kafka_waiting import OpenTransaction, Waiting, blocking
+from airflow_epochs.kafka.client import RETRY_S, KafkaClient
+from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.sources.kafka.history import batches, epoch_ends, open_producers, transactions_of
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
+from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.sources.base import Position
-from airflow_epochs.sources.kafka_logs import Partition
+from airflow_epochs.sources.kafka.logs import Partition
 
 OURS = "airflow-epochs:"
 """How the metadata of an offset begins that a pipeline has committed; its name follows."""

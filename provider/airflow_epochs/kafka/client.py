@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs.errors import EpochError, NotApplied, Refused
-from airflow_epochs.sources.kafka_connection import KafkaAccess
+from airflow_epochs.kafka.connection import KafkaAccess
 
 if TYPE_CHECKING:
     import ssl
@@ -68,7 +68,7 @@ class KafkaClient:
     def _connect(self) -> KafkaAdminClient:
         from kafka import KafkaAdminClient
 
-        from airflow_epochs.sources.kafka_network import direct_proxy_url, keep_logins_out_of_logs, note_sockets
+        from airflow_epochs.kafka.network import direct_proxy_url, keep_logins_out_of_logs, note_sockets
 
         keep_logins_out_of_logs()
         timeout_ms = int(self._access.timeout_s * 1000)
@@ -85,7 +85,7 @@ class KafkaClient:
         )
 
     def _new_network(self, **configs: Any) -> Any:
-        from airflow_epochs.sources.kafka_network import network_client
+        from airflow_epochs.kafka.network import network_client
 
         self._network = network_client(self._failures, configs)
         return self._network
@@ -120,7 +120,7 @@ class KafkaClient:
     def _failure(self, doing: str, error: BaseException) -> EpochError:
         from kafka.errors import AuthorizationError, UnsupportedVersionError
 
-        from airflow_epochs.sources.kafka_network import login_errors
+        from airflow_epochs.kafka.network import login_errors
 
         login = next((e for e in (error, *self._failures.values()) if isinstance(e, login_errors())), None)
         where = f"Kafka at {', '.join(self._access.servers)} (connection {self._access.conn_id!r})"

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_epochs import secrecy
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
+from airflow_epochs.kafka.sasl import SASL_KEYS, Sasl, read_sasl
+from airflow_epochs.kafka.tls import TLS_KEYS, Refuse, Tls, read_tls
 from airflow_epochs.secrecy import shown
-from airflow_epochs.sources.kafka_sasl import SASL_KEYS, Sasl, read_sasl
-from airflow_epochs.sources.kafka_tls import TLS_KEYS, Refuse, Tls, read_tls
 
 if TYPE_CHECKING:
     import ssl

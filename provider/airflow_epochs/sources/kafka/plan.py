@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.base import PlannedEpoch, Position
-from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
-from airflow_epochs.sources.kafka_loss import moved_beginnings, require_continuous, tails_json, tails_of
-from airflow_epochs.sources.kafka_starting import AtOffsets, AtTime, Earliest, Latest, Starting
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
+from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuous, tails_json, tails_of
+from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting
 
 TimeIndex = Mapping[tuple[str, int], int | None]
 """Per topic and partition the first readable offset at or after a time; None: there is no such record yet."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template
-from airflow_epochs.sources.kafka_config import DEFAULTS, KafkaConfig, read_config
-from airflow_epochs.sources.kafka_starting import starting_json
+from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_config
+from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
     from airflow_epochs.model import JsonDict, Ranges
     from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
-    from airflow_epochs.sources.kafka_reader import KafkaReader
+    from airflow_epochs.sources.kafka.reader import KafkaReader
 
 KIND = "kafka"
 
@@ -119,7 +119,7 @@ class KafkaSource:
 
     def _reader(self, env: Environment, limits: Limits | None = None) -> KafkaReader:
         # Imported here: a DAG file, parsed in every task, needs only the source's description.
-        from airflow_epochs.sources.kafka_reader import KafkaReader
+        from airflow_epochs.sources.kafka.reader import KafkaReader
 
         return KafkaReader(self._config(limits), env)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_epochs.sources.kafka_starting import AtOffsets, Starting, parse_starting
+from airflow_epochs.kafka.topics import require_topic_name
+from airflow_epochs.sources.kafka.starting import AtOffsets, Starting, parse_starting
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 DEFAULTS: Mapping[str, Any] = {
     "conn_id": "kafka_default",
     "starting": "earliest",
@@ -85,12 +84,6 @@ def _topics(value: object) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise ValueError(f"topics names a topic twice: {', '.join(names)}")
     return tuple(names)
-
-
-def require_topic_name(name: object) -> None:
-    """Raise ValueError unless Kafka takes ``name`` as that of a topic."""
-    if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise ValueError(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")
 
 
 def _none(value: object) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Ranges
-from airflow_epochs.sources.kafka_logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
 
 SHOWN_MAX = 20
 

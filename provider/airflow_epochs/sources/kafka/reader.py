@@ -11,21 +11,21 @@ from functools import cached_property
 from airflow_epochs import secrecy
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
+from airflow_epochs.kafka.connection import KafkaAccess, read_connection
 from airflow_epochs.model import JsonDict, Ranges, ends_of, records_upper_bound
 from airflow_epochs.sources.base import PlannedEpoch, Position, SparkRead
-from airflow_epochs.sources.kafka_brokers import Brokers
-from airflow_epochs.sources.kafka_config import KafkaConfig
-from airflow_epochs.sources.kafka_connection import KafkaAccess, read_connection
-from airflow_epochs.sources.kafka_group import OURS, require_own_group
-from airflow_epochs.sources.kafka_logs import ClusterLog, Offsets
-from airflow_epochs.sources.kafka_loss import (
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.config import KafkaConfig
+from airflow_epochs.sources.kafka.group import OURS, require_own_group
+from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets
+from airflow_epochs.sources.kafka.loss import (
     epochs_of,
     require_readable,
     require_same_records,
     require_was_readable,
     starts_of,
 )
-from airflow_epochs.sources.kafka_plan import (
+from airflow_epochs.sources.kafka.plan import (
     TimeIndex,
     available,
     begun_again,
@@ -35,8 +35,8 @@ from airflow_epochs.sources.kafka_plan import (
     pinned,
     state_of,
 )
-from airflow_epochs.sources.kafka_starting import AtTime, Latest, Starting
-from airflow_epochs.sources.kafka_waiting import Waiting, told
+from airflow_epochs.sources.kafka.starting import AtTime, Latest, Starting
+from airflow_epochs.sources.kafka.waiting import Waiting, told
 
 log = secrecy.logger(__name__)
 
