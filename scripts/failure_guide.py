@@ -76,11 +76,10 @@ CHAPTERS = {
     ],
     "Delta: before the decision": [
         "sinks/delta_target.py",
-        "sinks/delta_table.py",
+        "delta/table.py",
         "sinks/delta_participant.py",
         "sinks/delta_checks.py",
         "sinks/delta_others.py",
-        "sinks/delta_log.py",
     ],
     "Delta: commit, after the decision": [
         "promises.py",
@@ -92,10 +91,16 @@ CHAPTERS = {
         "sinks/delta_compaction.py",
         "sinks/delta_rewrite.py",
         "sinks/delta_references.py",
-        "sinks/staging_owner.py",
     ],
     "Sinks of every kind": ["sinks/participation.py"],
-    "Rows staged for a topic or a database": ["sinks/staged_table.py"],
+    "Staged rows": [
+        "staged/staging.py",
+        "delta/log.py",
+        "staged/checks.py",
+        "staged/promised.py",
+        "staged/table.py",
+        "staged/owner.py",
+    ],
     "The Kafka sink": [
         "sinks/kafka_cluster.py",
         "sinks/kafka_checks.py",
@@ -149,7 +154,7 @@ WITHIN = {
     "model.py": "the ledger's 'cannot be trusted' and 'contradict each other'",
     "sinks/kafka_claims.py": "'The record … does not say which partition is the sink's'",
     "sinks/kafka_marker.py": "'The newest record … is no epoch marker'",
-    "sinks/delta_log.py": "'The statistics of the staged file … are missing or not strict JSON'",
+    "delta/log.py": "'The statistics of the staged file … are missing or not strict JSON'",
     "spark/driver/transform.py": "a plan that the provider itself wrote",
 }
 """Modules whose ValueErrors nobody sees by themselves: the error that tells of them."""

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
+from airflow_epochs.delta.table import App
 from airflow_epochs.model import Marker, TransactionId
-from airflow_epochs.sinks.delta_table import App
 from airflow_epochs.testing.history import SinkState, VisibleRow
 from delta_history import commits_of
 from stack.postgres import Postgres

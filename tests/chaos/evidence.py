@@ -9,7 +9,7 @@ from system import TABLES, System
 from transfers import Transfers
 
 from airflow_epochs.model import CompleteRecord
-from airflow_epochs.sinks.staging_owner import OWNER
+from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing.checkers import Report, check
 from airflow_epochs.testing.history import History, Origin, Repeat, Rest
 from delta_history import places_of, referenced_by

@@ -18,9 +18,9 @@ from books import Book, DeltaBook, TopicBook
 from canaries import Canaries
 from transfers import create_topic
 
+from airflow_epochs.delta.table import App
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.sinks.delta_table import App
 from stack import postgres, private
 from stack.airflow import AirflowStack, connection
 from stack.connect import TOKEN

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs.delta.table import App, Where
 from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.delta_foreign import foreign_changes
-from airflow_epochs.sinks.delta_table import App, Where
-from airflow_epochs.sinks.staging_owner import OWNER
+from airflow_epochs.staged.owner import OWNER
 from delta_world import (
     World,
     attempt_of,

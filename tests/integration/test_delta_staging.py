@@ -18,12 +18,12 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_digest import content_of
-from airflow_epochs.sinks.delta_log import read_staging
 from airflow_epochs.sinks.kafka_rows import RowShape
 from airflow_epochs.sinks.sql_values import tuples_of
-from airflow_epochs.sinks.staged_table import StagedTable
 from airflow_epochs.spark.driver import row_digest
+from airflow_epochs.staged.digest import content_of
+from airflow_epochs.staged.staging import read_staging
+from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
 from delta_world import (
     SparkOn,

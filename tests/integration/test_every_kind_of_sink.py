@@ -22,7 +22,7 @@ from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.sinks.base import Sink
-from airflow_epochs.sinks.staging_owner import OWNER
+from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in

@@ -14,7 +14,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Marker, Run
 from airflow_epochs.sinks.delta import DeltaSink
 from airflow_epochs.sinks.sql import SqlSink
-from airflow_epochs.sinks.staging_owner import OWNER
+from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
 from faults_disk import FileSource, Row
 from faults_world import Action, airflow_run, crash, rows_in

@@ -388,7 +388,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an aborted attempt's rows stay where they were staged",
-        [("sinks/staged_table.py", "self._where.files.delete(self._where.relative(place))", "pass")],
+        [("staged/table.py", "self._where.files.delete(self._where.relative(place))", "pass")],
         [SINKS, "-k", "TestSqliteSink and aborted_attempt"],
     ),
     Mutation(

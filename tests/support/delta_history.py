@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from airflow_epochs.delta.table import App
 from airflow_epochs.model import Marker
-from airflow_epochs.sinks.delta_table import App
 from delta_world import log_of
 
 

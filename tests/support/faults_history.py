@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_epochs.sinks.delta_table import App
+from airflow_epochs.delta.table import App
 from airflow_epochs.testing.checkers import check
 from airflow_epochs.testing.history import History, Observation, Origin, Repeat, Rest, SinkState, VisibleRow
 from cells import Outcome

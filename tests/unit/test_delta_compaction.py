@@ -383,7 +383,7 @@ def test_where_the_log_counts_other_rows_than_the_files_have_nothing_is_swapped(
 
 
 def test_a_table_whose_files_name_columns_otherwise_is_left_to_spark(table: Path) -> None:
-    from airflow_epochs.sinks.delta_shape import TableShape
+    from airflow_epochs.delta.shape import TableShape
 
     small_files(table)
     shape = TableShape.of_table(DeltaTable(str(table)))

@@ -13,11 +13,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from airflow_epochs.delta import snapshot as delta_look
+from airflow_epochs.delta.snapshot import Anchor, Look, anchor_at, look, look_on
+from airflow_epochs.delta.table import App, CannotOpen, Where
 from airflow_epochs.model import Marker, TransactionId
-from airflow_epochs.sinks import delta_look
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_look import Anchor, Look, anchor_at, look, look_on
-from airflow_epochs.sinks.delta_table import App, CannotOpen, Where
 from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 

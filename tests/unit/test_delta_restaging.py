@@ -13,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_epochs.delta.log import StagedFile
+from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Corrupt, RowsGone
 from airflow_epochs.model import Staged
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
-from airflow_epochs.sinks.delta_log import StagedFile, Staging
-from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.staged.digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
+from airflow_epochs.staged.staging import Staging
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
 

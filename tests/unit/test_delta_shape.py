@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.sinks.delta_shape import TableShape
+from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 
 

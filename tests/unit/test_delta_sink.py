@@ -218,8 +218,8 @@ def sign(table: Path, epoch: int) -> None:
 
 def staged_of(sink: DeltaSink, attempt: object, place: str) -> object:
     """What a vote would have promised, had its marker check passed."""
-    from airflow_epochs.sinks import delta_digest
-    from airflow_epochs.sinks.delta_log import read_staging
+    from airflow_epochs.staged import digest as delta_digest
+    from airflow_epochs.staged.staging import read_staging
     from airflow_epochs.storage.files import open_files
 
     staging = read_staging(open_files(sink.target), place.removeprefix(f"{sink.target}/"))

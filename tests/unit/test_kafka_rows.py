@@ -16,7 +16,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka_checks import require_records
 from airflow_epochs.sinks.kafka_cluster import TopicFacts
 from airflow_epochs.sinks.kafka_rows import HEADER, Record, RowShape, size_of
-from airflow_epochs.sinks.staged_table import StagedTable
+from airflow_epochs.staged.table import StagedTable
 from delta_world import attempt_of, stage_with_deltalake, transaction
 
 UTC = datetime.timezone.utc

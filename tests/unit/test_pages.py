@@ -29,7 +29,6 @@ from airflow_epochs.sinks import (
     kafka_marker_topic,
     kafka_producer,
     kafka_rows,
-    parquet_batches,
     sql_postgres,
     sql_sqlite,
 )
@@ -40,6 +39,7 @@ from airflow_epochs.sources.kafka import reader as kafka_reader
 from airflow_epochs.spark import connect
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import session as delta_session
+from airflow_epochs.staged import parquet_batches
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "SECURITY")), *sorted((ROOT / "docs").glob("*.md"))]

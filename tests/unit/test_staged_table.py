@@ -14,8 +14,8 @@ import pytest
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.parquet_batches import BATCH_BYTES, ROWS_MAX
-from airflow_epochs.sinks.staged_table import StagedTable, staging_root
+from airflow_epochs.staged.parquet_batches import BATCH_BYTES, ROWS_MAX
+from airflow_epochs.staged.table import StagedTable, staging_root
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 
 MANY = rows(*range(25_000))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_table import newest_checkpoint
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

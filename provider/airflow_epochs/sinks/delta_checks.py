@@ -6,87 +6,21 @@ A check that cannot be made because a store does not answer raises NotApplied: t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 
+from airflow_epochs.delta.log import StagedFile, checked_stats
+from airflow_epochs.delta.shape import TableShape, unreadable
+from airflow_epochs.delta.table import Where, newest_schema
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree
-from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta_log import StagedFile, Staging, checked_stats, rows_of
 from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
-from airflow_epochs.sinks.delta_shape import TableShape, unreadable
-from airflow_epochs.sinks.delta_table import Where, newest_schema
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
+from airflow_epochs.staged.checks import physical_names
+from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
-_PARQUET_MAGIC = b"PAR1"
-_RESTAGE = "Clear the stage task: it stages into a fresh place."
 _STAGE_ANEW = "Clear the stage task: it stages for the table that is there now."
-
-
-def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
-    """What lies at ``place`` is a finished staging of this very transaction and sink."""
-    if staging is None:
-        raise Refused(f"Nothing was staged at {place}.", remedy=_RESTAGE)
-    if staging.note.get("txn") != str(attempt.txn) or staging.note.get("app") != app:
-        raise Refused(
-            f"What is staged at {place} belongs to transaction {staging.note.get('txn')}, not to {attempt.txn}.",
-            remedy=_RESTAGE,
-        )
-    return staging
-
-
-def require_rows(staging: Staging) -> None:
-    """The files have as many rows as their writer counted, where it did: files may be missing from a damaged log."""
-    found = str(sum(map(rows_of, staging.files)))
-    if staging.counted not in (None, found):
-        raise Refused(
-            f"{staging.counted} rows were written to {staging.place}, its files have {found}.",
-            remedy=_RESTAGE,
-        )
-
-
-def require_files(files: Files, staging: Staging) -> None:
-    """Every staged file exists, has its size, and ends as a Parquet file does."""
-    require_sizes(files, staging)
-    sizes = {f"{staging.place}/{file.path}": file.size for file in staging.files}
-    for path, tail in files.tails(sizes, len(_PARQUET_MAGIC)):
-        if tail != _PARQUET_MAGIC:
-            raise Refused(f"The staged file {path} is not a whole Parquet file.", remedy=_RESTAGE)
-
-
-def require_sizes(files: Files, staging: Staging) -> None:
-    found = files.sizes(staging.place)
-    for file in staging.files:
-        size = found.get(f"{staging.place}/{file.path}")
-        if size != file.size:
-            state = "is gone" if size is None else f"has {size} bytes instead of {file.size}"
-            raise Refused(f"The staged file {staging.place}/{file.path} {state}.", remedy=_RESTAGE)
-
-
-def require_sound_actions(staging: Staging) -> None:
-    """Statistics and partition values that no reader will trip over."""
-    columns = _partition_names(staging.shape)
-    for file in staging.files:
-        checked_stats(file)
-        if set(file.partition_values) != columns:
-            raise Refused(
-                f"The staged file {file.path} has partition values for {sorted(file.partition_values)}, "
-                f"the table is partitioned by {sorted(columns)}.",
-                remedy=_RESTAGE,
-            )
-
-
-def _partition_names(shape: TableShape) -> set[str]:
-    physical = physical_names(shape)
-    return {physical[name.lower()] for name in shape.partition_by}
-
-
-def physical_names(shape: TableShape) -> dict[str, str]:
-    """What statistics and partition values call each column."""
-    metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
-    return {name.lower(): known.get("delta.columnMapping.physicalName", name) for name, known in metadata.items()}
 
 
 def require_keys(mode: Mode, staging: Staging) -> None:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_epochs import secrecy
+from airflow_epochs.delta.log import StagedFile, actions_of, checked_stats, entry_of, log_entry, remove_of
+from airflow_epochs.delta.shape import TableShape, metadata_of
+from airflow_epochs.delta.snapshot import alters
+from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, entry_of, log_entry, remove_of
-from airflow_epochs.sinks.delta_look import alters
 from airflow_epochs.sinks.delta_publish import now_ms
 from airflow_epochs.sinks.delta_rewrite import TARGET_BYTES, Rewritten, Small, rewritten
-from airflow_epochs.sinks.delta_shape import TableShape, metadata_of
-from airflow_epochs.sinks.delta_table import newest_checkpoint
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

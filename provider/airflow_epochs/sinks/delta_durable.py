@@ -11,9 +11,9 @@ import re
 import uuid
 from urllib.parse import unquote
 
+from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_log import actions_of, log_entry
-from airflow_epochs.sinks.delta_table import newest_checkpoint
 from airflow_epochs.storage.files import Files
 
 _LOG = "_delta_log"

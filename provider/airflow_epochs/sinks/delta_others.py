@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import App, Where
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_checks import physical_names
-from airflow_epochs.sinks.delta_log import Staging, actions_of, log_entry
 from airflow_epochs.sinks.delta_modes import OVERWRITE_PARTITIONS, Mode
-from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import App, Where
+from airflow_epochs.staged.checks import physical_names
+from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000

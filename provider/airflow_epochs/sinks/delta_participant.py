@@ -11,6 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
+from airflow_epochs.delta.log import NOTE, entry_of, log_entry, rows_of
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import (
+    NOTES_FOLDER,
+    PUTS_BACK,
+    STAGING_FOLDER,
+    App,
+    CannotOpen,
+    FoundCommit,
+    Where,
+)
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
@@ -27,26 +38,18 @@ from airflow_epochs.sinks import (
     delta_publish,
     delta_references,
     delta_spark,
-    staging_owner,
 )
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta_diagnosis import Suspect
-from airflow_epochs.sinks.delta_digest import staged_of
-from airflow_epochs.sinks.delta_log import NOTE, Staging, entry_of, log_entry, read_staging, rows_of
 from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
-from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import (
-    NOTES_FOLDER,
-    PUTS_BACK,
-    STAGING_FOLDER,
-    App,
-    CannotOpen,
-    FoundCommit,
-    Where,
-)
 from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
+from airflow_epochs.staged import checks as staged_checks
+from airflow_epochs.staged import owner as staging_owner
+from airflow_epochs.staged.digest import staged_of
+from airflow_epochs.staged.promised import require_promised, staging_left
+from airflow_epochs.staged.staging import Staging, read_staging
 from airflow_epochs.storage.files import is_local
 from airflow_epochs.storage.options import storage_options
 
@@ -148,10 +151,10 @@ class DeltaParticipant:
         place = claim.place
         where = self._where_of(place, attempt)
         files, relative = where.files, where.relative(place)
-        staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
-        delta_checks.require_sound_actions(staging)
-        delta_checks.require_rows(staging)
-        delta_checks.require_files(files, staging)
+        staging = staged_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
+        staged_checks.require_sound_actions(staging)
+        staged_checks.require_rows(staging)
+        staged_checks.require_files(files, staging)
         self._require_promisable(self._target(where), attempt, staging)
         delta_checks.require_store(files, self._folder(attempt))
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
@@ -190,7 +193,7 @@ class DeltaParticipant:
 
     def _committed(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         where = self._where_of(staged.place, attempt)
-        staging = delta_publish.staging_left(where, staged)
+        staging = staging_left(where, staged)
         if staging is None or staging.note["committer"] == SPARK:
             return self._through_spark(where, attempt, staged, staging)
         this = delta_publish.Publication(
@@ -261,7 +264,7 @@ class DeltaParticipant:
         """
         app = self._app(attempt)
         try:
-            return delta_publish.require_promised(target.where, staging, staged, attempt.txn, app.sink)
+            return require_promised(target.where, staging, staged, attempt.txn, app.sink)
         except RowsGone:
             if (found := target.marker(app)) is not None:
                 delta_publish.require_previous(target, app, found, attempt.previous, attempt.txn)
@@ -342,7 +345,7 @@ class DeltaParticipant:
             return
         if staging is None:
             return
-        delta_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
+        staged_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
         if staging.note["table_id"] is not None:
             delta_checks.require_same_table(self._target(where).shape(), staging, where.name)
 

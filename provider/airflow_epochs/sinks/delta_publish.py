@@ -20,19 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone, RowsLost
-from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
-from airflow_epochs.sinks import delta_lost
-from airflow_epochs.sinks.base import Disagreement, waive_command
-from airflow_epochs.sinks.delta_checks import require_sizes
-from airflow_epochs.sinks.delta_diagnosis import Suspect
-from airflow_epochs.sinks.delta_digest import SCHEME, digest_of
-from airflow_epochs.sinks.delta_log import NOTE, StagedFile, Staging, entry_of, log_entry, read_staging, rows_of
-from airflow_epochs.sinks.delta_look import Anchor, Look, commit_of, look, look_on
-from airflow_epochs.sinks.delta_lost import Loss
-from airflow_epochs.sinks.delta_shape import RANDOM_PREFIXES, TableShape
-from airflow_epochs.sinks.delta_table import (
+from airflow_epochs.delta.log import NOTE, StagedFile, entry_of, log_entry, rows_of
+from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
+from airflow_epochs.delta.snapshot import Anchor, Look, commit_of, look, look_on
+from airflow_epochs.delta.table import (
     PUTS_BACK,
     App,
     CannotOpen,
@@ -43,8 +34,17 @@ from airflow_epochs.sinks.delta_table import (
     newest_checkpoint,
     open_table,
 )
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
+from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
+from airflow_epochs.sinks import delta_lost
+from airflow_epochs.sinks.base import Disagreement, waive_command
+from airflow_epochs.sinks.delta_diagnosis import Suspect
+from airflow_epochs.sinks.delta_lost import Loss
 from airflow_epochs.sinks.delta_target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
+from airflow_epochs.staged.promised import require_promised
+from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
 log = secrecy.logger(__name__)
@@ -233,52 +233,6 @@ def _milliseconds(interval: str) -> float:
     """Of an interval as table properties have it; 0 if it is not understood."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s+([a-z]+?)s?\b", interval.lower())
     return sum(float(number) * _UNITS_MS.get(unit, 0) for number, unit in parts)
-
-
-def staging_left(where: Where, staged: Staged) -> Staging | None:
-    """The staging table; None if there is no usable one left, as after clean-up."""
-    try:
-        return read_staging(where.files, where.relative(staged.place))
-    except Refused as refused:
-        log.warning("%s", refused.what)
-        return None
-
-
-def require_promised(where: Where, staging: Staging | None, staged: Staged, txn: TransactionId, sink: str) -> Staging:
-    """The staged rows are as they were at the vote.
-
-    Raises:
-        RowsGone: They are gone, or their files are damaged.
-        Corrupt: Their digest cannot be compared, or is another. GLOBAL_COMMIT was decided, so a human must look.
-    """
-    if not staged.digest.startswith(SCHEME):
-        raise Corrupt(
-            f"The digest of the rows promised to {where.name} was made by another version of the provider: what lies "
-            f"at {staged.place} cannot be compared with it.",
-            remedy="Finish this epoch with the version that voted, or complete it without this sink's rows: "
-            f"`{waive_command(txn, sink)}`. Nothing was written.",
-        )
-    if staging is None:
-        raise _rows_gone(where, staged, "the staging table is gone")
-    if digest_of(staging) != staged.digest:
-        raise Corrupt(
-            f"The rows promised to {where.name} are not those at {staged.place}: the staging table was changed.",
-            remedy="Restore that folder from a backup, or delete it and clear the commit task, which then stages the "
-            "same offsets again. Nothing was written.",
-        )
-    try:
-        require_sizes(where.files, staging)
-    except Refused as refused:
-        raise _rows_gone(where, staged, refused.what) from refused
-    return staging
-
-
-def _rows_gone(where: Where, staged: Staged, why: str) -> RowsGone:
-    return RowsGone(
-        f"The rows promised to {where.name} are not at {staged.place} any more: {why}",
-        remedy="Clear the commit task: it stages the same offsets again. Let VACUUM keep files for longer than an "
-        "epoch may be in doubt. Nothing was written.",
-    )
 
 
 def _landed(this: Publication, version: int, entry: bytes, files: Files) -> FoundCommit | None:

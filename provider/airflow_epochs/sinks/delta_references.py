@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.table import App, CannotOpen, Where, open_table
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_log import actions_of, log_entry
-from airflow_epochs.sinks.delta_table import App, CannotOpen, Where, open_table
 
 ENTRIES_MAX = 1_000
 """So many log entries are read. A place older than that is left to VACUUM."""

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from airflow_epochs import secrecy
+from airflow_epochs.delta.log import StagedFile, actions_of, checked_stats, log_entry
+from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks import parquet_batches
-from airflow_epochs.sinks.delta_log import StagedFile, actions_of, checked_stats, log_entry
-from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.parquet_calendar import misread
 from airflow_epochs.sinks.parquet_fit import misfit
+from airflow_epochs.staged import parquet_batches
+from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_epochs.environment import Environment
-from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks import delta_checks, delta_spark
-from airflow_epochs.sinks.delta_look import anchor_at
-from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import (
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.snapshot import anchor_at
+from airflow_epochs.delta.table import (
     App,
     CannotOpen,
     FoundCommit,
@@ -21,6 +17,10 @@ from airflow_epochs.sinks.delta_table import (
     open_table,
     read_marker,
 )
+from airflow_epochs.environment import Environment
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.sinks import delta_checks, delta_spark
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -90,7 +90,7 @@ class KafkaSink:
 
     def spec(self) -> JsonDict:
         """The specification. Raises Refused if what came from a template is not valid."""
-        from airflow_epochs.sinks.staged_table import staging_root
+        from airflow_epochs.staged.table import staging_root
 
         try:
             self._require_topics()

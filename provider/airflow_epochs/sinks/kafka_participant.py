@@ -29,7 +29,7 @@ from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka_rows import Record, RowShape
 from airflow_epochs.sinks.kafka_voted import Voted
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
-from airflow_epochs.sinks.staged_table import StagedTable
+from airflow_epochs.staged.table import StagedTable
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka import KafkaSink

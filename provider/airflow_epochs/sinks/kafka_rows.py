@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_table import first_line
 from airflow_epochs.sinks.row_flaws import Check, require_sound, sound
 from airflow_epochs.spark.driver.delta.schema import type_name
 

@@ -16,12 +16,12 @@ from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
 from airflow_epochs.sinks import sql_diagnosis
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt, waive_command
-from airflow_epochs.sinks.delta_log import Staging
 from airflow_epochs.sinks.sql_database import Database, Session, database_of
 from airflow_epochs.sinks.sql_load import Load
 from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, marker_of, txn_of
 from airflow_epochs.sinks.sql_table import SqlTable, columns_for, key_columns, suggestion
-from airflow_epochs.sinks.staged_table import StagedTable
+from airflow_epochs.staged.staging import Staging
+from airflow_epochs.staged.table import StagedTable
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql import SqlSink

@@ -16,10 +16,10 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import secrecy
+from airflow_epochs.delta.table import first_line
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_table import first_line
 from airflow_epochs.sinks.sql_database import RowRefused, Session, part_of
 from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
 from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_epochs import secrecy
+from airflow_epochs.delta.log import StagedFile, rows_of
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
-from airflow_epochs.sinks.delta_log import StagedFile, Staging, rows_of
+from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
 

@@ -11,10 +11,9 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_epochs.model import JsonDict, Marker
-from airflow_epochs.sinks.delta_log import actions_of, log_entry
-from airflow_epochs.sinks.delta_shape import TableShape
-from airflow_epochs.sinks.delta_table import (
+from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import (
     App,
     FoundCommit,
     Where,
@@ -24,6 +23,7 @@ from airflow_epochs.sinks.delta_table import (
     open_table,
     read_marker,
 )
+from airflow_epochs.model import JsonDict, Marker
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000

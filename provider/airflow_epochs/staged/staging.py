@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import unquote
 
+from airflow_epochs.delta.log import StagedFile, actions_of, entry_version, log_entry, note_of
+from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_shape import TableShape
 from airflow_epochs.storage.files import Files
 
-NOTE = "airflow_epochs"
-"""Our key in ``userMetadata``."""
+RESTAGE = "Clear the stage task: it stages into a fresh place."
 _NOTED = {"app", "txn", "committer", "table_id"}
 _ROWS_WRITTEN = {"numOutputRows", "num_added_rows"}
 """As Spark names it in ``operationMetrics``, and as deltalake does."""
-_VERSION = re.compile(r"(\d{20})\.json")
-_RESTAGE = "Clear the stage task: it stages into a fresh place."
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagedFile:
-    """One Parquet file of the staging table. ``path`` is relative to it and plain; ``logged_path`` is as logged."""
-
-    path: str
-    logged_path: str
-    size: int
-    partition_values: dict[str, str | None]
-    stats: str
-    modified_ms: int
-
-    @classmethod
-    def of(cls, add: JsonDict) -> StagedFile:
-        """From an ``add`` action."""
-        return cls(
-            path=unquote(add["path"]),
-            logged_path=add["path"],
-            size=int(add["size"]),
-            partition_values=dict(add["partitionValues"]),
-            stats=add.get("stats") or "",
-            modified_ms=int(add["modificationTime"]),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,47 +31,6 @@ class Staging:
     @property
     def log_files(self) -> list[str]:
         return [log_entry(version, self.place) for version in range(self.version + 1)]
-
-
-def log_entry(version: int, table: str = "") -> str:
-    return f"{table}/_delta_log/{version:020}.json".lstrip("/")
-
-
-def entry_version(name: str) -> int | None:
-    """The version of the log entry whose file is called so; None if it is none."""
-    found = _VERSION.fullmatch(name)
-    return int(found[1]) if found else None
-
-
-def actions_of(entry: bytes) -> Iterator[JsonDict]:
-    """The actions of one log entry.
-
-    Raises:
-        ValueError: It is not JSON.
-    """
-    for line in entry.splitlines():
-        if line.strip():
-            yield json.loads(line)
-
-
-def entry_of(actions: Iterable[JsonDict]) -> bytes:
-    """The inverse of ``actions_of``."""
-    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
-
-
-def remove_of(add: JsonDict, now: int) -> JsonDict:
-    """The ``remove`` action for a file whose rows are in others now."""
-    kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags") if key in add}
-    return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
-
-
-def note_of(action: JsonDict) -> JsonDict | None:
-    """Our note in a ``commitInfo`` action; None if it is any other."""
-    try:
-        note = json.loads(action["commitInfo"]["userMetadata"])[NOTE]
-    except (KeyError, ValueError, TypeError):
-        return None
-    return note if isinstance(note, dict) else None
 
 
 def read_staging(files: Files, place: str) -> Staging | None:
@@ -189,41 +117,5 @@ class _Replay:
         )
 
 
-def rows_of(file: StagedFile) -> int:
-    """``numRecords`` of a file whose statistics have been checked."""
-    return int(json.loads(file.stats)["numRecords"])
-
-
-def checked_stats(file: StagedFile) -> Any:
-    """The statistics as JSON.
-
-    Raises:
-        Refused: They are missing or not strict JSON. One NaN there and deltalake cannot open the table any more.
-    """
-    try:
-        stats = json.loads(file.stats, parse_constant=_no_constant)
-        if (
-            isinstance(stats["numRecords"], int)
-            and stats["numRecords"] >= 0
-            and not isinstance(stats["numRecords"], bool)
-        ):
-            return stats
-    except (ValueError, KeyError, TypeError) as error:
-        raise _bad_stats(file) from error
-    raise _bad_stats(file)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _bad_stats(file: StagedFile) -> Refused:
-    return Refused(
-        f"The statistics of the staged file {file.path} are missing or not strict JSON.",
-        remedy="Leave delta.dataSkippingNumIndexedCols and spark.databricks.delta.stats.collect at their defaults, "
-        "and clear the stage task.",
-    )
-
-
 def _unusable(place: str, why: str) -> Refused:
-    return Refused(f"The staging table {place} is not usable: {why}.", remedy=_RESTAGE)
+    return Refused(f"The staging table {place} is not usable: {why}.", remedy=RESTAGE)

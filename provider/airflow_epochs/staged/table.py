@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from airflow_epochs.delta.log import NOTE
+from airflow_epochs.delta.table import App, Where
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks import delta_checks, parquet_batches, staging_owner
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta_digest import staged_of
-from airflow_epochs.sinks.delta_log import NOTE, Staging, read_staging
-from airflow_epochs.sinks.delta_publish import require_promised, staging_left
-from airflow_epochs.sinks.delta_table import App, Where
-from airflow_epochs.sinks.parquet_calendar import misread
 from airflow_epochs.spark.driver.delta.jobs import compact_json
+from airflow_epochs.staged import checks, owner, parquet_batches
+from airflow_epochs.staged.digest import staged_of
+from airflow_epochs.staged.parquet_calendar import misread
+from airflow_epochs.staged.promised import require_promised, staging_left
+from airflow_epochs.staged.staging import Staging, read_staging
 from airflow_epochs.storage.options import storage_options
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class StagedTable:
             "table_id": None,
             "anchor": None,
         }
-        staging_owner.sign(self._where.files, self._folder(attempt), attempt, self.sink)
+        owner.sign(self._where.files, self._folder(attempt), attempt, self.sink)
         return {
             "kind": "delta",
             "committer": "copy",
@@ -122,10 +123,10 @@ class StagedTable:
         self._require_own_place(attempt, claim.place)
         files = self._where.files
         relative = self._where.relative(claim.place)
-        staging = delta_checks.require_own(read_staging(files, relative), attempt, self._app(attempt), relative)
-        delta_checks.require_sound_actions(staging)
-        delta_checks.require_rows(staging)
-        delta_checks.require_files(files, staging)
+        staging = checks.require_own(read_staging(files, relative), attempt, self._app(attempt), relative)
+        checks.require_sound_actions(staging)
+        checks.require_rows(staging)
+        checks.require_files(files, staging)
         self._require_dates_of_today(staging)
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
         return staging, staged_of(claim, staging)
@@ -193,7 +194,7 @@ class StagedTable:
             Refused: The place, or the folder that it is in, is somebody else's.
         """
         if self.has_leftovers(attempt, place):
-            staging_owner.require_owner(self._where.files, self._folder(attempt), attempt, self.sink)
+            owner.require_owner(self._where.files, self._folder(attempt), attempt, self.sink)
             self._where.files.delete(self._where.relative(place))
 
     # -- where ---------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
+from airflow_epochs.delta.log import actions_of, entry_version, log_entry, note_of
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks.delta_log import actions_of, entry_version, log_entry, note_of
 from airflow_epochs.storage.files import Files, open_files
 
 if TYPE_CHECKING:

@@ -1,0 +1,118 @@
+"""Entries of a Delta log, and what stands in them: actions, our note, the files that are added."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+
+NOTE = "airflow_epochs"
+"""Our key in ``userMetadata``."""
+_VERSION = re.compile(r"(\d{20})\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedFile:
+    """One Parquet file that an entry adds. ``path``: relative to the table, plain; ``logged_path``: as logged."""
+
+    path: str
+    logged_path: str
+    size: int
+    partition_values: dict[str, str | None]
+    stats: str
+    modified_ms: int
+
+    @classmethod
+    def of(cls, add: JsonDict) -> StagedFile:
+        """From an ``add`` action."""
+        return cls(
+            path=unquote(add["path"]),
+            logged_path=add["path"],
+            size=int(add["size"]),
+            partition_values=dict(add["partitionValues"]),
+            stats=add.get("stats") or "",
+            modified_ms=int(add["modificationTime"]),
+        )
+
+
+def log_entry(version: int, table: str = "") -> str:
+    return f"{table}/_delta_log/{version:020}.json".lstrip("/")
+
+
+def entry_version(name: str) -> int | None:
+    """The version of the log entry whose file is called so; None if it is none."""
+    found = _VERSION.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def actions_of(entry: bytes) -> Iterator[JsonDict]:
+    """The actions of one log entry.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    for line in entry.splitlines():
+        if line.strip():
+            yield json.loads(line)
+
+
+def entry_of(actions: Iterable[JsonDict]) -> bytes:
+    """The inverse of ``actions_of``."""
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+
+
+def remove_of(add: JsonDict, now: int) -> JsonDict:
+    """The ``remove`` action for a file whose rows are in others now."""
+    kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags") if key in add}
+    return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
+
+
+def note_of(action: JsonDict) -> JsonDict | None:
+    """Our note in a ``commitInfo`` action; None if it is any other."""
+    try:
+        note = json.loads(action["commitInfo"]["userMetadata"])[NOTE]
+    except (KeyError, ValueError, TypeError):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def rows_of(file: StagedFile) -> int:
+    """``numRecords`` of a file whose statistics have been checked."""
+    return int(json.loads(file.stats)["numRecords"])
+
+
+def checked_stats(file: StagedFile) -> Any:
+    """The statistics as JSON.
+
+    Raises:
+        Refused: They are missing or not strict JSON. One NaN there and deltalake cannot open the table any more.
+    """
+    try:
+        stats = json.loads(file.stats, parse_constant=_no_constant)
+        if (
+            isinstance(stats["numRecords"], int)
+            and stats["numRecords"] >= 0
+            and not isinstance(stats["numRecords"], bool)
+        ):
+            return stats
+    except (ValueError, KeyError, TypeError) as error:
+        raise _bad_stats(file) from error
+    raise _bad_stats(file)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _bad_stats(file: StagedFile) -> Refused:
+    return Refused(
+        f"The statistics of the staged file {file.path} are missing or not strict JSON.",
+        remedy="Leave delta.dataSkippingNumIndexedCols and spark.databricks.delta.stats.collect at their defaults, "
+        "and clear the stage task.",
+    )

@@ -1,0 +1,78 @@
+"""The vote's checks on what was staged: whose it is, and whether it is whole. Each raises Refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_epochs.delta.log import checked_stats, rows_of
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.base import SinkAttempt
+from airflow_epochs.staged.staging import RESTAGE, Staging
+from airflow_epochs.storage.files import Files
+
+_PARQUET_MAGIC = b"PAR1"
+
+
+def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
+    """What lies at ``place`` is a finished staging of this very transaction and sink."""
+    if staging is None:
+        raise Refused(f"Nothing was staged at {place}.", remedy=RESTAGE)
+    if staging.note.get("txn") != str(attempt.txn) or staging.note.get("app") != app:
+        raise Refused(
+            f"What is staged at {place} belongs to transaction {staging.note.get('txn')}, not to {attempt.txn}.",
+            remedy=RESTAGE,
+        )
+    return staging
+
+
+def require_rows(staging: Staging) -> None:
+    """The files have as many rows as their writer counted, where it did: files may be missing from a damaged log."""
+    found = str(sum(map(rows_of, staging.files)))
+    if staging.counted not in (None, found):
+        raise Refused(
+            f"{staging.counted} rows were written to {staging.place}, its files have {found}.",
+            remedy=RESTAGE,
+        )
+
+
+def require_files(files: Files, staging: Staging) -> None:
+    """Every staged file exists, has its size, and ends as a Parquet file does."""
+    require_sizes(files, staging)
+    sizes = {f"{staging.place}/{file.path}": file.size for file in staging.files}
+    for path, tail in files.tails(sizes, len(_PARQUET_MAGIC)):
+        if tail != _PARQUET_MAGIC:
+            raise Refused(f"The staged file {path} is not a whole Parquet file.", remedy=RESTAGE)
+
+
+def require_sizes(files: Files, staging: Staging) -> None:
+    found = files.sizes(staging.place)
+    for file in staging.files:
+        size = found.get(f"{staging.place}/{file.path}")
+        if size != file.size:
+            state = "is gone" if size is None else f"has {size} bytes instead of {file.size}"
+            raise Refused(f"The staged file {staging.place}/{file.path} {state}.", remedy=RESTAGE)
+
+
+def require_sound_actions(staging: Staging) -> None:
+    """Statistics and partition values that no reader will trip over."""
+    columns = _partition_names(staging.shape)
+    for file in staging.files:
+        checked_stats(file)
+        if set(file.partition_values) != columns:
+            raise Refused(
+                f"The staged file {file.path} has partition values for {sorted(file.partition_values)}, "
+                f"the table is partitioned by {sorted(columns)}.",
+                remedy=RESTAGE,
+            )
+
+
+def _partition_names(shape: TableShape) -> set[str]:
+    physical = physical_names(shape)
+    return {physical[name.lower()] for name in shape.partition_by}
+
+
+def physical_names(shape: TableShape) -> dict[str, str]:
+    """What statistics and partition values call each column."""
+    metadata: dict[str, Mapping[str, str]] = {f["name"]: f.get("metadata", {}) for f in shape.schema["fields"]}
+    return {name.lower(): known.get("delta.columnMapping.physicalName", name) for name, known in metadata.items()}
