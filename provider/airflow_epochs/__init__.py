@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
-    from airflow_epochs.sinks.delta import DeltaSink as DeltaSink
+    from airflow_epochs.sinks.delta.sink import DeltaSink as DeltaSink
     from airflow_epochs.sinks.kafka import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql import SqlSink as SqlSink
     from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "DeltaSink": "airflow_epochs.sinks.delta",
+    "DeltaSink": "airflow_epochs.sinks.delta.sink",
     "EpochPipeline": "airflow_epochs.pipeline",
     "KafkaSink": "airflow_epochs.sinks.kafka",
     "KafkaSource": "airflow_epochs.sources.kafka.source",

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.model import JsonDict, StagedClaim
 from airflow_epochs.sinks import _KINDS
-from airflow_epochs.sinks.delta_modes import MODES
+from airflow_epochs.sinks.delta.modes import MODES
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, Place, Row
 from airflow_epochs.testing.conformance import SinkConformance, Subject
 from delta_world import SparkOn, World, fill_with_spark, stage_with_deltalake

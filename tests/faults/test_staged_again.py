@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from airflow_epochs.environment import Environment
 from airflow_epochs.model import StagedClaim, Vote
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from cells import fired
 from faults_history import finished
 from faults_process import TaskProcess, kill, stop

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Marker, OffsetRange
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from faults_disk import Row
 from faults_world import DiskEnvironment, DiskWorld, start
 

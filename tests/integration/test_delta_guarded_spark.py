@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.delta.table import App, Where
-from airflow_epochs.sinks import delta_publish
-from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_foreign import foreign_changes
+from airflow_epochs.sinks.delta import publish as delta_publish
+from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
 from delta_world import (
     World,

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
 from airflow_epochs.model import VoteKind
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from cells import fired
 from delta_modes_world import (
     COUNTER,

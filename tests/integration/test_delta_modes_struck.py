@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.errors import OutcomeUnknown
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from delta_modes_world import (
     COUNTER,

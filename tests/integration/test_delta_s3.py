@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
 from airflow_epochs.model import Marker, VoteKind
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.options import storage_options

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, VoteKind
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from cells import fired
 from delta_world import (
     World,

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged
-from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta import publish as delta_publish
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.files import Files, open_files
 from airflow_epochs.storage.objects import object_store
 from airflow_epochs.storage.options import storage_options

@@ -44,7 +44,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a staged file is deleted although a version of the table has it",
-        [("sinks/delta_participant.py", "if kept & where.files.sizes(relative).keys():", "if False:")],
+        [("sinks/delta/participant.py", "if kept & where.files.sizes(relative).keys():", "if False:")],
         [REFERENCES],
     ),
     Mutation(
@@ -395,7 +395,7 @@ MUTATIONS = [
         "a table's commit follows whatever came after the look at it",
         [
             (
-                "sinks/delta_publish.py",
+                "sinks/delta/publish.py",
                 '    env.reached("delta.commit.before")\n',
                 '    env.reached("delta.commit.before")\n    version = look(this.where, this.app).version + 1\n',
             )
@@ -404,14 +404,14 @@ MUTATIONS = [
     ),
     Mutation(
         "rows that are gone are staged again although the table has gone on",
-        [("sinks/delta_participant.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
+        [("sinks/delta/participant.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and late_commit"],
     ),
     Mutation(
         "clean-up takes the files of a table's epoch that is shown, and does not ask the table's log",
         [
-            ("sinks/delta_participant.py", "if published and not self._copied(", "if False and not self._copied("),
-            ("sinks/delta_participant.py", "if kept & where.files.sizes(relative).keys():", "if False:"),
+            ("sinks/delta/participant.py", "if published and not self._copied(", "if False and not self._copied("),
+            ("sinks/delta/participant.py", "if kept & where.files.sizes(relative).keys():", "if False:"),
         ],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and cleared_away"],
     ),
@@ -430,7 +430,7 @@ MUTATIONS = [
         "a Delta table promises an epoch without looking at its marker",
         [
             (
-                "sinks/delta_participant.py",
+                "sinks/delta/participant.py",
                 "            delta_checks.require_marker(found, attempt.previous, name)\n",
                 "            pass\n",
             )

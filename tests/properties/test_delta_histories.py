@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from airflow_epochs.errors import RowsGone
 from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks import delta_compaction
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta import compaction as delta_compaction
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
 

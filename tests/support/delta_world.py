@@ -20,7 +20,7 @@ from airflow_epochs.environment import Connection, SparkJob
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
 
 LEDGER = "0f1e2d3c"

@@ -23,7 +23,7 @@ from waiting import wait_until
 DEADLINE_S = 60.0
 _PRELOADED = [
     "airflow_epochs.coordinator",
-    "airflow_epochs.sinks.delta_participant",
+    "airflow_epochs.sinks.delta.participant",
     "airflow_epochs.testing",
     "deltalake",
     "pyarrow.dataset",

@@ -22,7 +22,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore, Store
 from airflow_epochs.model import OpenRecord, Run, TransactionId
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
 from cells import Outcome

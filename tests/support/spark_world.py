@@ -14,7 +14,7 @@ from airflow_epochs.environment import Connection, SparkJob, SparkRunner
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
 
 APPS = Path(__file__).parents[1] / "apps"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import World
 
 

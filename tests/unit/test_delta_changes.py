@@ -17,9 +17,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
-from airflow_epochs.sinks import delta_durable
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta import flush as delta_flush
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.jobs import refusal
 from airflow_epochs.spark.driver.delta.merge import _of_overwrite, _options, _replaced, _telling
 from delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
@@ -241,7 +241,7 @@ def test_the_files_of_a_log_entry_are_its_data_its_changes_and_its_deletion_vect
         {"cdc": {"path": "_change_data/4.parquet"}},
         {"remove": {"path": "5.parquet"}},
     ]
-    assert delta_durable.files_of("\n".join(map(json.dumps, actions)).encode()) == [
+    assert delta_flush.files_of("\n".join(map(json.dumps, actions)).encode()) == [
         "p=a b/1.parquet",
         "2.parquet",
         "_change_data/4.parquet",

@@ -21,7 +21,7 @@ from deltalake.schema import PrimitiveType
 
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks import delta_compaction
+from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.local import LocalFiles
 from delta_world import ids_in, log_of, rows, seen_by_duckdb

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from airflow_epochs.sinks import delta_compaction
+from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import open_files
 from delta_world import log_of

@@ -13,11 +13,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from airflow_epochs.delta import snapshot as delta_look
+from airflow_epochs.delta import snapshot as delta_snapshot
 from airflow_epochs.delta.snapshot import Anchor, Look, anchor_at, look, look_on
 from airflow_epochs.delta.table import App, CannotOpen, Where
 from airflow_epochs.model import Marker, TransactionId
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
@@ -83,7 +83,7 @@ def test_both_ways_see_the_same_version_marker_and_commit(table: str, where: Whe
         full, short = look(where, OURS), go_on(anchor, where)
         assert short is not None
         assert (short.version, short.marker, short.anchor) == (full.version, full.marker, full.anchor)
-        assert delta_look.commit_of(short, OURS, where.files) == delta_look.commit_of(full, OURS, where.files)
+        assert delta_snapshot.commit_of(short, OURS, where.files) == delta_snapshot.commit_of(full, OURS, where.files)
         if dice.random() < 0.3 and short.anchor:
             anchor = short.anchor
 
@@ -124,9 +124,9 @@ def test_the_short_way_ends_after_too_many_entries(
 ) -> None:
     for number in range(4):
         write_deltalake(table, rows(number), mode="append")
-    monkeypatch.setattr(delta_look, "ENTRIES_MAX", 5)
+    monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 5)
     assert go_on(anchor, where) is not None
-    monkeypatch.setattr(delta_look, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 4)
     assert go_on(anchor, where) is None
 
 
@@ -145,11 +145,13 @@ def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch
     def committed(txn: TransactionId, previous: TransactionId) -> int:
         attempt = attempt_of(txn, previous)
         staged = promised(sink.vote(attempt, stage(sink, attempt, rows(txn.epoch), world), world))
-        read, names, opened = LocalFiles.read, LocalFiles.names, delta_look.open_table
+        read, names, opened = LocalFiles.read, LocalFiles.names, delta_snapshot.open_table
         with monkeypatch.context() as patched:
             patched.setattr(LocalFiles, "read", lambda self, path: (reads.append(path), read(self, path))[1])
             patched.setattr(LocalFiles, "names", lambda self, path: (listed(path), names(self, path))[1])
-            patched.setattr(delta_look, "open_table", lambda where: pytest.fail("deltalake lists the log") or opened)
+            patched.setattr(
+                delta_snapshot, "open_table", lambda where: pytest.fail("deltalake lists the log") or opened
+            )
             reads.clear()
             sink.commit(attempt, staged, world)
         return len(reads)

@@ -13,9 +13,9 @@ from deltalake.exceptions import CommitFailedError
 
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost
 from airflow_epochs.model import Marker, Staged
-from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta import publish as delta_publish
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_history import commits_of
 from delta_world import (
     World,

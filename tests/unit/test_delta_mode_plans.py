@@ -15,8 +15,8 @@ from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_modes import Mode
+from airflow_epochs.sinks.delta.modes import Mode
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver import jobs
 from airflow_epochs.spark.driver import stage as stage_job
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs

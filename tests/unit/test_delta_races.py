@@ -13,9 +13,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from airflow_epochs.environment import SparkJob
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Staged
-from airflow_epochs.sinks import delta_publish
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta import publish as delta_publish
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import (
     NoSpark,
     World,

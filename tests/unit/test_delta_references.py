@@ -14,8 +14,8 @@ from airflow_epochs.delta.table import App, Where
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.delta import DeltaSink
-from airflow_epochs.sinks.delta_references import referenced
+from airflow_epochs.sinks.delta.references import referenced
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.staged.table import StagedTable
 from delta_world import World, attempt_of, ids_in, rows, run_epoch, seen_by_duckdb, stage, transaction

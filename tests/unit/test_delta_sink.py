@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import (
     World,
     attempt_of,
@@ -218,13 +218,13 @@ def sign(table: Path, epoch: int) -> None:
 
 def staged_of(sink: DeltaSink, attempt: object, place: str) -> object:
     """What a vote would have promised, had its marker check passed."""
-    from airflow_epochs.staged import digest as delta_digest
+    from airflow_epochs.staged import digest
     from airflow_epochs.staged.staging import read_staging
     from airflow_epochs.storage.files import open_files
 
     staging = read_staging(open_files(sink.target), place.removeprefix(f"{sink.target}/"))
     assert staging is not None
-    return delta_digest.staged_of(StagedClaim(place=place), staging)
+    return digest.staged_of(StagedClaim(place=place), staging)
 
 
 def test_a_specification_and_its_sink_are_inverse(table: Path) -> None:

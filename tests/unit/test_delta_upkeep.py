@@ -8,8 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.model import Marker, TransactionId
-from airflow_epochs.sinks import delta_compaction, delta_due
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta import compaction as delta_compaction
+from airflow_epochs.sinks.delta import due as delta_due
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import World, ids_in, rows, run_epoch, transaction
 
 

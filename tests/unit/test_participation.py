@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.delta import DeltaSink
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import World, attempt_of, promised, rows, stage, transaction
 
 

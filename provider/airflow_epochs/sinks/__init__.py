@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 _KINDS = {
-    "delta": "airflow_epochs.sinks.delta:DeltaSink",
+    "delta": "airflow_epochs.sinks.delta.sink:DeltaSink",
     "kafka": "airflow_epochs.sinks.kafka:KafkaSink",
     "memory": "airflow_epochs.testing:MemorySink",
     "sql": "airflow_epochs.sinks.sql:SqlSink",

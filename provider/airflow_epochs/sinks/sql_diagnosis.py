@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId
-from airflow_epochs.sinks import delta_checks
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
+from airflow_epochs.sinks.delta import checks as delta_checks
 from airflow_epochs.sinks.sql_database import Session
 from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, txn_of
 

@@ -10,7 +10,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
-RESTAGE = "Clear the stage task: it stages into a fresh place."
+_RESTAGE = "Clear the stage task: it stages into a fresh place."
 _NOTED = {"app", "txn", "committer", "table_id"}
 _ROWS_WRITTEN = {"numOutputRows", "num_added_rows"}
 """As Spark names it in ``operationMetrics``, and as deltalake does."""
@@ -118,4 +118,4 @@ class _Replay:
 
 
 def _unusable(place: str, why: str) -> Refused:
-    return Refused(f"The staging table {place} is not usable: {why}.", remedy=RESTAGE)
+    return Refused(f"The staging table {place} is not usable: {why}.", remedy=_RESTAGE)

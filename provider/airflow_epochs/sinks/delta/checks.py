@@ -12,7 +12,7 @@ from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import Where, newest_schema
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree
-from airflow_epochs.sinks.delta_modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.staged.checks import physical_names

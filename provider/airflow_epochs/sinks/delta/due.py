@@ -7,7 +7,7 @@ from itertools import islice
 from airflow_epochs.delta.log import actions_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_compaction import SMALL_BYTES, newest_entries
+from airflow_epochs.sinks.delta.compaction import SMALL_BYTES, newest_entries
 from airflow_epochs.storage.files import Files
 
 FILES_DUE = 1_000

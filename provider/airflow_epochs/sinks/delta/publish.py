@@ -37,11 +37,11 @@ from airflow_epochs.delta.table import (
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
-from airflow_epochs.sinks import delta_lost
 from airflow_epochs.sinks.base import Disagreement, waive_command
-from airflow_epochs.sinks.delta_diagnosis import Suspect
-from airflow_epochs.sinks.delta_lost import Loss
-from airflow_epochs.sinks.delta_target import Target
+from airflow_epochs.sinks.delta import lost_files
+from airflow_epochs.sinks.delta.diagnosis import Suspect
+from airflow_epochs.sinks.delta.lost_files import Loss
+from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.promised import require_promised
 from airflow_epochs.staged.staging import Staging
@@ -185,10 +185,10 @@ def _kept(this: Publication, found: FoundCommit, env: Environment) -> FoundCommi
     Raises:
         RowsLost: Files are lost, and what is staged here is not what can replace them.
     """
-    loss = delta_lost.loss_of(found, this.where.files)
+    loss = lost_files.loss_of(found, this.where.files)
     if loss is None:
         return found
-    error = delta_lost.lost(this.where, found, loss, this.app, this.txn)
+    error = lost_files.lost(this.where, found, loss, this.app, this.txn)
     if not isinstance(error, RowsLost) or (found.note or {}).get("place") == this.staging.place:
         raise error
     _put_back(this, found, loss, env)
@@ -207,7 +207,7 @@ def _put_back(this: Publication, found: FoundCommit, loss: Loss, env: Environmen
     info = _commit_info(this, loss.version + 1, now_ms(), table_id, **{PUTS_BACK: found.version})
     adds = [this.add_action(file) for file in this.staging.files]
     env.reached("delta.put_back.before")
-    entry = entry_of(delta_lost.replacement(loss, adds, info, table))
+    entry = entry_of(lost_files.replacement(loss, adds, info, table))
     this.where.files.write_new(log_entry(loss.version + 1), entry)
     env.reached("delta.put_back.after")
 

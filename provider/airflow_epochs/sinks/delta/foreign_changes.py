@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from airflow_epochs.delta.log import actions_of, log_entry, note_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_others import pipeline_of
+from airflow_epochs.sinks.delta.other_pipelines import pipeline_of
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000

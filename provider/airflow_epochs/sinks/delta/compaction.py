@@ -27,8 +27,8 @@ from airflow_epochs.delta.snapshot import alters
 from airflow_epochs.delta.table import newest_checkpoint
 from airflow_epochs.errors import OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_publish import now_ms
-from airflow_epochs.sinks.delta_rewrite import TARGET_BYTES, Rewritten, Small, rewritten
+from airflow_epochs.sinks.delta.publish import now_ms
+from airflow_epochs.sinks.delta.rewrite import TARGET_BYTES, Rewritten, Small, rewritten
 from airflow_epochs.storage.files import Files
 
 if TYPE_CHECKING:

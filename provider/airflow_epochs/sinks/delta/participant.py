@@ -26,23 +26,23 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks import (
-    delta_checkpoint,
-    delta_checks,
-    delta_compaction,
-    delta_due,
-    delta_durable,
-    delta_foreign,
-    delta_lost,
-    delta_others,
-    delta_publish,
-    delta_references,
-    delta_spark,
-)
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
-from airflow_epochs.sinks.delta_diagnosis import Suspect
-from airflow_epochs.sinks.delta_modes import ADD_COLUMNS, MERGE
-from airflow_epochs.sinks.delta_target import Target
+from airflow_epochs.sinks.delta import (
+    checks,
+    compaction,
+    flush,
+    log_checkpoint,
+    lost_files,
+    other_pipelines,
+    publish,
+    references,
+    spark_commit,
+)
+from airflow_epochs.sinks.delta.diagnosis import Suspect
+from airflow_epochs.sinks.delta.due import is_due
+from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
+from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
+from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
 from airflow_epochs.staged import checks as staged_checks
@@ -54,7 +54,7 @@ from airflow_epochs.storage.files import is_local
 from airflow_epochs.storage.options import storage_options
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.delta import DeltaSink
+    from airflow_epochs.sinks.delta.sink import DeltaSink
 
 log = secrecy.logger(__name__)
 
@@ -84,7 +84,7 @@ class DeltaParticipant:
         place = self.place(attempt, nonce)
         staging_owner.sign(where.files, self._folder(attempt), attempt, self.sink.name)
         if committer == DELTALAKE and shape is not None:
-            delta_checks.require_committable(shape, where.name)
+            checks.require_committable(shape, where.name)
             _write_version_0(where, place, shape)
         promised = shape is not None and not self._has_created(target, attempt)
         note: JsonDict = {
@@ -123,7 +123,7 @@ class DeltaParticipant:
         if self.sink.in_catalog:
             return SPARK
         if target.problem:
-            delta_checks.require_not_spoilt(target.where)
+            checks.require_not_spoilt(target.where)
         reason = target.problem or ", ".join(shape.refused_features if shape else [])
         if reason:
             log.warning(
@@ -156,33 +156,33 @@ class DeltaParticipant:
         staged_checks.require_rows(staging)
         staged_checks.require_files(files, staging)
         self._require_promisable(self._target(where), attempt, staging)
-        delta_checks.require_store(files, self._folder(attempt))
+        checks.require_store(files, self._folder(attempt))
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
         return staged_of(claim, staging)
 
     def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
         """The checks of commit on the target, made early."""
         name, shape, how = target.where.name, target.shape(), self.sink.how
-        delta_checks.require_same_table(shape, staging, name)
+        checks.require_same_table(shape, staging, name)
         if shape is None or how.schema_evolution == ADD_COLUMNS:
-            delta_checks.require_readable(staging.shape, name)
+            checks.require_readable(staging.shape, name)
         if staging.note["committer"] == SPARK:
-            delta_checks.require_known(shape, staging, name)
+            checks.require_known(shape, staging, name)
             if how.mode != MERGE:  # whose rows need not look like the table's
                 add_columns = how.schema_evolution == ADD_COLUMNS
-                delta_checks.require_insertable(shape, staging, name, add_columns=add_columns)
-            delta_checks.require_changeable(how, shape or staging.shape, staging, name)
-            delta_checks.require_keys(how, staging)
+                checks.require_insertable(shape, staging, name, add_columns=add_columns)
+            checks.require_changeable(how, shape or staging.shape, staging, name)
+            checks.require_keys(how, staging)
         else:
-            delta_checks.require_addable(shape, staging, name)
-        delta_checks.require_lasting_marker(shape or staging.shape.with_properties(self.sink.properties), name)
+            checks.require_addable(shape, staging, name)
+        checks.require_lasting_marker(shape or staging.shape.with_properties(self.sink.properties), name)
         found = target.marker(self._app(attempt))
         if found != Marker.of(attempt.txn):  # which it shows if rows of it were lost and are to be put back
-            delta_checks.require_marker(found, attempt.previous, name)
+            checks.require_marker(found, attempt.previous, name)
         self._require_notes(target, attempt)
         if shape and not attempt.promised and how.spares_others(sum(map(rows_of, staging.files))):
-            touches = delta_others.touched_by(how, shape, staging)
-            delta_others.require_none(target.where, self._app(attempt), target.version(), touches, how)
+            touches = other_pipelines.touched_by(how, shape, staging)
+            other_pipelines.require_none(target.where, self._app(attempt), target.version(), touches, how)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class DeltaParticipant:
         staging = staging_left(where, staged)
         if staging is None or staging.note["committer"] == SPARK:
             return self._through_spark(where, attempt, staged, staging)
-        this = delta_publish.Publication(
+        this = publish.Publication(
             where=where,
             app=self._app(attempt),
             txn=attempt.txn,
@@ -206,10 +206,10 @@ class DeltaParticipant:
             properties=self.sink.properties,
             ends=attempt.ends,
         )
-        delta_publish.renew_if_old(this)
+        publish.renew_if_old(this)
         try:
-            found = delta_publish.publish(this, self.env)
-        except (delta_publish.Altered, CannotOpen) as altered:
+            found = publish.publish(this, self.env)
+        except (publish.Altered, CannotOpen) as altered:
             log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
             return self._through_spark(where, attempt, staged, staging)
         return self._receipt(where, attempt, staged, found)
@@ -220,7 +220,7 @@ class DeltaParticipant:
         found = target.commit_of(attempt.txn, app)
         if found is None:
             self._require_notes_left(target, attempt)
-            this = delta_spark.Insertion(
+            this = spark_commit.Insertion(
                 target=self.sink.target,
                 place=staged.place,
                 app=app,
@@ -231,12 +231,12 @@ class DeltaParticipant:
                 ends=attempt.ends,
                 change=self._change(where, attempt, staged),
             )
-            report = delta_spark.insert(this, self.env)
+            report = spark_commit.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
-            found = self._target(where).commit_of(attempt.txn, app) or delta_spark.found_in(report)
-        delta_lost.require_there(where, found, app, attempt.txn)
+            found = self._target(where).commit_of(attempt.txn, app) or spark_commit.found_in(report)
+        lost_files.require_there(where, found, app, attempt.txn)
         if found.version is not None and is_local(where.url):
-            delta_durable.flush_commit(where.files, found.version)
+            flush.flush_commit(where.files, found.version)
         return self._receipt(where, attempt, staged, found)
 
     def _require_notes_left(self, target: Target, attempt: SinkAttempt) -> None:
@@ -255,7 +255,7 @@ class DeltaParticipant:
             return
         found = target.commit_of(attempt.previous, self._app(attempt))
         if name := (found.note or {}).get("deletions") if found else None:
-            delta_checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
+            checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
 
     def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
         """What the decision names. Gone, it is to be staged again unless the table shows another epoch than before.
@@ -267,7 +267,7 @@ class DeltaParticipant:
             return require_promised(target.where, staging, staged, attempt.txn, app.sink)
         except RowsGone:
             if (found := target.marker(app)) is not None:
-                delta_publish.require_previous(target, app, found, attempt.previous, attempt.txn)
+                publish.require_previous(target, app, found, attempt.previous, attempt.txn)
             raise
 
     def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
@@ -331,7 +331,7 @@ class DeltaParticipant:
             where.files.delete(f"{relative}/_delta_log")
             return
         self._require_made_for_it(where, attempt, relative)
-        kept = delta_references.referenced(where, self._app(attempt), attempt.txn.epoch, relative)
+        kept = references.referenced(where, self._app(attempt), attempt.txn.epoch, relative)
         if kept & where.files.sizes(relative).keys():
             log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, where.name)
         else:
@@ -347,7 +347,7 @@ class DeltaParticipant:
             return
         staged_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
         if staging.note["table_id"] is not None:
-            delta_checks.require_same_table(self._target(where).shape(), staging, where.name)
+            checks.require_same_table(self._target(where).shape(), staging, where.name)
 
     def _copied(self, where: Where, attempt: SinkAttempt, relative: str) -> bool:
         """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
@@ -363,7 +363,7 @@ class DeltaParticipant:
         """The marker in the table now."""
         app = App.of(pipeline, self.sink.name)
         if self.sink.in_catalog:
-            return delta_spark.marker(self.sink.target, app, self.env)
+            return spark_commit.marker(self.sink.target, app, self.env)
         return self._target(self._where()).marker(app)
 
     def diagnose(self, seen: Disagreement) -> Corrupt:
@@ -385,7 +385,7 @@ class DeltaParticipant:
         if self.sink.in_catalog or receipt.version is None:
             return False
         commit = FoundCommit(receipt.version, 0, None)
-        return delta_lost.loss_of(commit, self._where().files) is not None
+        return lost_files.loss_of(commit, self._where().files) is not None
 
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str]) -> list[str]:
         """What others have done since a commit that takes rows of epochs away, and was not told before.
@@ -396,7 +396,7 @@ class DeltaParticipant:
         if since.version is None or since.detail.get("table") != self.sink.target:
             return []
         where = self._where()
-        found = delta_foreign.foreign_changes(where.files, App.of(pipeline, self.sink.name), since.version)
+        found = foreign_changes(where.files, App.of(pipeline, self.sink.name), since.version)
         new = {text: change for change in found if (text := self._sentence(change, where)) not in told}
         if new and self.sink.on_foreign_change == "stop":
             first = next(iter(new.values()))
@@ -411,7 +411,7 @@ class DeltaParticipant:
             )
         return list(new)
 
-    def _sentence(self, change: delta_foreign.ForeignChange, where: Where) -> str:
+    def _sentence(self, change: ForeignChange, where: Where) -> str:
         return f"sink {self.sink.name}: {where.name} has lost rows of complete epochs in {change}"
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
@@ -426,17 +426,17 @@ class DeltaParticipant:
             return self._optimized(after_epoch)
         if target.table is None or shape is None:
             return {}
-        done = delta_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
-        due = delta_due.is_due(files, target.table.version(), App.of(pipeline, self.sink.name), epoch, every)
-        if due and delta_compaction.rewritable(shape):
-            return done | delta_compaction.compact(target.table, files)
+        done = log_checkpoint.write_if_due(target.table, files, self.sink.checkpoint_every)
+        due = is_due(files, target.table.version(), App.of(pipeline, self.sink.name), epoch, every)
+        if due and compaction.rewritable(shape):
+            return done | compaction.compact(target.table, files)
         return done | self._optimized(due)
 
     def _optimized(self, due: bool) -> JsonDict:
         if not due:
             return {}
-        done = delta_spark.optimize(self.sink.target, self.env)
-        return done | (delta_spark.thin_notes(self._notes_left(), self.env) if self.sink.how.notes_deletions else {})
+        done = spark_commit.optimize(self.sink.target, self.env)
+        return done | (spark_commit.thin_notes(self._notes_left(), self.env) if self.sink.how.notes_deletions else {})
 
     def _notes_left(self) -> list[str]:
         """Where notes about keys that sinks of this name have deleted from the table lie."""
@@ -469,8 +469,8 @@ class DeltaParticipant:
     def _where(self) -> Where:
         url = self.sink.target
         if self.sink.in_catalog:
-            about = delta_spark.describe(self.sink.target, self.env)
-            delta_spark.require_table(about, self.sink.target)
+            about = spark_commit.describe(self.sink.target, self.env)
+            spark_commit.require_table(about, self.sink.target)
             url = normalised(about["location"])
         return Where(self.sink.target, url, self._options())
 
@@ -506,7 +506,7 @@ def _optimize_write(properties: Mapping[str, str]) -> bool | None:
 
 
 def _write_version_0(where: Where, place: str, shape: TableShape) -> None:
-    now = delta_publish.now_ms()
+    now = publish.now_ms()
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
     # False: this try was planned before, and Spark may have appended already.

@@ -17,7 +17,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import App, Where
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta_modes import OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta.modes import OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.staged.checks import physical_names
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files

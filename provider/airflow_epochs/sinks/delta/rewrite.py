@@ -24,7 +24,7 @@ from airflow_epochs.delta.log import StagedFile, actions_of, checked_stats, log_
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.parquet_fit import misfit
+from airflow_epochs.sinks.delta.parquet_fit import misfit
 from airflow_epochs.staged import parquet_batches
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import Files

@@ -20,7 +20,7 @@ from airflow_epochs.delta.table import (
 from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks import delta_checks, delta_spark
+from airflow_epochs.sinks.delta import checks, spark_commit
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -55,7 +55,7 @@ class Target:
         except CannotOpen as error:
             if not deltalake_only:
                 return cls(where, None, str(error), env)
-            delta_checks.require_not_spoilt(where)
+            checks.require_not_spoilt(where)
             raise Refused(
                 f"deltalake cannot open {where.name}: {error}",
                 remedy='Repair the table, or give the sink commit="spark".',
@@ -72,8 +72,8 @@ class Target:
         """None if there is no table."""
         if self.problem is None:
             return self.opened_shape()
-        about = delta_spark.describe(self.where.name, self.env)
-        delta_spark.require_table(about, self.where.name)
+        about = spark_commit.describe(self.where.name, self.env)
+        spark_commit.require_table(about, self.where.name)
         return TableShape.of_description(about)
 
     def version(self) -> int:
@@ -82,7 +82,7 @@ class Target:
 
     def marker(self, app: App) -> Marker | None:
         if self.problem is not None:
-            return delta_spark.marker(self.where.name, app, self.env)
+            return spark_commit.marker(self.where.name, app, self.env)
         return None if self.table is None else read_marker(self.table, app, self.where.files)
 
     def anchor(self, app: App) -> JsonDict | None:
@@ -95,7 +95,7 @@ class Target:
     def commit_of(self, txn: TransactionId, app: App) -> FoundCommit | None:
         """The commit of ``txn`` if it is what the marker says; ``FoundCommit.unknown()`` if its entry is gone."""
         if self.problem is not None:
-            return delta_spark.commit_of(self.where.name, app, txn, self.env)
+            return spark_commit.commit_of(self.where.name, app, txn, self.env)
         if self.marker(app) != Marker.of(txn):
             return None
         found = find_commit(self.where.files, app, txn.epoch, self.table.version()) if self.table else None

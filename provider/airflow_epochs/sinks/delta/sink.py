@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template, normalised, resolved, validated_name
-from airflow_epochs.sinks.delta_modes import Mode
+from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.base import Disagreement, SinkAttempt
-    from airflow_epochs.sinks.delta_participant import DeltaParticipant
+    from airflow_epochs.sinks.delta.participant import DeltaParticipant
 
 _COMMITTERS = (None, "deltalake", "spark")
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){1,2}")
@@ -222,6 +222,6 @@ class DeltaSink:
 
     def _participant(self, env: Environment) -> DeltaParticipant:
         # Imported here: a DAG file, parsed in every task, needs only the sink's description.
-        from airflow_epochs.sinks.delta_participant import DeltaParticipant
+        from airflow_epochs.sinks.delta.participant import DeltaParticipant
 
         return DeltaParticipant(self, env)
