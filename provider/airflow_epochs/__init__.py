@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta.sink import DeltaSink as DeltaSink
-    from airflow_epochs.sinks.kafka import KafkaSink as KafkaSink
+    from airflow_epochs.sinks.kafka.sink import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql import SqlSink as SqlSink
     from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta.sink",
     "EpochPipeline": "airflow_epochs.pipeline",
-    "KafkaSink": "airflow_epochs.sinks.kafka",
+    "KafkaSink": "airflow_epochs.sinks.kafka.sink",
     "KafkaSource": "airflow_epochs.sources.kafka.source",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_epochs.errors import OutcomeUnknown
-from airflow_epochs.sinks import kafka_publish
+from airflow_epochs.sinks.kafka import publish as kafka_publish
 from cells import fired
 from kafka_sink_world import Feed, a_feed, create, rows, seen_by_confluent, values, visible, world_at
 from kafka_world import wait_until

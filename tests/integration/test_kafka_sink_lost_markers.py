@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.kafka.connection import read_connection
-from airflow_epochs.sinks.kafka_claims import Claims
-from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.marker_partitions import Claims
 from kafka_sink_world import Feed, a_feed, create, rows, set_config, visible, world_at
 from stack.broker import Broker
 from waiting import wait_until

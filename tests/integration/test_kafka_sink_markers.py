@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Marker
-from airflow_epochs.sinks.kafka_claims import DIRECTORY, Claims
-from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Claims
 from kafka_sink_world import MARKERS, Feed, a_feed, create, rows, visible, world_at
 from stack.broker import Broker
 

@@ -21,10 +21,10 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run
-from airflow_epochs.sinks import kafka_publish
-from airflow_epochs.sinks.kafka_cluster import Cluster
-from airflow_epochs.sinks.kafka_marker import Markers
-from airflow_epochs.sinks.kafka_repair import MarkerRepair
+from airflow_epochs.sinks.kafka import publish as kafka_publish
+from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.marker import Markers
+from airflow_epochs.sinks.kafka.repair import MarkerRepair
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, TOPIC, FileSource

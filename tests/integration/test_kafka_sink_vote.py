@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.model import Staged, Vote, VoteKind
-from airflow_epochs.sinks import kafka_participant
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.kafka_claims import DIRECTORY
-from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sinks.kafka import participant as kafka_participant
+from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY
 from kafka_sink_world import Feed, a_feed, rows, seen_by_confluent, set_config, values, visible
 from kafka_tools import in_text
 from kafka_tools import run as run_tool

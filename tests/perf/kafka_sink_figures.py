@@ -16,8 +16,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from airflow_epochs import KafkaSink
-from airflow_epochs.sinks.kafka_producer import producer_options
-from airflow_epochs.sinks.kafka_rows import HEADER
+from airflow_epochs.sinks.kafka.producer import producer_options
+from airflow_epochs.sinks.kafka.rows import HEADER
 from figures import RUNS, Figure, figure, ratios, stopwatch
 from kafka_sink_world import Feed, memory_to_commit, world_at
 from stack.broker import Broker

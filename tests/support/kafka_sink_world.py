@@ -19,7 +19,7 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, TransactionId, Vote
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.kafka_rows import HEADER
+from airflow_epochs.sinks.kafka.rows import HEADER
 from delta_world import World, attempt_of, promised, stage_with_deltalake
 from waiting import wait_until
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import KafkaAccess
-from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sinks.kafka.cluster import Cluster
 
 
 class Answers(AdminClient):

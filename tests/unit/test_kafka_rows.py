@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.kafka_checks import require_records
-from airflow_epochs.sinks.kafka_cluster import TopicFacts
-from airflow_epochs.sinks.kafka_rows import HEADER, Record, RowShape, size_of
+from airflow_epochs.sinks.kafka.checks import require_records
+from airflow_epochs.sinks.kafka.cluster import TopicFacts
+from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
 from airflow_epochs.staged.table import StagedTable
 from delta_world import attempt_of, stage_with_deltalake, transaction
 

@@ -14,13 +14,14 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
-from airflow_epochs.sinks import from_spec, kafka_publish
-from airflow_epochs.sinks.kafka_claims import Claim, Claims, own_id
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_log import PartitionLog
-from airflow_epochs.sinks.kafka_marker import FORMAT, MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_producer import producer_options, within
-from airflow_epochs.sinks.kafka_voted import Voted
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.kafka import publish as kafka_publish
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.committed_records import PartitionLog
+from airflow_epochs.sinks.kafka.marker import FORMAT, MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.marker_partitions import Claim, Claims, own_id
+from airflow_epochs.sinks.kafka.producer import producer_options, within
+from airflow_epochs.sinks.kafka.voted import Voted
 from delta_world import World, attempt_of, transaction
 from kafka_certificates import Authority
 

@@ -19,7 +19,7 @@ log = secrecy.logger(__name__)
 
 _KINDS = {
     "delta": "airflow_epochs.sinks.delta.sink:DeltaSink",
-    "kafka": "airflow_epochs.sinks.kafka:KafkaSink",
+    "kafka": "airflow_epochs.sinks.kafka.sink:KafkaSink",
     "memory": "airflow_epochs.testing:MemorySink",
     "sql": "airflow_epochs.sinks.sql:SqlSink",
 }

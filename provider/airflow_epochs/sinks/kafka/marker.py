@@ -17,9 +17,9 @@ from typing import Any
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Staged, TransactionId
-from airflow_epochs.sinks.kafka_claims import Claim, Claims
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_log import PartitionLog
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.committed_records import PartitionLog
+from airflow_epochs.sinks.kafka.marker_partitions import Claim, Claims
 
 FORMAT = 1
 Ends = Mapping[str, Mapping[str, int]]

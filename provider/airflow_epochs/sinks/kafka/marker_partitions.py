@@ -16,9 +16,9 @@ from itertools import count
 from typing import Any
 
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.sinks.kafka_cluster import Cluster
-from airflow_epochs.sinks.kafka_log import PartitionLog
-from airflow_epochs.sinks.kafka_producer import fenced, producer_options, transactional
+from airflow_epochs.sinks.kafka.cluster import Cluster
+from airflow_epochs.sinks.kafka.committed_records import PartitionLog
+from airflow_epochs.sinks.kafka.producer import fenced, producer_options, transactional
 
 FORMAT = 1
 DIRECTORY = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.errors import NotApplied
-from airflow_epochs.sinks.kafka_cluster import Cluster
+from airflow_epochs.sinks.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

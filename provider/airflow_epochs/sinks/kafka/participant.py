@@ -20,19 +20,20 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-from airflow_epochs.sinks import kafka_checks, kafka_marker_topic, kafka_producer, kafka_publish
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
-from airflow_epochs.sinks.kafka_claims import Claim
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_diagnosis import Case
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_rows import Record, RowShape
-from airflow_epochs.sinks.kafka_voted import Voted
+from airflow_epochs.sinks.kafka import checks, producer, publish
+from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.diagnosis import Case
+from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.marker_partitions import Claim
+from airflow_epochs.sinks.kafka.rows import Record, RowShape
+from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
 from airflow_epochs.staged.table import StagedTable
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.kafka import KafkaSink
+    from airflow_epochs.sinks.kafka.sink import KafkaSink
 
 log = secrecy.logger(__name__)
 
@@ -60,16 +61,16 @@ class KafkaParticipant:
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
         _, staged = self.staged.checked(attempt, claim)
         cluster, markers = self._cluster, self._markers(attempt.txn.pipeline)
-        topic = kafka_checks.require_topic(cluster, self.sink.topic)
-        kafka_checks.require_timestamps(topic)
+        topic = checks.require_topic(cluster, self.sink.topic)
+        checks.require_timestamps(topic)
         marker_topic = self._ready_marker_topic(topic, attempt)
-        kafka_checks.require_rights(topic, "WRITE")
-        kafka_checks.require_rights(marker_topic, "READ", "WRITE")
-        options = kafka_producer.within(self._options(markers.claimed()), topic, marker_topic)
-        kafka_producer.transactional(cluster, options, marker_topic.name)
+        checks.require_rights(topic, "WRITE")
+        checks.require_rights(marker_topic, "READ", "WRITE")
+        options = producer.within(self._options(markers.claimed()), topic, marker_topic)
+        producer.transactional(cluster, options, marker_topic.name)
         self._require_marker(markers, topic, attempt)
         marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
-        kafka_checks.require_room(marker_topic, topic, marker)
+        checks.require_room(marker_topic, topic, marker)
         voted = Voted.now(topic, marker_topic, markers)
         self._require_records(attempt, staged, topic)  # last: takes longest
         return replace(staged, detail=voted.detail())
@@ -90,7 +91,7 @@ class KafkaParticipant:
 
     def _require_marker(self, markers: Markers, topic: TopicFacts, attempt: SinkAttempt) -> None:
         found = markers.newest()
-        kafka_checks.require_marker(found, attempt.previous, markers)
+        checks.require_marker(found, attempt.previous, markers)
         if found and found.topic == topic.name and found.topic_id not in (None, topic.id):
             log.warning(
                 "%s: topic %s was deleted and created again since %s: the rows of that epoch and of earlier ones are "
@@ -103,8 +104,8 @@ class KafkaParticipant:
     def _require_records(self, attempt: SinkAttempt, staged: Staged, topic: TopicFacts) -> None:
         """Every record is one that the topic takes, and making them leaves time to send them."""
         begun = time.monotonic()
-        kafka_checks.require_records(self._records(attempt, staged, topic.partitions), topic)
-        kafka_checks.require_time(time.monotonic() - begun, self.sink.transaction_timeout)
+        checks.require_records(self._records(attempt, staged, topic.partitions), topic)
+        checks.require_time(time.monotonic() - begun, self.sink.transaction_timeout)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class KafkaParticipant:
         """Send the epoch and its marker in one transaction. The receipt is made of the marker alone."""
         markers = self._markers(attempt.txn.pipeline)
         facts, claim = self._facts(markers, attempt, staged)
-        this = kafka_publish.Publication(
+        this = publish.Publication(
             cluster=self._cluster,
             markers=markers,
             topic=self.sink.topic,
@@ -124,7 +125,7 @@ class KafkaParticipant:
             ends=attempt.ends,
             records=partial(self._records, attempt, staged),
         )
-        return self._receipt(kafka_publish.publish(this, self.env))
+        return self._receipt(publish.publish(this, self.env))
 
     def _facts(
         self, markers: Markers, attempt: SinkAttempt, staged: Staged
@@ -134,7 +135,7 @@ class KafkaParticipant:
             rows, marker_topic = (self._cluster.topic(name) for name in (self.sink.topic, self.sink.marker_topic))
             claim = markers.claim()
         if marker_topic is None or claim is None:
-            raise kafka_publish.lost_since_the_vote(markers, self.sink.topic, attempt.txn, Voted.of(staged))
+            raise publish.lost_since_the_vote(markers, self.sink.topic, attempt.txn, Voted.of(staged))
         return (rows, kafka_marker_topic.require_compacted(marker_topic)), claim
 
     def _receipt(self, marker: MarkerRecord) -> Receipt:
@@ -181,7 +182,7 @@ class KafkaParticipant:
         return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=f"{pipeline}/{self.sink.name}")
 
     def _options(self, claim: Claim) -> dict[str, Any]:
-        return kafka_producer.producer_options(claim.transactional_id, self.sink.transaction_timeout, self.sink.options)
+        return producer.producer_options(claim.transactional_id, self.sink.transaction_timeout, self.sink.options)
 
     def _records(self, attempt: SinkAttempt, staged: Staged, partitions: int) -> Iterator[Record]:
         txn = attempt.txn

@@ -19,12 +19,12 @@ from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.base import waive_command
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_diagnosis import Case, state
-from airflow_epochs.sinks.kafka_marker import Ends, MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_producer import SLICE_S, fenced, transactional, within
-from airflow_epochs.sinks.kafka_rows import Headers, Record
-from airflow_epochs.sinks.kafka_voted import Voted
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.diagnosis import Case, state
+from airflow_epochs.sinks.kafka.marker import Ends, MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.producer import SLICE_S, fenced, transactional, within
+from airflow_epochs.sinks.kafka.rows import Headers, Record
+from airflow_epochs.sinks.kafka.voted import Voted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer

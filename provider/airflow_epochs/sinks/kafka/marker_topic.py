@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
 PARTITIONS = 16
 """To begin with: one for the claims, and one for each of fifteen sinks. More are added when they are needed."""

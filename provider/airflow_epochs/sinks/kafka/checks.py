@@ -11,10 +11,10 @@ from itertools import islice
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_producer import RECORD_BYTES_MAX
-from airflow_epochs.sinks.kafka_rows import Record, size_of
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.producer import RECORD_BYTES_MAX
+from airflow_epochs.sinks.kafka.rows import Record, size_of
 
 NAMED_MAX = 3
 """So many records that do not fit are named."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 
 PRINTED_MAX = 600
 """Characters of offsets that an error prints; the docs tell how to have longer ones."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

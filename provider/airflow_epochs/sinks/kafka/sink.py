@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_epochs.environment import Environment
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.base import Disagreement, SinkAttempt
-    from airflow_epochs.sinks.kafka_participant import KafkaParticipant
+    from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
 TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
 """What ``options`` may set of the producer: nothing that order, durability or the memory bound rest on."""
@@ -160,7 +160,7 @@ class KafkaSink:
 
     def _participant(self, env: Environment) -> KafkaParticipant:
         # Imported here: a DAG file, parsed in every task, needs only the sink's description.
-        from airflow_epochs.sinks.kafka_participant import KafkaParticipant
+        from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
         return KafkaParticipant(self, env)
 

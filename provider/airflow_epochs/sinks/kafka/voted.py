@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from airflow_epochs.model import JsonDict, Staged
-from airflow_epochs.sinks.kafka_cluster import TopicFacts
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.cluster import TopicFacts
+from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,13 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks import kafka_marker_topic, kafka_producer
-from airflow_epochs.sinks.kafka_checks import require_topic
-from airflow_epochs.sinks.kafka_cluster import Cluster, TopicFacts
-from airflow_epochs.sinks.kafka_log import PartitionLog
-from airflow_epochs.sinks.kafka_marker import MarkerRecord, Markers
-from airflow_epochs.sinks.kafka_rows import HEADER
+from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
+from airflow_epochs.sinks.kafka import producer as kafka_producer
+from airflow_epochs.sinks.kafka.checks import require_topic
+from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
+from airflow_epochs.sinks.kafka.committed_records import PartitionLog
+from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.rows import HEADER
 
 TIMEOUT_S = 60
 
