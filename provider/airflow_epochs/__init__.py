@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta.sink import DeltaSink as DeltaSink
     from airflow_epochs.sinks.kafka.sink import KafkaSink as KafkaSink
-    from airflow_epochs.sinks.sql import SqlSink as SqlSink
+    from airflow_epochs.sinks.sql.sink import SqlSink as SqlSink
     from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
@@ -28,7 +28,7 @@ _EXPORTS = {
     "KafkaSource": "airflow_epochs.sources.kafka.source",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
-    "SqlSink": "airflow_epochs.sinks.sql",
+    "SqlSink": "airflow_epochs.sinks.sql.sink",
 }
 
 __all__ = [

@@ -19,7 +19,7 @@ from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.kafka.rows import RowShape
-from airflow_epochs.sinks.sql_values import tuples_of
+from airflow_epochs.sinks.sql.values import tuples_of
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.staged.digest import content_of
 from airflow_epochs.staged.staging import read_staging

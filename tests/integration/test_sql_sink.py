@@ -15,7 +15,7 @@ import pytest
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 from sql_world import Db, PostgresDb, SqlWorld, new_sqlite
 
@@ -341,7 +341,7 @@ def test_many_first_commits_at_once_make_one_marker_table_and_show_the_rows_once
 
 
 def test_a_commit_is_durable_also_where_the_role_says_otherwise(pg: SqlWorld) -> None:
-    from airflow_epochs.sinks.sql_postgres import Postgres as Database
+    from airflow_epochs.sinks.sql.postgres import Postgres as Database
 
     extra = {"options": "-c synchronous_commit=off -c lock_timeout=7s", "cursor": "dict", "sslmode": "prefer"}
     with Database().connect(pg.db.connection(extra=extra), ["test"]) as session:
@@ -351,8 +351,8 @@ def test_a_commit_is_durable_also_where_the_role_says_otherwise(pg: SqlWorld) ->
 
 
 def test_no_session_waits_for_ever_or_is_waited_for(pg: SqlWorld) -> None:
-    from airflow_epochs.sinks.sql_postgres import SERVER
-    from airflow_epochs.sinks.sql_postgres import Postgres as Database
+    from airflow_epochs.sinks.sql.postgres import SERVER
+    from airflow_epochs.sinks.sql.postgres import Postgres as Database
 
     assert {"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} < set(SERVER)
     with Database().connect(pg.db.connection(), ["test"]) as session:
@@ -362,7 +362,7 @@ def test_no_session_waits_for_ever_or_is_waited_for(pg: SqlWorld) -> None:
 
 
 def test_sqlite_survives_a_power_cut(tmp_path: Path) -> None:
-    from airflow_epochs.sinks.sql_sqlite import Sqlite
+    from airflow_epochs.sinks.sql.sqlite import Sqlite
 
     with Sqlite().connect(new_sqlite(tmp_path).connection(), ["test"]) as session:
         assert session.execute("PRAGMA synchronous") == [(3,)], "EXTRA: the journal's folder is synced, too"

@@ -13,7 +13,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Marker, Run
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
 from faults_disk import FileSource, Row

@@ -15,7 +15,7 @@ import pytest
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Receipt, StagedClaim
-from airflow_epochs.sinks import sql_sqlite
+from airflow_epochs.sinks.sql import sqlite as sql_sqlite
 from cells import fired
 from delta_world import World, attempt_of, rows, transaction
 from sql_world import Db, SqlWorld, new_postgres, new_sqlite

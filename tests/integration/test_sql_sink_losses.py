@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import Corrupt, OutcomeUnknown
-from airflow_epochs.sinks.sql_postgres import Postgres as Database
+from airflow_epochs.sinks.sql.postgres import Postgres as Database
 from delta_world import attempt_of, rows, transaction
 from sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from sql_pipeline import Related, related
 from sql_world import PostgresDb, new_postgres, new_sqlite
 from stack.postgres import Postgres

@@ -339,20 +339,20 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql_participant.py", "if txn_of(found) != attempt.previous:", "if False:")],
+        [("sinks/sql/participant.py", "if txn_of(found) != attempt.previous:", "if False:")],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
         "a database's marker is taken for this transaction's by its epoch alone",
-        [("sinks/sql_participant.py", "found.txn == attempt.txn:", "found.txn.epoch == attempt.txn.epoch:")],
+        [("sinks/sql/participant.py", "found.txn == attempt.txn:", "found.txn.epoch == attempt.txn.epoch:")],
         [SINKS, "-k", "TestSqliteSink and another_transaction"],
     ),
     Mutation(
         "a database takes an epoch once more, and upserts it into what is there",
         [
-            ("sinks/sql_participant.py", "isinstance(found, Row) and found.txn == attempt.txn:", "False:"),
+            ("sinks/sql/participant.py", "isinstance(found, Row) and found.txn == attempt.txn:", "False:"),
             (
-                "sinks/sql_participant.py",
+                "sinks/sql/participant.py",
                 "if txn_of(found) != attempt.previous:",
                 "if txn_of(found) not in (attempt.previous, attempt.txn):",
             ),
@@ -363,7 +363,7 @@ MUTATIONS = [
         "a database's marker stays behind where an epoch has no rows",
         [
             (
-                "sinks/sql_joint.py",
+                "sinks/sql/joint.py",
                 "        session.commit()\n    env",
                 "        committers[0].staged.rows and session.commit()\n    env",
             )
@@ -374,7 +374,7 @@ MUTATIONS = [
         "of a database's rows only the first batch arrives",
         [
             (
-                "sinks/sql_sqlite.py",
+                "sinks/sql/sqlite.py",
                 "taken += self._connection.executemany(statement, rows).rowcount",
                 "taken += batch.num_rows if taken else self._connection.executemany(statement, rows).rowcount",
             )
@@ -383,7 +383,7 @@ MUTATIONS = [
     ),
     Mutation(
         "of a database's rows the first one of a batch is lost",
-        [("sinks/sql_sqlite.py", "tuples_of(batch, fields)", "tuples_of(batch.slice(1), fields)")],
+        [("sinks/sql/sqlite.py", "tuples_of(batch, fields)", "tuples_of(batch.slice(1), fields)")],
         [SINKS, "-k", "TestSqliteSink and one_row"],
     ),
     Mutation(
@@ -419,7 +419,7 @@ MUTATIONS = [
         "a database promises an epoch without looking at its marker",
         [
             (
-                "sinks/sql_participant.py",
+                "sinks/sql/participant.py",
                 "        self._require_previous(attempt, marker, marker.make())\n",
                 "        marker.make()\n",
             )

@@ -22,7 +22,7 @@ from airflow_epochs import SqlSink
 from airflow_epochs.environment import Connection
 from airflow_epochs.model import JsonDict, Staged, TransactionId
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.sql_values import csv_of
+from airflow_epochs.sinks.sql.values import csv_of
 from delta_world import World, attempt_of, transaction
 from figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
 from sql_world import SqlWorld, new_postgres

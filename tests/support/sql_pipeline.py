@@ -13,7 +13,7 @@ from airflow_epochs.environment import Environment as SinkEnvironment
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run
-from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from faults_disk import PARTITIONS, TOPIC, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run

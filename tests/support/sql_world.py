@@ -21,14 +21,14 @@ import pyarrow as pa
 from airflow_epochs.environment import Connection
 from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
 from stack.postgres import DATABASE, USER, Postgres
 from waiting import wait_until
 
 DEADLINE_S = 60.0
 _PRELOADED = [
-    "airflow_epochs.sinks.sql_participant",
+    "airflow_epochs.sinks.sql.participant",
     "delta_world",
     "sql_world",
     "psycopg",

@@ -62,7 +62,7 @@ def test_importing_the_coordinator_and_its_doubles_loads_neither_airflow_nor_any
 
 def test_a_dag_file_with_sinks_loads_nothing_that_only_a_task_needs() -> None:
     statement = "from airflow_epochs import DeltaSink, SqlSink; SqlSink('a', 'db', 't', staging='/s')"
-    assert loaded_by(statement, [*HEAVY, "airflow", "airflow_epochs.sinks.sql_participant"]) == []
+    assert loaded_by(statement, [*HEAVY, "airflow", "airflow_epochs.sinks.sql.participant"]) == []
 
 
 def imports_of(module: str) -> set[str]:

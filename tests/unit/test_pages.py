@@ -21,7 +21,6 @@ from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlS
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
 from airflow_epochs.operators import epoch as operators
-from airflow_epochs.sinks import sql_postgres, sql_sqlite
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
 from airflow_epochs.sinks.delta import foreign_changes as delta_foreign
@@ -30,6 +29,8 @@ from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka import producer as kafka_producer
 from airflow_epochs.sinks.kafka import rows as kafka_rows
 from airflow_epochs.sinks.kafka.repair import MarkerRepair
+from airflow_epochs.sinks.sql import postgres as sql_postgres
+from airflow_epochs.sinks.sql import sqlite as sql_sqlite
 from airflow_epochs.sources.kafka import history as kafka_history
 from airflow_epochs.sources.kafka import loss as kafka_loss
 from airflow_epochs.sources.kafka import reader as kafka_reader

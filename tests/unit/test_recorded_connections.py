@@ -11,7 +11,7 @@ from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan
 from airflow_epochs.recorded import sink_of
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.sinks.sql import SqlSink
+from airflow_epochs.sinks.sql.sink import SqlSink
 from records import open_record
 
 OURS = DeltaSink("a", "/table")

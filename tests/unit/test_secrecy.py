@@ -354,7 +354,7 @@ def _provoked(connection: Any) -> BaseException:
 
 def _reach(connection: Any) -> None:
     from airflow_epochs.ledger.store import open_store
-    from airflow_epochs.sinks.sql_database import database_of
+    from airflow_epochs.sinks.sql.database import database_of
     from airflow_epochs.storage.objects import object_store
     from airflow_epochs.storage.options import storage_options
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type, sqlite_type
+from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type, sqlite_type
 
 KINDS: list[Any] = [
     *("byte", "short", "integer", "long", "float", "double", "decimal(10,2)", "boolean", "string", "binary"),

@@ -21,7 +21,7 @@ _KINDS = {
     "delta": "airflow_epochs.sinks.delta.sink:DeltaSink",
     "kafka": "airflow_epochs.sinks.kafka.sink:KafkaSink",
     "memory": "airflow_epochs.testing:MemorySink",
-    "sql": "airflow_epochs.sinks.sql:SqlSink",
+    "sql": "airflow_epochs.sinks.sql.sink:SqlSink",
 }
 """``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built."""
 

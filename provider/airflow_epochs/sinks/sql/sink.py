@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.base import Disagreement, SinkAttempt
-    from airflow_epochs.sinks.sql_participant import SqlParticipant
+    from airflow_epochs.sinks.sql.participant import SqlParticipant
 
 _MODES = ("append", "upsert")
 _PART = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
@@ -160,7 +160,7 @@ class SqlSink:
     def vote_together(
         self, those: Sequence[tuple[SqlSink, SinkAttempt, StagedClaim]], env: Environment
     ) -> dict[str, Vote]:
-        from airflow_epochs.sinks import sql_joint
+        from airflow_epochs.sinks.sql import joint as sql_joint
 
         return sql_joint.vote(
             [sql_joint.Voter(sink._participant(env), attempt, claim) for sink, attempt, claim in those]
@@ -169,7 +169,7 @@ class SqlSink:
     def commit_together(
         self, those: Sequence[tuple[SqlSink, SinkAttempt, Staged]], env: Environment
     ) -> dict[str, Receipt]:
-        from airflow_epochs.sinks import sql_joint
+        from airflow_epochs.sinks.sql import joint as sql_joint
 
         return sql_joint.commit(
             [sql_joint.Committer(sink._participant(env), attempt, staged) for sink, attempt, staged in those]
@@ -190,7 +190,7 @@ class SqlSink:
 
     def _participant(self, env: Environment) -> SqlParticipant:
         # Imported here: a DAG file, parsed in every task, needs only the sink's description.
-        from airflow_epochs.sinks.sql_participant import SqlParticipant
+        from airflow_epochs.sinks.sql.participant import SqlParticipant
 
         return SqlParticipant(self, env)
 

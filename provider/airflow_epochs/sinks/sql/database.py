@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_epochs.sinks.row_flaws import Check
-    from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
+    from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
 
 
 class RowRefused(Refused):
@@ -149,11 +149,11 @@ def database_of(connection: Connection) -> Database:
     """
     # Imported here: whoever uses one database need not have the other's driver.
     if connection.conn_type in ("postgres", "postgresql"):
-        from airflow_epochs.sinks.sql_postgres import Postgres
+        from airflow_epochs.sinks.sql.postgres import Postgres
 
         return Postgres()
     if connection.conn_type == "sqlite":
-        from airflow_epochs.sinks.sql_sqlite import Sqlite
+        from airflow_epochs.sinks.sql.sqlite import Sqlite
 
         return Sqlite()
     raise Refused(

@@ -20,8 +20,8 @@ from typing import Any
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sinks.sql_database import Session
-from airflow_epochs.sinks.sql_table import SqlTable
+from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.table import SqlTable
 
 _NO_EPOCH = 0
 """Of a claim, or of a row that was inserted to be locked, which nobody but its own transaction ever sees."""

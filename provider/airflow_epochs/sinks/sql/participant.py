@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from airflow_epochs.environment import Connection, Environment
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
-from airflow_epochs.sinks import sql_diagnosis
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt, waive_command
-from airflow_epochs.sinks.sql_database import Database, Session, database_of
-from airflow_epochs.sinks.sql_load import Load
-from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, marker_of, txn_of
-from airflow_epochs.sinks.sql_table import SqlTable, columns_for, key_columns, suggestion
+from airflow_epochs.sinks.sql import diagnosis
+from airflow_epochs.sinks.sql.database import Database, Session, database_of
+from airflow_epochs.sinks.sql.load import Load
+from airflow_epochs.sinks.sql.marker import Claim, MarkerTable, Row, marker_of, txn_of
+from airflow_epochs.sinks.sql.table import SqlTable, columns_for, key_columns, suggestion
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.sql import SqlSink
-    from airflow_epochs.sinks.sql_database import Batches
+    from airflow_epochs.sinks.sql.database import Batches
+    from airflow_epochs.sinks.sql.sink import SqlSink
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class SqlParticipant:
         if isinstance(found, Row) and found.txn == attempt.txn:
             return found
         if self.sink.claims and not attempt.previous and not isinstance(found, Row) and found != Claim.of(attempt):
-            raise sql_diagnosis.unclaimed(self.sink, attempt, marker, found, staged.rows)
+            raise diagnosis.unclaimed(self.sink, attempt, marker, found, staged.rows)
         self._require_previous(attempt, marker, found, staged.rows)
         return None
 
@@ -176,7 +176,7 @@ class SqlParticipant:
     ) -> None:
         """The table shows the sink's previous epoch, no other."""
         if txn_of(found) != attempt.previous:
-            raise sql_diagnosis.not_previous(self.sink, attempt, marker, found, rows)
+            raise diagnosis.not_previous(self.sink, attempt, marker, found, rows)
 
     def detail(self, session: Session) -> JsonDict:
         """Which table in which database it is, for whoever finds another one there later."""
@@ -210,7 +210,7 @@ class SqlParticipant:
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
         with self.session([self.who(disagreement.pipeline)]) as session:
-            return sql_diagnosis.diagnosed(
+            return diagnosis.diagnosed(
                 self.sink,
                 disagreement,
                 session,

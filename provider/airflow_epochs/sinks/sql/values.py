@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, refusal, row_named, sound
-from airflow_epochs.sinks.sql_types import family, longest_text
+from airflow_epochs.sinks.sql.types import family, longest_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

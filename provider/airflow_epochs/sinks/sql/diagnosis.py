@@ -13,11 +13,11 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId
 from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta import checks as delta_checks
-from airflow_epochs.sinks.sql_database import Session
-from airflow_epochs.sinks.sql_marker import Claim, MarkerTable, Row, txn_of
+from airflow_epochs.sinks.sql.database import Session
+from airflow_epochs.sinks.sql.marker import Claim, MarkerTable, Row, txn_of
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.sql import SqlSink
+    from airflow_epochs.sinks.sql.sink import SqlSink
 
 
 def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: MarkerTable) -> Corrupt | None:

@@ -20,16 +20,16 @@ from airflow_epochs.delta.table import first_line
 from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.sql_database import RowRefused, Session, part_of
-from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql_types import postgres_takes, postgres_type
-from airflow_epochs.sinks.sql_values import csv_of, postgres_check
+from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.types import postgres_takes, postgres_type
+from airflow_epochs.sinks.sql.values import csv_of, postgres_check
 
 if TYPE_CHECKING:
     import psycopg
 
     from airflow_epochs.sinks.row_flaws import Check
-    from airflow_epochs.sinks.sql_database import Batches
+    from airflow_epochs.sinks.sql.database import Batches
 
 log = secrecy.logger(__name__)
 
@@ -166,7 +166,7 @@ _SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
 class Postgres:
-    """As ``sql_database.Database`` says."""
+    """As ``database.Database`` says."""
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         return postgres_takes(column.kind, kind, column.parts)
@@ -199,7 +199,7 @@ class Postgres:
 
 
 class PostgresSession:
-    """As ``sql_database.Session`` says."""
+    """As ``database.Session`` says."""
 
     mark: ClassVar[str] = "%s"
     row_lock: ClassVar[str] = "FOR UPDATE"

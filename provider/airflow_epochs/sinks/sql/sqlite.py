@@ -14,13 +14,13 @@ from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
-from airflow_epochs.sinks.sql_database import RowRefused, Session
-from airflow_epochs.sinks.sql_table import SqlColumn, SqlTable
-from airflow_epochs.sinks.sql_types import sqlite_type
-from airflow_epochs.sinks.sql_values import tuples_of
+from airflow_epochs.sinks.sql.database import RowRefused, Session
+from airflow_epochs.sinks.sql.table import SqlColumn, SqlTable
+from airflow_epochs.sinks.sql.types import sqlite_type
+from airflow_epochs.sinks.sql.values import tuples_of
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.sql_database import Batches
+    from airflow_epochs.sinks.sql.database import Batches
 
 WAIT_S = 30.0
 """How long to wait for another writer."""
@@ -34,7 +34,7 @@ _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 
 
 class Sqlite:
-    """As ``sql_database.Database`` says. Its types are loose: what a column is declared as does not matter."""
+    """As ``database.Database`` says. Its types are loose: what a column is declared as does not matter."""
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         return sqlite_type(kind) is not None
@@ -60,7 +60,7 @@ class Sqlite:
 
 
 class SqliteSession:
-    """As ``sql_database.Session`` says."""
+    """As ``database.Session`` says."""
 
     mark: ClassVar[str] = "?"
     row_lock: ClassVar[str] = ""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, require_sound, row_named
-from airflow_epochs.sinks.sql_database import RowRefused, Session
-from airflow_epochs.sinks.sql_table import SqlTable
-from airflow_epochs.sinks.sql_values import row_at_line
+from airflow_epochs.sinks.sql.database import RowRefused, Session
+from airflow_epochs.sinks.sql.table import SqlTable
+from airflow_epochs.sinks.sql.values import row_at_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_epochs.sinks.sql_database import Batches
+    from airflow_epochs.sinks.sql.database import Batches
 
 BATCH_TABLE = "airflow_epochs_rows"
 """The temporary table. Always named with its schema: a table of a user may have this name, and be found first."""

@@ -15,8 +15,8 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.participation import unknown_without_answer, vote_against
-from airflow_epochs.sinks.sql_database import Session, part_of
-from airflow_epochs.sinks.sql_participant import SqlParticipant
+from airflow_epochs.sinks.sql.database import Session, part_of
+from airflow_epochs.sinks.sql.participant import SqlParticipant
 from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
