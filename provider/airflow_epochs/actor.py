@@ -14,14 +14,13 @@ from datetime import datetime, timezone
 from typing import TypedDict
 
 from airflow_epochs import secrecy
+from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.definition import Pipeline
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId, process_of
 from airflow_epochs.recorded import sink_of
-from airflow_epochs.sinks.base import Sink
 
 log = secrecy.logger(__name__)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from airflow_epochs import markers, protocol, secrecy
 from airflow_epochs.actor import Actor, where
 from airflow_epochs.cleanup import discard_attempt, sweep
+from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
 from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger.view import EpochView
@@ -37,8 +38,6 @@ from airflow_epochs.patience import leave_alone
 from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
 from airflow_epochs.reasons import reason_and_remedy
-from airflow_epochs.sinks.base import Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.together import votes_of
 

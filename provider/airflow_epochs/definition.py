@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from airflow_epochs.names import validated_name
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.base import Sink
-    from airflow_epochs.sources.base import Source
+    from airflow_epochs.contracts import Sink, Source
 
 
 WAIT_FOR_OTHERS_S = 60.0
@@ -70,7 +69,7 @@ class Pipeline:
 class Overlapping(Protocol):
     """A source that could read what a sink of the pipeline writes.
 
-    Not in ``sources.base``: a DAG file, parsed in every task, needs nothing else of that.
+    Not in ``contracts``: a DAG file, parsed in every task, needs nothing else of that.
     """
 
     def reads(self) -> Collection[str]:

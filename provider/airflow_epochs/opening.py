@@ -7,6 +7,7 @@ from dataclasses import replace
 from airflow_epochs import markers, secrecy
 from airflow_epochs.actor import Actor
 from airflow_epochs.backfill import with_backfill
+from airflow_epochs.contracts import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing, Sink, Watching
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -19,8 +20,6 @@ from airflow_epochs.model import (
     agree,
     seed_of,
 )
-from airflow_epochs.sinks.base import Sink, Watching
-from airflow_epochs.sources.base import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing
 
 log = secrecy.logger(__name__)
 

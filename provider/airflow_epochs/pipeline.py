@@ -27,8 +27,7 @@ from airflow_epochs.operators.epoch import (
 )
 
 if TYPE_CHECKING:
-    from airflow_epochs.sinks.base import Sink
-    from airflow_epochs.sources.base import Source
+    from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
 _PARAMS = {

@@ -22,13 +22,12 @@ from functools import cached_property
 
 from airflow_epochs import markers, secrecy, together
 from airflow_epochs.actor import Actor, where
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
 from airflow_epochs.recorded import is_own_place, untrusted
-from airflow_epochs.sinks.base import Adapting, Sink, SinkAttempt
 from airflow_epochs.staging import stage_try, stop_earlier_tries
 
 log = secrecy.logger(__name__)

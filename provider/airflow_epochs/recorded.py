@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Recognising, Sink, SinkAttempt
 
 _NONCE = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 

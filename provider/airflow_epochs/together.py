@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, Joint, Sink, SinkAttempt
 from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote, VoteKind
-from airflow_epochs.sinks.base import Joint, Sink, SinkAttempt
 
 
 def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SparkJob
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import MemoryEnvironment, MemorySpark, MemoryWorld, memory_coordinator, memory_pipeline

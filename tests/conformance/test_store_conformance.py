@@ -15,7 +15,7 @@ from threading import Barrier
 import pytest
 import store_racer
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store, open_store
 from airflow_epochs.storage.options import storage_options

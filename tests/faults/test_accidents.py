@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import run_epoch
 from faults_world import DiskWorld
 from pages import blocks, filled, printed

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.ledger.keys import run_key
 from airflow_epochs.model import DecisionKind, StagedClaim
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import SinkAttempt
 from cells import fired
 from faults_history import finished
 from faults_process import refuse

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import run_epoch
 from faults_world import DiskWorld, begin, start
 from remedies import (

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.model import StagedClaim, Vote
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from cells import fired
 from faults_history import finished

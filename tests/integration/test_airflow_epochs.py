@@ -12,7 +12,7 @@ import pytest
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SparkJob
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, StagedClaim
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files

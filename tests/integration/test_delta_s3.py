@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink

@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.kafka.rows import RowShape
 from airflow_epochs.sinks.sql.values import tuples_of

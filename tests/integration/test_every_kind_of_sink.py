@@ -14,14 +14,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.cli import _row
+from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.sinks.base import Sink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, FileSource

@@ -15,13 +15,11 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource
+from airflow_epochs.contracts import Connection, Sink, Source
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.sinks.base import Sink
-from airflow_epochs.sources.base import Source
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in

@@ -18,10 +18,9 @@ from confluent_kafka.admin import AdminClient
 from kafka.partitioner import murmur2
 
 from airflow_epochs import KafkaSink, KafkaSource
+from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
-from airflow_epochs.sources.base import Limits
 from cells import fired
 from kafka_sink_world import (
     COMMITTED,

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_epochs import KafkaSink
+from airflow_epochs.contracts import Connection, Environment, Limits, PlannedEpoch, Position
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection, Environment
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -25,7 +25,6 @@ from airflow_epochs.sinks.kafka import publish as kafka_publish
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker import Markers
 from airflow_epochs.sinks.kafka.repair import MarkerRepair
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS, TOPIC, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run, crash

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_epochs import KafkaSink, KafkaSource
+from airflow_epochs.contracts import Limits, Position
 from airflow_epochs.model import Marker, VoteKind
-from airflow_epochs.sources.base import Limits, Position
 from airflow_epochs.spark.driver.delta.jobs import WRITER_CONF
 from delta_world import World, promised, stage_with_spark
 from kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at

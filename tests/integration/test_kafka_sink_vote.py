@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.model import Staged, Vote, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.kafka import participant as kafka_participant
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY

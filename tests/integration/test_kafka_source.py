@@ -18,9 +18,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from airflow_epochs.sources.kafka.source import KafkaSource
 from cells import fired
 from kafka_world import KafkaEnv, Topic

@@ -11,11 +11,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, Limits, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import OffsetRange
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.kafka_credentials import properties

@@ -9,8 +9,8 @@ import pytest
 from kafka import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from airflow_epochs.contracts import Limits, Position
 from airflow_epochs.model import Ranges
-from airflow_epochs.sources.base import Limits, Position
 from airflow_epochs.sources.kafka.source import KafkaSource
 from kafka_world import KafkaEnv, Topic
 from stack.broker import Broker

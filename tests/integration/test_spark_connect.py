@@ -15,7 +15,7 @@ from textwrap import dedent
 
 import pytest
 
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import spark_world
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
@@ -170,7 +170,7 @@ import sys
 sys.path.insert(0, {str(Path(spark_world.__file__).parent)!r})
 from pathlib import Path
 import spark_world
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.spark.runners import SparkSubmit
 topic = spark_world.Topic(**{vars(topic)!r})
 job = spark_world.stage_job(topic, {f"{path}:f"!r}, {{"one": Path({str(table)!r})}})

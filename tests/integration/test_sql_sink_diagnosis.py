@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.testing import Crash
 from faults_world import crash

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import SinkAttempt
 from delta_world import attempt_of, rows, transaction
 from sql_world import Db, SqlWorld
 

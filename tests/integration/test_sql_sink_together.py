@@ -140,7 +140,7 @@ def test_sinks_that_version_0_1_has_committed_apart_are_completed(db: Db, tmp_pa
     vote = view.decision.votes["orders"] if view.decision else None
     assert vote
     assert vote.staged
-    from airflow_epochs.sinks.base import SinkAttempt
+    from airflow_epochs.contracts import SinkAttempt
 
     world.sink("orders").commit(SinkAttempt.of(view.opened, "orders"), vote.staged, env)
     assert world.run(2) is None

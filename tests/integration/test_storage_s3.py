@@ -12,10 +12,9 @@ import obstore
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.files import Files, open_files

@@ -20,13 +20,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
+from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
-from airflow_epochs.sinks.base import Sink
 from airflow_epochs.testing import Crash
 from faults_disk import PARTITIONS
 from faults_world import Action, DiskEnvironment, airflow_run, crash

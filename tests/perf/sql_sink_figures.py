@@ -19,9 +19,8 @@ import psycopg
 import pyarrow as pa
 
 from airflow_epochs import SqlSink
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.model import JsonDict, Staged, TransactionId
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql.values import csv_of
 from delta_world import World, attempt_of, transaction
 from figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch

@@ -9,8 +9,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.model import Marker, Receipt, Staged, TransactionId, Vote
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import World, attempt_of, spark_epoch, stage_with_spark, transaction
 from orders_demo.duck import duck

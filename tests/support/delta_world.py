@@ -16,10 +16,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, SinkAttempt, SparkJob
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_epochs.environment import Environment, SparkJob, SparkRunner
+from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkJob, SparkRead, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
 from delta_world import stage_with_deltalake
 
 TOPIC = "orders"

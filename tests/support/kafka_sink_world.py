@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_epochs import KafkaSink
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, TransactionId, Vote
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.kafka.rows import HEADER
 from delta_world import World, attempt_of, promised, stage_with_deltalake
 from waiting import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SparkJob
 from airflow_epochs.model import JsonDict
 from delta_world import stage_with_deltalake
 from faults_disk import DiskSpark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
-from airflow_epochs.environment import Connection, SparkRunner
+from airflow_epochs.contracts import Connection, SparkRunner
 from waiting import wait_until
 
 

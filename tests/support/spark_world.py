@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_epochs.environment import Connection, SparkJob, SparkRunner
+from airflow_epochs.contracts import Connection, SinkAttempt, SparkJob, SparkRunner
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
 

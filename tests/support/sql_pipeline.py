@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_epochs.contracts import Connection, Limits, PlannedEpoch, Position
+from airflow_epochs.contracts import Environment as SinkEnvironment
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
-from airflow_epochs.environment import Connection
-from airflow_epochs.environment import Environment as SinkEnvironment
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.sinks.sql.sink import SqlSink
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position
 from faults_disk import PARTITIONS, TOPIC, FileSource
 from faults_world import Action, DiskEnvironment, airflow_run
 from sql_world import Db

@@ -18,9 +18,8 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql.sink import SqlSink
 from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
 from stack.postgres import DATABASE, USER, Postgres

@@ -11,12 +11,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from airflow_epochs.contracts import Environment, Limits
 from airflow_epochs.coordinator import Coordinator
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
 from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
 from airflow_epochs.protocol import State
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing import MemorySource, MemorySpark, Row
 from scenario import BOTH, Scenario, in_doubt, newest, run, staged
 

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import flush as delta_flush
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.jobs import refusal

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost
 from airflow_epochs.model import Marker, Staged
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_history import commits_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SparkJob
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Staged
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from delta_world import (

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import App, Where
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.references import referenced
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import StagedFile
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Corrupt, RowsGone
 from airflow_epochs.model import Staged
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
 from airflow_epochs.staged.staging import Staging

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import Vote, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.other_pipelines import ENTRIES_MAX, newest_of_others
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles

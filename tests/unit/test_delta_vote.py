@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from airflow_epochs.environment import SparkJob
+from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
 from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, stage_with_deltalake, transaction

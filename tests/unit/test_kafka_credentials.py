@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_epochs import cli
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, SparkJob, SparkRead
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import OffsetRange
-from airflow_epochs.sources.base import SparkRead
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.kafka_credentials import Sent, properties, sent
 from airflow_epochs.testing import MemorySource, MemorySpark

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_epochs.contracts import Position
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
-from airflow_epochs.sources.base import Position
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
 from airflow_epochs.sources.kafka.loss import (
     SHOWN_MAX,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs import KafkaSink
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Staged, StagedClaim, VoteKind

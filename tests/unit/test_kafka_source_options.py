@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from airflow_epochs import KafkaSink
+from airflow_epochs.contracts import Limits
 from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets
 from kafka_world import KafkaEnv

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.spark.connect_address import refuse_to_send_readably

@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink, secrecy
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import EpochError, NotApplied, Refused, tolerated
 from airflow_epochs.hooks import epochs
 from airflow_epochs.kafka.connection import read_connection

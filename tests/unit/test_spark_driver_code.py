@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.spark import processes, reports, submit
 from airflow_epochs.spark.driver import failures, main

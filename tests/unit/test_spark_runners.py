@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import connect_address
 from airflow_epochs.spark.driver import kafka_read

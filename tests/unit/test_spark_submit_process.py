@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.spark import work_folder
 from airflow_epochs.spark.runners import SparkSubmit

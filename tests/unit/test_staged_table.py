@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.staged.parquet_batches import BATCH_BYTES, ROWS_MAX
 from airflow_epochs.staged.table import StagedTable, staging_root
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction

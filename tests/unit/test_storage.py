@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.storage.files import Files, open_files

@@ -1,4 +1,4 @@
-"""The ``epochs`` connection: where a pipeline's ledger is. And Airflow's side of ``environment.Environment``."""
+"""The ``epochs`` connection: where a pipeline's ledger is. And Airflow's side of ``contracts.Environment``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, Keys
 
 if TYPE_CHECKING:
-    from airflow_epochs.environment import Connection, SparkRunner
+    from airflow_epochs.contracts import Connection, SparkRunner
     from airflow_epochs.ledger.ledger import Ledger
     from airflow_epochs.ledger.store import Store
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
@@ -30,7 +30,7 @@ _SET_KEY = (
 
 def connection(conn_id: str) -> Connection:
     """An Airflow connection as plain values. Raises Refused if there is none of that id."""
-    from airflow_epochs.environment import Connection
+    from airflow_epochs.contracts import Connection
 
     try:
         found = BaseHook.get_connection(conn_id)
@@ -166,7 +166,7 @@ def _storage_options(described: Connection) -> dict[str, str]:
 
 
 class AirflowEnvironment:
-    """``environment.Environment`` inside an Airflow task."""
+    """``contracts.Environment`` inside an Airflow task."""
 
     def __init__(self, spark: SparkConnect | SparkSubmit) -> None:
         self._spark = spark

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.sasl import SASL_KEYS, Sasl, read_sasl
 from airflow_epochs.kafka.tls import TLS_KEYS, Refuse, Tls, read_tls

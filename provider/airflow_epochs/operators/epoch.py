@@ -27,10 +27,9 @@ from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
+    from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.coordinator import Coordinator
     from airflow_epochs.model import Checkpoint, JsonDict, Run
-    from airflow_epochs.sinks.base import Sink
-    from airflow_epochs.sources.base import Source
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
 
@@ -200,7 +199,7 @@ class OpenEpochOperator(_NeedsTransform):
     step = "open"
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
-        from airflow_epochs.sources.base import Limits
+        from airflow_epochs.contracts import Limits
 
         params = context["params"]
         limits = Limits(max_records=params.get("max_records"), starting=params.get("starting"))

@@ -12,8 +12,8 @@ from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
+    from airflow_epochs.contracts import Sink
     from airflow_epochs.model import JsonDict
-    from airflow_epochs.sinks.base import Sink
 
 log = secrecy.logger(__name__)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlparse
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Environment, SparkJob
+from airflow_epochs.contracts import Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.secrecy import shown
@@ -44,7 +44,7 @@ _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 class ConnectRunner:
-    """An ``environment.SparkRunner`` on one Spark Connect server.
+    """An ``contracts.SparkRunner`` on one Spark Connect server.
 
     Args:
         conn_id: Connection of type ``spark_connect``.

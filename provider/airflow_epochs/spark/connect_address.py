@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from urllib.parse import quote, urlparse
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.secrecy import shown
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from airflow_epochs.environment import Connection, SparkJob
+from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, Refused
 
 FILE_FIELD = "kafka_credentials_file"

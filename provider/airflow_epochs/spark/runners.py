@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import secrecy
 
 if TYPE_CHECKING:
-    from airflow_epochs.environment import Environment
+    from airflow_epochs.contracts import Environment
     from airflow_epochs.model import JsonDict
     from airflow_epochs.spark.connect import ConnectRunner
     from airflow_epochs.spark.submit import SubmitRunner

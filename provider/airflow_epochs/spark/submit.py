@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Connection, Environment, SparkJob
+from airflow_epochs.contracts import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import processes, reports
@@ -61,7 +61,7 @@ _DEFAULT_CONF = {
 
 
 class SubmitRunner:
-    """An ``environment.SparkRunner`` that submits one Spark application per job."""
+    """An ``contracts.SparkRunner`` that submits one Spark application per job."""
 
     def __init__(self, config: SparkSubmit, env: Environment) -> None:
         self._config, self._env = config, env

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import checked_stats, rows_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.storage.files import Files
 
 OWNER = "_owner.json"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from airflow_epochs import secrecy
+from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.table import (
     Where,
 )
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
-from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.staged.checks import require_sizes
 from airflow_epochs.staged.digest import SCHEME, digest_of
 from airflow_epochs.staged.staging import Staging, read_staging

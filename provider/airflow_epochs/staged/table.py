@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.log import NOTE
 from airflow_epochs.delta.table import App, Where
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged import checks, owner, parquet_batches
 from airflow_epochs.staged.digest import staged_of

@@ -23,11 +23,10 @@ from typing import Protocol
 
 import pytest
 
-from airflow_epochs.environment import Connection, Environment, SparkRunner
+from airflow_epochs.contracts import Connection, Environment, Sink, SinkAttempt, SparkRunner
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Staged, StagedClaim, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks import from_spec
-from airflow_epochs.sinks.base import Sink, SinkAttempt
 
 PIPELINE = "conformance"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from airflow_epochs.contracts import Limits
 from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.model import Checkpoint, Run
-from airflow_epochs.sources.base import Limits
 from airflow_epochs.testing.environment import MemoryEnvironment
 from airflow_epochs.testing.sinks import MemorySink
 from airflow_epochs.testing.sources import MemorySource

@@ -1,13 +1,12 @@
-"""A sink that keeps its rows in a ``MemoryWorld``: the whole contract of ``sinks.base.Sink``, without a disk."""
+"""A sink that keeps its rows in a ``MemoryWorld``: the whole contract of ``contracts.Sink``, without a disk."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, VoteKind
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.testing.world import MemoryWorld, Place, TableCommit, marker_of
 
 _EPOCH_0 = "1970-01-01T00:00:00+00:00"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkRead
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
 from airflow_epochs.testing.world import MemoryWorld
 
 

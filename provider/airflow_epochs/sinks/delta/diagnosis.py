@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_epochs.contracts import Disagreement
 from airflow_epochs.delta.table import App, FoundCommit, find_commit
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId
-from airflow_epochs.sinks.base import Disagreement
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 

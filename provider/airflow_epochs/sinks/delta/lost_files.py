@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.shape import metadata_of
 from airflow_epochs.delta.table import PUTS_BACK, App, FoundCommit, Where, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
 from airflow_epochs.model import JsonDict, TransactionId
-from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.spark.driver.delta.jobs import identifier
 from airflow_epochs.storage.files import Files
 

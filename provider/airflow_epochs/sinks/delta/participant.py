@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
+from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
 from airflow_epochs.delta.log import NOTE, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import (
@@ -22,11 +23,9 @@ from airflow_epochs.delta.table import (
     FoundCommit,
     Where,
 )
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
 from airflow_epochs.names import normalised
-from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta import (
     checks,
     compaction,
@@ -64,7 +63,7 @@ _NONCE = re.compile(r"[0-9a-zA-Z]+")
 
 @dataclass(frozen=True)
 class DeltaParticipant:
-    """The operations of ``sinks.base.Sink`` for one Delta sink, in one task's environment."""
+    """The operations of ``contracts.Sink`` for one Delta sink, in one task's environment."""
 
     sink: DeltaSink
     env: Environment

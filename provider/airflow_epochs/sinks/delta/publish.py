@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs import secrecy
+from airflow_epochs.contracts import Disagreement, Environment, waive_command
 from airflow_epochs.delta.log import NOTE, StagedFile, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
 from airflow_epochs.delta.snapshot import Anchor, Look, commit_of, look, look_on
@@ -34,10 +35,8 @@ from airflow_epochs.delta.table import (
     newest_checkpoint,
     open_table,
 )
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
-from airflow_epochs.sinks.base import Disagreement, waive_command
 from airflow_epochs.sinks.delta import lost_files
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.lost_files import Loss

@@ -18,10 +18,9 @@ from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.environment import Environment
+    from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-    from airflow_epochs.sinks.base import Disagreement, SinkAttempt
     from airflow_epochs.sinks.delta.participant import DeltaParticipant
 
 _COMMITTERS = (None, "deltalake", "spark")

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_epochs.contracts import Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import NOTE
 from airflow_epochs.delta.table import App, FoundCommit
-from airflow_epochs.environment import Environment, SparkJob
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.staging import Staging
 

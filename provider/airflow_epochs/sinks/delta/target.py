@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_epochs.contracts import Environment
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.snapshot import anchor_at
 from airflow_epochs.delta.table import (
@@ -17,7 +18,6 @@ from airflow_epochs.delta.table import (
     open_table,
     read_marker,
 )
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import checks, spark_commit

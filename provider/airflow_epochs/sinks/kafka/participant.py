@@ -16,11 +16,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.kafka import checks, producer, publish
 from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -43,7 +42,7 @@ RUN = 1_000
 
 @dataclass(frozen=True)
 class KafkaParticipant:
-    """The operations of ``sinks.base.Sink`` for one Kafka sink, in one task's environment."""
+    """The operations of ``contracts.Sink`` for one Kafka sink, in one task's environment."""
 
     sink: KafkaSink
     env: Environment

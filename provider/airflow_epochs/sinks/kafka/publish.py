@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
-from airflow_epochs.sinks.base import waive_command
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import Ends, MarkerRecord, Markers

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import TransactionId

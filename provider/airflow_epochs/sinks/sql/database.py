@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from airflow_epochs.environment import Connection
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId
-from airflow_epochs.sinks.base import Disagreement, SinkAttempt
 from airflow_epochs.sinks.delta import checks as delta_checks
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import Claim, MarkerTable, Row, txn_of

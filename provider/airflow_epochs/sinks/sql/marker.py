@@ -17,9 +17,9 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
-from airflow_epochs.sinks.base import SinkAttempt
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.table import SqlTable
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_epochs.environment import Connection, Environment
+from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
-from airflow_epochs.sinks.base import Disagreement, SinkAttempt, waive_command
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SqlParticipant:
-    """The operations of ``sinks.base.Sink`` for one SQL sink, in one task's environment."""
+    """The operations of ``contracts.Sink`` for one SQL sink, in one task's environment."""
 
     sink: SqlSink
     env: Environment

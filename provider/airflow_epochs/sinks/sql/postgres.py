@@ -16,8 +16,8 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import secrecy
+from airflow_epochs.contracts import Connection
 from airflow_epochs.delta.table import first_line
-from airflow_epochs.environment import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.sql.database import RowRefused, Session, part_of

@@ -14,10 +14,9 @@ from airflow_epochs.names import is_template, validated_name
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.environment import Environment
+    from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
-    from airflow_epochs.sinks.base import Disagreement, SinkAttempt
     from airflow_epochs.sinks.sql.participant import SqlParticipant
 
 _MODES = ("append", "upsert")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_epochs.contracts import Position
 from airflow_epochs.errors import Refused
-from airflow_epochs.sources.base import Position
 from airflow_epochs.sources.kafka.logs import Partition
 
 OURS = "airflow-epochs:"

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from airflow_epochs.contracts import PlannedEpoch, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.sources.base import PlannedEpoch, Position
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
 from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuous, tails_json, tails_of
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting

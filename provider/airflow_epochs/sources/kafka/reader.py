@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs import secrecy
-from airflow_epochs.environment import Environment
+from airflow_epochs.contracts import Environment, PlannedEpoch, Position, SparkRead
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
 from airflow_epochs.model import JsonDict, Ranges, ends_of, records_upper_bound
-from airflow_epochs.sources.base import PlannedEpoch, Position, SparkRead
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
@@ -53,7 +52,7 @@ CONSUMER_DEFAULTS = {
 
 @dataclass(frozen=True)
 class KafkaReader:
-    """The operations of ``sources.base.Source`` for one Kafka source's options, in one task's environment."""
+    """The operations of ``contracts.Source`` for one Kafka source's options, in one task's environment."""
 
     config: KafkaConfig
     env: Environment

@@ -13,9 +13,8 @@ from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_conf
 from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
-    from airflow_epochs.environment import Environment
+    from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkRead
     from airflow_epochs.model import JsonDict, Ranges
-    from airflow_epochs.sources.base import Limits, PlannedEpoch, Position, SparkRead
     from airflow_epochs.sources.kafka.reader import KafkaReader
 
 KIND = "kafka"

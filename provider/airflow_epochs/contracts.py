@@ -1,7 +1,9 @@
-"""The sink contract: stage durably, then publish atomically with a marker.
+"""What the parts of an epoch ask of one another: sinks, sources, Spark, and the world around them.
 
-``Sink`` is what every sink does. The other protocols are what a sink may do beside that: it needs the methods, no base
-class, and whoever uses them asks ``isinstance(sink, Maintained)``.
+``Sink`` is what every sink does, ``Source`` what every source does. The protocols that follow each are what one may do
+beside that: it needs the methods, no base class, and the caller asks ``isinstance(sink, Maintained)``.
+A sink stages durably, then publishes atomically with a marker. A source plans ranges from the last position, and
+describes the read to Spark. ``Environment`` is what both may use; Airflow's edge implements it, and so do tests.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from airflow_epochs.environment import Environment
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import (
     JsonDict,
     Marker,
     OpenRecord,
+    Ranges,
     Receipt,
     Staged,
     StagedClaim,
@@ -23,6 +25,198 @@ from airflow_epochs.model import (
     Vote,
     starting_at_ends,
 )
+
+# -- the world around them ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """An Airflow connection as plain values. ``extra`` is the decoded JSON."""
+
+    conn_id: str
+    conn_type: str
+    host: str | None = None
+    port: int | None = None
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    schema: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """One call into ``airflow_epochs.spark.driver.jobs``: JSON in, JSON out.
+
+    Attributes:
+        kind: Which job, a key of ``airflow_epochs.spark.driver.jobs.JOBS``.
+        args: JSON arguments; no secrets.
+        secrets: Spark options that must not be logged nor lie in a readable file (Kafka credentials).
+        secrets_of: The id of the connection that they come from.
+        files: Local files the job needs: the user's transform and its siblings are named here by path.
+        description: One line for Spark's UI.
+    """
+
+    kind: str
+    args: JsonDict
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets_of: str = ""
+    files: tuple[str, ...] = ()
+    description: str = ""
+
+
+class SparkRunner(Protocol):
+    """Runs jobs on Spark: through Connect or through spark-submit."""
+
+    def new_session(self) -> JsonDict:
+        """Draw the identity of a Spark session before it exists; recorded, so that a later try can stop it."""
+        ...
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        """Run ``job`` to its end and return its report. Raises NotApplied if the job failed."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop what this runner is running now, from a signal handler; ``run`` then raises. Idempotent."""
+        ...
+
+    def stop(self, session: JsonDict) -> None:
+        """Interrupt what a session is doing and release it. Idempotent; an unknown or ended session is fine."""
+        ...
+
+
+class Environment(Protocol):
+    """Connections, Spark, and named phases for tests."""
+
+    @property
+    def spark(self) -> SparkRunner: ...
+
+    def connection(self, conn_id: str) -> Connection:
+        """Raises Refused if there is no such connection."""
+        ...
+
+    def reached(self, phase: str) -> None:
+        """A no-op in production; tests kill or stop the process here."""
+        ...
+
+
+# -- sources --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where the last complete epoch ended: its ranges (ends count) and the source's own state (topic ids, tails)."""
+
+    ranges: Ranges
+    state: JsonDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Per-run settings (DAG params) over the source's own; None: the source's own."""
+
+    max_records: int | None = None
+    starting: str | JsonDict | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedEpoch:
+    """New input: ``ranges`` and the state to record with them.
+
+    Without a record to read only where an empty epoch has to pin the position (a start at "latest").
+    """
+
+    ranges: Ranges
+    state: JsonDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkRead:
+    """How Spark reads exactly the planned ranges.
+
+    ``secrets`` never reach a log or a readable file. ``secrets_of`` is the id of the connection that they come from.
+    """
+
+    options: dict[str, str]
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets_of: str = ""
+
+
+class Source(Protocol):
+    """Where rows come from. Instances are configuration."""
+
+    def spec(self) -> JsonDict:
+        """The full specification; connection ids, no secrets."""
+        ...
+
+    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        """Ranges for a new epoch, from ``position`` (None: the pipeline's first epoch); None if there is no new data.
+
+        Reads only. May wait for data, bounded by the source's own configuration.
+
+        Raises:
+            Corrupt: Offsets between the position and now are gone; names the exact range.
+            Refused: The configuration is wrong.
+        """
+        ...
+
+    def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Raise Corrupt unless every record of already planned ranges can still be read (a rerun)."""
+        ...
+
+    def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead: ...
+
+    def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
+        """Tell lag monitors how far the pipeline is. Never read back; failures are logged by the caller."""
+        ...
+
+
+@runtime_checkable
+class Confirming(Protocol):
+    """A source whose records can be replaced by others between the check and the end of Spark's read."""
+
+    def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned."""
+        ...
+
+
+@runtime_checkable
+class Renewing(Protocol):
+    """A source whose first epoch may begin at whatever is the oldest record."""
+
+    def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
+        """What the next attempt of an aborted epoch reads: the planned ranges, as planned.
+
+        One exception: where a partition was never read before and begins at its oldest record, and that has been
+        deleted since, it begins at the oldest one that is left. Nobody has seen a row of it.
+
+        Raises:
+            Corrupt: Records that were planned cannot be read any more; names the exact range.
+        """
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A source that can tell why there is nothing to read."""
+
+    def why_nothing(self, env: Environment) -> str | None:
+        """A sentence without its full stop; None if there is simply nothing new."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A source with checks that need to know the pipeline."""
+
+    def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
+        """Raise Refused if the pipeline may not read this source. Before a new epoch is planned; changes nothing.
+
+        ``writes``: the ``destination`` of every sink.
+        """
+        ...
+
+
+# -- sinks ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
