@@ -40,8 +40,8 @@ CHAPTERS = {
         "storage/objects.py",
         "storage/local.py",
     ],
-    "The ledger": ["ledger/ledger.py", "recorded.py"],
-    "Ledger and sinks do not agree": ["markers.py", "sinks/delta/diagnosis.py"],
+    "The ledger": ["ledger/ledger.py", "coordinator/recorded_sinks.py"],
+    "Ledger and sinks do not agree": ["coordinator/agreement.py", "sinks/delta/diagnosis.py"],
     "Kafka": [
         "kafka/client.py",
         "sources/kafka/plan.py",
@@ -51,11 +51,11 @@ CHAPTERS = {
         "sources/kafka/reader.py",
     ],
     "Running the steps: open, decide, complete, abort": [
-        "actor.py",
-        "coordinator.py",
-        "opening.py",
-        "backfill.py",
-        "staging.py",
+        "coordinator/task.py",
+        "coordinator/coordinator.py",
+        "coordinator/opening.py",
+        "coordinator/backfill.py",
+        "coordinator/staging.py",
         "operators/epoch.py",
     ],
     "The transform": [
@@ -82,7 +82,7 @@ CHAPTERS = {
         "sinks/delta/other_pipelines.py",
     ],
     "Delta: commit, after the decision": [
-        "promises.py",
+        "coordinator/restaging.py",
         "sinks/delta/publish.py",
         "sinks/delta/lost_files.py",
         "sinks/delta/spark_commit.py",

@@ -22,6 +22,9 @@ from airflow_epochs import secrecy
 
 log = secrecy.logger(__name__)
 
+REMEDY = " What to do: "
+"""What stands between cause and remedy, in the text of an error as in the reason of a VOTE_ABORT."""
+
 
 class EpochError(Exception):
     """Root of all errors of this package. No secret that the process knows stands in its text.
@@ -58,7 +61,7 @@ class EpochError(Exception):
             if value is not None
         ]
         prefix = f"[{', '.join(where)}] " if where else ""
-        return secrecy.scrubbed(f"{prefix}{self.what} What to do: {self.remedy}")
+        return secrecy.scrubbed(f"{prefix}{self.what}{REMEDY}{self.remedy}")
 
 
 class NotApplied(EpochError):

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.cli import _row
 from airflow_epochs.contracts import Connection, Sink
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys

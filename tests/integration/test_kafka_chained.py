@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource
 from airflow_epochs.contracts import Connection, Sink, Source
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection, Environment, Limits, PlannedEpoch, Position
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore

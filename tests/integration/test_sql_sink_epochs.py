@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Marker, Run

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
 from airflow_epochs.contracts import Connection, Sink
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore

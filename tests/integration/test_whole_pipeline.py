@@ -20,7 +20,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.contracts import Connection, SparkRunner
-from airflow_epochs.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore

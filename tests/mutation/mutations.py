@@ -38,7 +38,7 @@ MUTATIONS = [
     Mutation(
         "a place is cleared away although its sink does not show what the ledger says",
         [
-            ("cleanup.py", "return None if self.confirms(sink) else", "return None if True else"),
+            ("coordinator/cleanup.py", "return None if self.confirms(sink) else", "return None if True else"),
         ],
         [RESTORED, "-k", "copy"],
     ),
@@ -49,17 +49,17 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit that was lost after its receipt is not done again",
-        [("coordinator.py", "return Promise(self, view, name).keep()", "return receipt")],
+        [("coordinator/coordinator.py", "return Promise(self, view, name).keep()", "return receipt")],
         [LOST],
     ),
     Mutation(
         "the fence is dropped: a run goes on with another run's attempt",
-        [("actor.py", "if view.open.run != run:", "if False:")],
+        [("coordinator/task.py", "if view.open.run != run:", "if False:")],
         [STRANGERS],
     ),
     Mutation(
         "the fence is dropped: who loses the put of an open record goes on with the winner's",
-        [("opening.py", "if standing.writer != record.writer:", "if False:")],
+        [("coordinator/opening.py", "if standing.writer != record.writer:", "if False:")],
         [ZOMBIES, "-k", "open_at_once"],
     ),
     Mutation(
@@ -92,14 +92,14 @@ MUTATIONS = [
     ),
     Mutation(
         "> for >=: a sink that shows the very epoch that is undecided goes unnoticed",
-        [("markers.py", "found.epoch >= opened.txn.epoch", "found.epoch > opened.txn.epoch")],
+        [("coordinator/agreement.py", "found.epoch >= opened.txn.epoch", "found.epoch > opened.txn.epoch")],
         [RESTORED],
     ),
     Mutation(
         "staged files are deleted when the outcome of a commit is unknown",
         [
             (
-                "promises.py",
+                "coordinator/restaging.py",
                 "        with self.actor.unless_overtaken(self.view):\n"
                 "            return together.commit(those, self._env)[self.name]\n",
                 "        try:\n"
@@ -115,7 +115,7 @@ MUTATIONS = [
         "the receipt is recorded before the commit, and complete does not ask the sink again",
         [
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "        receipt = Promise(self, view, sink).keep()\n",
                 "        promise = Promise(self, view, sink)\n"
                 "        staged = promise.staged()\n"
@@ -125,7 +125,11 @@ MUTATIONS = [
                 "        )\n"
                 "        receipt = promise.keep()\n",
             ),
-            ("coordinator.py", "holding[name] = self._shown_again(view, name, receipt)", "holding[name] = receipt"),
+            (
+                "coordinator/coordinator.py",
+                "holding[name] = self._shown_again(view, name, receipt)",
+                "holding[name] = receipt",
+            ),
         ],
         [CRASHES],
     ),
@@ -133,12 +137,12 @@ MUTATIONS = [
         "a sink commits without reading what was decided",
         [
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "if view.state is not State.IN_DOUBT:\n            raise",
                 "if view.decision is None:\n            raise",
             ),
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "        assert view.decision and view.decision.decision is DecisionKind.GLOBAL_COMMIT\n",
                 "",
             ),
@@ -147,7 +151,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a try of staging uses the place of the one before",
-        [("staging.py", "nonce = actor.draw_nonce()", "nonce = opened.txn.nonce")],
+        [("coordinator/staging.py", "nonce = actor.draw_nonce()", "nonce = opened.txn.nonce")],
         [STRANGERS],
     ),
     Mutation(
@@ -157,14 +161,14 @@ MUTATIONS = [
     ),
     Mutation(
         "what is staged for another transaction is voted on",
-        [("coordinator.py", "if report is None or report.txn_id != opened.txn_id:", "if report is None:")],
+        [("coordinator/coordinator.py", "if report is None or report.txn_id != opened.txn_id:", "if report is None:")],
         [STRANGERS],
     ),
     Mutation(
         "transaction ids are made of numbers alone",
         [
             (
-                "opening.py",
+                "coordinator/opening.py",
                 "TransactionId(actor.pipeline.name, epoch, 1, actor.draw_nonce())",
                 'TransactionId(actor.pipeline.name, epoch, 1, "0" * 32)',
             )
@@ -173,7 +177,7 @@ MUTATIONS = [
     ),
     Mutation(
         "clean-up by a pattern: a table's own files are deleted",
-        [("cleanup.py", "place in self.published", "False")],
+        [("coordinator/cleanup.py", "place in self.published", "False")],
         [MATRIX, "-k", "process_is_killed"],
     ),
     Mutation(
@@ -184,17 +188,17 @@ MUTATIONS = [
                 'keys = [key for key in self._list(epoch_folder(number)) if ".try." in key]',
                 'keys = [key for key in self._list("epochs") if ".try." in key]',
             ),
-            ("cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
-            ("cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
+            ("coordinator/cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+            ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
         [MATRIX, "-k", "process_is_killed"],
     ),
     Mutation(
         "clean-up of an aborted attempt takes the next one's places, too",
         [
-            ("cleanup.py", "if record.txn_id == opened.txn_id:", "if True:"),
-            ("cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
-            ("cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
+            ("coordinator/cleanup.py", "if record.txn_id == opened.txn_id:", "if True:"),
+            ("coordinator/cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+            ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
         [STRANGERS],
     ),
@@ -207,7 +211,7 @@ MUTATIONS = [
         "the second attempt plans its ranges anew",
         [
             (
-                "opening.py",
+                "coordinator/opening.py",
                 "            txn_id=str(again),\n            ranges=planned.ranges,\n",
                 "            txn_id=str(again),\n"
                 "            ranges=actor.pipeline.source.plan(None, Limits(), actor.env).ranges,\n",
@@ -219,7 +223,7 @@ MUTATIONS = [
         "the second attempt draws a new seed",
         [
             (
-                "opening.py",
+                "coordinator/opening.py",
                 "            last,\n            txn_id=str(again),",
                 "            last,\n            seed=last.seed + 1,\n            txn_id=str(again),",
             )
@@ -230,7 +234,7 @@ MUTATIONS = [
         "an undecided attempt is skipped, not aborted",
         [
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "                    self._presume_abort(view, run, reason)\n",
                 "                    return reopen(self, view, run)\n",
             )
@@ -239,19 +243,31 @@ MUTATIONS = [
     ),
     Mutation(
         "who rolls an epoch forward keeps it to himself",
-        [("coordinator.py", "            self.ledger.put_run(run, view.number)  # first", "            pass  # first")],
+        [
+            (
+                "coordinator/coordinator.py",
+                "            self.ledger.put_run(run, view.number)  # first",
+                "            pass  # first",
+            )
+        ],
         [CRASHES, "-k", "told_of_every"],
     ),
     Mutation(
         "another run's young attempt is aborted at sight",
-        [("coordinator.py", "                if not leave_alone(self, view, run):\n", "                if True:\n")],
+        [
+            (
+                "coordinator/coordinator.py",
+                "                if not leave_alone(self, view, run):\n",
+                "                if True:\n",
+            )
+        ],
         ["tests/protocol/test_waiting_for_others.py"],
     ),
     Mutation(
         "an undecided attempt is aborted without asking those of its sinks that the DAG has no more",
         [
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "        markers.sinks_without(opened, self.pipeline.sinks, self.env)\n        for name",
                 "        for name",
             )
@@ -278,7 +294,7 @@ MUTATIONS = [
         "an epoch is completed without all receipts",
         [
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "missing = sorted(view.epoch.unacknowledged) if",
                 "missing = [] if",
             )
@@ -298,34 +314,52 @@ MUTATIONS = [
     ),
     Mutation(
         "markers are not looked at before an epoch is opened",
-        [("markers.py", "    if not agree(found, expected):\n        seen", "    if False:\n        seen")],
+        [
+            (
+                "coordinator/agreement.py",
+                "    if not agree(found, expected):\n        seen",
+                "    if False:\n        seen",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(
         "what was staged again need not be what was promised",
-        [("promises.py", "    if vote.staged.has_rows_of(promised):\n", "    if vote.staged:\n")],
+        [("coordinator/restaging.py", "    if vote.staged.has_rows_of(promised):\n", "    if vote.staged:\n")],
         ["tests/protocol/test_restaging.py", "-k", "differently"],
     ),
     Mutation(
         "what was staged again is not put on record before it is published",
-        [("promises.py", "standing = self._put_on_record(vote.staged, len(before) + 1)", "standing = vote.staged")],
+        [
+            (
+                "coordinator/restaging.py",
+                "standing = self._put_on_record(vote.staged, len(before) + 1)",
+                "standing = vote.staged",
+            )
+        ],
         ["tests/protocol/test_restaging.py"],
     ),
     Mutation(
         "the sweep follows the decision, not what the sink published",
-        [("cleanup.py", "    if receipt.place:\n", "    if not receipt:\n")],
+        [("coordinator/cleanup.py", "    if receipt.place:\n", "    if not receipt:\n")],
         ["tests/protocol/test_restaging_interleavings.py"],
     ),
     Mutation(
         "a sink without a receipt may be completed though it shows nothing of the epoch",
-        [("coordinator.py", "holding[name] = self._shown_again(view, name, receipt)", "holding[name] = receipt")],
+        [
+            (
+                "coordinator/coordinator.py",
+                "holding[name] = self._shown_again(view, name, receipt)",
+                "holding[name] = receipt",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(
         "an aborted attempt is decided without asking the sinks",
         [
             (
-                "coordinator.py",
+                "coordinator/coordinator.py",
                 "        markers.sinks_without(opened, self.pipeline.sinks, self.env)\n        votes",
                 "        votes",
             )
@@ -334,7 +368,13 @@ MUTATIONS = [
     ),
     Mutation(
         "the epoch before is swept by its own completion alone",
-        [("coordinator.py", "                    self._sweep(opened.txn.epoch - 1)", "                    pass")],
+        [
+            (
+                "coordinator/coordinator.py",
+                "                    self._sweep(opened.txn.epoch - 1)",
+                "                    pass",
+            )
+        ],
         [CRASHES, "-k", "in_a_row"],
     ),
     Mutation(
@@ -480,7 +520,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an unsigned record leads to any connection",
-        [("recorded.py", "if opened.format == FORMAT:", "if True:")],
+        [("coordinator/recorded_sinks.py", "if opened.format == FORMAT:", "if True:")],
         [CONNECTIONS],
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import DeltaSink, KafkaSource
 from airflow_epochs.contracts import Connection, SparkJob
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run, StageReport
 from delta_history import named_by

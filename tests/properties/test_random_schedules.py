@@ -23,8 +23,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_epochs.cleanup import sweep
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.cleanup import sweep
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NoNewData
 from airflow_epochs.model import Run, StageReport
 from airflow_epochs.testing import MemoryEnvironment, Repeat, Rest, check, memory_ledger

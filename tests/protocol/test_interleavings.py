@@ -13,7 +13,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import Crash, MemoryEnvironment, Rest, check
@@ -72,7 +72,7 @@ def aborting_without_clean_up(number: int) -> Step:
     """The process dies after GLOBAL_ABORT."""
 
     def step(coordinator: Coordinator, report: StageReport | None) -> None:
-        with patch("airflow_epochs.coordinator.stop_earlier_tries", side_effect=Crash):
+        with patch("airflow_epochs.coordinator.coordinator.stop_earlier_tries", side_effect=Crash):
             assert crashes(lambda: coordinator.abort(run(number), "a task failed"))
 
     return step

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from test_interleavings import Model, committing, completing, opening, staging, voting
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import MemoryWorld
 

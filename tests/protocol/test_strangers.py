@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_epochs.cleanup import discard_attempt
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.cleanup import discard_attempt
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import check

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run
 from airflow_epochs.protocol import State

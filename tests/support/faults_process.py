@@ -22,7 +22,7 @@ from waiting import wait_until
 
 DEADLINE_S = 60.0
 _PRELOADED = [
-    "airflow_epochs.coordinator",
+    "airflow_epochs.coordinator.coordinator",
     "airflow_epochs.sinks.delta.participant",
     "airflow_epochs.testing",
     "deltalake",

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.contracts import Connection, SparkRunner
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.errors import EpochError, NoNewData, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys

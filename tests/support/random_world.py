@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from itertools import count
 from random import Random
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, TransactionId

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 
-from airflow_epochs.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.errors import EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_epochs.contracts import Connection, Limits, PlannedEpoch, Position
 from airflow_epochs.contracts import Environment as SinkEnvironment
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from airflow_epochs.contracts import Environment, Limits
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
 from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
 from airflow_epochs.protocol import State

@@ -56,7 +56,7 @@ def test_the_doubles_are_public_and_these() -> None:
 
 
 def test_importing_the_coordinator_and_its_doubles_loads_neither_airflow_nor_anything_heavy() -> None:
-    statement = "import airflow_epochs.coordinator, airflow_epochs.testing"
+    statement = "import airflow_epochs.coordinator.coordinator, airflow_epochs.testing"
     assert loaded_by(statement, [*HEAVY, "airflow"]) == []
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan
-from airflow_epochs.recorded import sink_of
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from records import open_record

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_epochs.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run, WaivedRecord
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
     from airflow_epochs.contracts import Sink, Source
-    from airflow_epochs.coordinator import Coordinator
+    from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -124,7 +124,7 @@ class EpochOperator(BaseOperator):
         return AirflowEnvironment(self.spark)
 
     def _coordinator(self, context: Context) -> Coordinator:
-        from airflow_epochs.coordinator import Coordinator
+        from airflow_epochs.coordinator.coordinator import Coordinator
 
         return Coordinator(
             pipeline=self._definition(context["dag"]),

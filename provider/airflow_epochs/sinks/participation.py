@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import REMEDY, Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim, Vote, VoteKind
-from airflow_epochs.reasons import REMEDY
 
 
 def vote_on(claim: StagedClaim, checked: Callable[[], Staged]) -> Vote:

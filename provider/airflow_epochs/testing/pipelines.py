@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airflow_epochs.contracts import Limits
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.model import Checkpoint, Run

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.contracts import Connection, SparkRunner
-from airflow_epochs.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run

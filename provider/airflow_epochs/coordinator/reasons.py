@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_epochs.errors import REMEDY
 from airflow_epochs.model import DecisionRecord, VoteKind
-
-REMEDY = " What to do: "
-"""What stands between the two in the reason of a VOTE_ABORT, as in the text of an error."""
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_epochs import secrecy
-from airflow_epochs.actor import Actor
+from airflow_epochs.coordinator.task import Actor
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_epochs import secrecy
-from airflow_epochs.actor import Actor
+from airflow_epochs.coordinator.task import Actor
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OpenRecord, Run, process_of
 from airflow_epochs.protocol import State

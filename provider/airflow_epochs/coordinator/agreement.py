@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink
+from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.ledger.keys import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
-from airflow_epochs.recorded import sink_of
 
 
 def require_marker(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_epochs import markers, secrecy
-from airflow_epochs.actor import Actor
-from airflow_epochs.backfill import with_backfill
+from airflow_epochs import secrecy
 from airflow_epochs.contracts import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing, Sink, Watching
+from airflow_epochs.coordinator import agreement
+from airflow_epochs.coordinator.backfill import with_backfill
+from airflow_epochs.coordinator.task import Actor
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -135,7 +136,7 @@ def sink_plans(actor: Actor, before: CompleteRecord | None) -> dict[str, SinkPla
         previous = _previous_of(actor, sink, before)
         expected = TransactionId.parse(previous) if previous else None
         receipt = before.receipts.get(sink.name) if before else None
-        markers.require_marker(sink, expected, actor.pipeline.name, actor.env, receipt)
+        agreement.require_marker(sink, expected, actor.pipeline.name, actor.env, receipt)
         plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
     return plans
 

@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from airflow_epochs import markers, protocol, secrecy
-from airflow_epochs.actor import Actor, where
-from airflow_epochs.cleanup import discard_attempt, sweep
+from airflow_epochs import protocol, secrecy
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
+from airflow_epochs.coordinator import agreement
+from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
+from airflow_epochs.coordinator.joint_sinks import votes_of
+from airflow_epochs.coordinator.opening import open_first, reopen
+from airflow_epochs.coordinator.patience import leave_alone
+from airflow_epochs.coordinator.reasons import reason_and_remedy
+from airflow_epochs.coordinator.restaging import Promise
+from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
+from airflow_epochs.coordinator.task import Actor, where
 from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger.view import EpochView
@@ -33,13 +40,7 @@ from airflow_epochs.model import (
     agree,
     process_of,
 )
-from airflow_epochs.opening import open_first, reopen
-from airflow_epochs.patience import leave_alone
-from airflow_epochs.promises import Promise
 from airflow_epochs.protocol import State, Step
-from airflow_epochs.reasons import reason_and_remedy
-from airflow_epochs.staging import stage_attempt, stop_earlier_tries
-from airflow_epochs.together import votes_of
 
 __all__ = ["Coordinator", "Pipeline", "Transform"]
 
@@ -105,11 +106,11 @@ class Coordinator(Actor):
         One that has left the DAG since may be down, or gone: it is no obstacle unless it shows the epoch.
         """
         opened, before = view.opened, self.ledger.complete_record(view.number - 1)
-        markers.sinks_without(opened, self.pipeline.sinks, self.env)
+        agreement.sinks_without(opened, self.pipeline.sinks, self.env)
         for name in sorted(opened.sinks.keys() & {sink.name for sink in self.pipeline.sinks}):
             previous = SinkAttempt.of(opened, name).previous
             receipt = before.receipts.get(name) if before else None
-            markers.require_marker(self.sink_of(opened, name), previous, self.pipeline.name, self.env, receipt)
+            agreement.require_marker(self.sink_of(opened, name), previous, self.pipeline.name, self.env, receipt)
 
     def _decided_before(self, run: Run) -> OpenRecord | CompleteRecord | None:
         """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
@@ -181,7 +182,7 @@ class Coordinator(Actor):
                 remedy="clear the task `stage` with its downstream tasks.",
                 **where(opened.txn),
             )
-        markers.sinks_without(opened, self.pipeline.sinks, self.env)
+        agreement.sinks_without(opened, self.pipeline.sinks, self.env)
         votes = votes_of(opened, self.sinks_of(opened, opened.sinks), report, self.env)
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
@@ -371,7 +372,7 @@ class Coordinator(Actor):
         if name not in view.waived and (lost := self._lost_since(receipt, sink, opened)):
             log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
             return Promise(self, view, name).keep()
-        markers.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
+        agreement.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
         return receipt
 
     def _lost_since(self, receipt: Receipt, sink: Sink, opened: OpenRecord) -> str | None:
@@ -414,7 +415,7 @@ class Coordinator(Actor):
             )
         if view.state is State.OPEN:
             with self.unless_overtaken(view):
-                markers.sinks_without(view.open, self.pipeline.sinks, self.env)
+                agreement.sinks_without(view.open, self.pipeline.sinks, self.env)
             view = self._presume_abort(view, run, reason)
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
@@ -436,7 +437,7 @@ class Coordinator(Actor):
         """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
         opened = view.opened
         with self.unless_overtaken(view):
-            sinks = markers.sinks_without(opened, self.pipeline.sinks, self.env)
+            sinks = agreement.sinks_without(opened, self.pipeline.sinks, self.env)
         discard_attempt(self.ledger, opened, sinks, self.pipeline.sinks, self.env)
 
     # -- shared -----------------------------------------------------------------------------------------------

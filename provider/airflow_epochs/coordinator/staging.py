@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs import secrecy
-from airflow_epochs.actor import Actor, where
 from airflow_epochs.contracts import Confirming, Located, Sink, SinkAttempt, SparkJob
+from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
+from airflow_epochs.coordinator.task import Actor, where
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
-from airflow_epochs.recorded import is_own_place, may_stop
 
 log = secrecy.logger(__name__)
 

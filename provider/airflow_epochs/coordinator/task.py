@@ -15,12 +15,12 @@ from typing import TypedDict
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, Sink
+from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.definition import Pipeline
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId, process_of
-from airflow_epochs.recorded import sink_of
 
 log = secrecy.logger(__name__)
 
@@ -55,7 +55,7 @@ class Actor:
         return self.clock().isoformat()
 
     def sink_of(self, opened: OpenRecord, name: str) -> Sink:
-        """The sink of an attempt, as the ledger describes it. Raises as ``recorded.sink_of`` does."""
+        """The sink of an attempt, as the ledger describes it. Raises as ``recorded_sinks.sink_of`` does."""
         return sink_of(opened, name, self.pipeline.sinks)
 
     def sinks_of(self, opened: OpenRecord, names: Collection[str]) -> dict[str, Sink]:

@@ -20,15 +20,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from airflow_epochs import markers, secrecy, together
-from airflow_epochs.actor import Actor, where
+from airflow_epochs import secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
+from airflow_epochs.coordinator import agreement, joint_sinks
+from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
+from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
+from airflow_epochs.coordinator.task import Actor, where
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
-from airflow_epochs.recorded import is_own_place, untrusted
-from airflow_epochs.staging import stage_try, stop_earlier_tries
 
 log = secrecy.logger(__name__)
 
@@ -88,7 +89,7 @@ class Promise:
     def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
         those = [(promise._sink, promise._attempt, staged[promise.name]) for promise in group]
         with self.actor.unless_overtaken(self.view):
-            return together.commit(those, self._env)[self.name]
+            return joint_sinks.commit(those, self._env)[self.name]
 
     # -- staging again ------------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class Promise:
         others = {name: Promise(self.actor, self.view, name).staged() for name in self._group if name != self.name}
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
         both = replace(report, claims={**claims, **report.claims})
-        votes = together.votes_of(self._opened, self._sinks(self._group), both, self._env, promised=True)
+        votes = joint_sinks.votes_of(self._opened, self._sinks(self._group), both, self._env, promised=True)
         return report.nonce, votes[self.name]
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
@@ -151,7 +152,7 @@ class Promise:
             return False
         before = self.actor.ledger.complete_record(self.view.number - 1)
         receipt = before.receipts.get(self.name) if before else None
-        return markers.shows(self._sink, self._opened.txn, self._attempt.previous, self._env, receipt)
+        return agreement.shows(self._sink, self._opened.txn, self._attempt.previous, self._env, receipt)
 
     def _broken(self, gone: RowsGone, why: str) -> Corrupt:
         txn = self._opened.txn
@@ -201,7 +202,7 @@ class Promise:
     @cached_property
     def _group(self) -> list[str]:
         """The sinks that commit together with this one and have not been seen to, in the order of the DAG."""
-        return together.group_of(self.name, self._sinks({*self.view.epoch.unacknowledged, self.name}))
+        return joint_sinks.group_of(self.name, self._sinks({*self.view.epoch.unacknowledged, self.name}))
 
     def _sinks(self, names: Collection[str]) -> dict[str, Sink]:
         return self.actor.sinks_of(self._opened, names)

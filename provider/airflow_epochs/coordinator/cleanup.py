@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, Leftovers, Sink, SinkAttempt
+from airflow_epochs.coordinator.recorded_sinks import is_own_place, sink_of
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRecord, TransactionId, TryRecord, agree
-from airflow_epochs.recorded import is_own_place, sink_of
 
 log = secrecy.logger(__name__)
 
