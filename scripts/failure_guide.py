@@ -32,7 +32,7 @@ CHAPTERS = {
         "sinks/kafka/sink.py",
         "sinks/logins.py",
         "sinks/sql/sink.py",
-        "definition.py",
+        "config.py",
     ],
     "Disks and object stores (ledger and tables)": [
         "ledger/store.py",
@@ -59,7 +59,7 @@ CHAPTERS = {
         "operators/epoch.py",
     ],
     "The transform": [
-        "transform_files.py",
+        "operators/transform_file.py",
         "spark/driver/user_files.py",
         "spark/driver/transform.py",
         "spark/driver/stage.py",
@@ -92,7 +92,7 @@ CHAPTERS = {
         "sinks/delta/rewrite.py",
         "sinks/delta/references.py",
     ],
-    "Sinks of every kind": ["sinks/participation.py"],
+    "Sinks of every kind": ["sinks/participant.py"],
     "Staged rows": [
         "staged/staging.py",
         "delta/log.py",
@@ -134,7 +134,7 @@ CHAPTERS = {
 
 IMPORT_ERRORS = {
     "names.py": "all names",
-    "definition.py": "`EpochPipeline`",
+    "config.py": "`EpochPipeline`",
     "pipeline.py": "`EpochPipeline`",
     "operators/epoch.py": "`EpochPipeline`",
     "sinks/delta/sink.py": "`DeltaSink`",

@@ -19,8 +19,8 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, Grou
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.helpers import ask_yesno
 
-from airflow_epochs.audit import as_text, caller, logged
 from airflow_epochs.coordinator.task import new_writer
+from airflow_epochs.hooks.audit import as_text, caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
-from airflow_epochs.definition import (
+from airflow_epochs.config import (
     WAIT_FOR_OTHERS_S,
     require_backfill,
     require_distinct,

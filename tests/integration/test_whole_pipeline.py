@@ -25,8 +25,8 @@ from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
+from airflow_epochs.operators.transform_file import find_transform
 from airflow_epochs.testing import Crash, run_epoch
-from airflow_epochs.transform_files import find_transform
 from cells import fired
 from orders_demo.duck import duck
 from pages import blocks, filled, printed

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
 from airflow_epochs.protocol import State

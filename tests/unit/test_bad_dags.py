@@ -12,8 +12,8 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs.config import require_distinct
 from airflow_epochs.contracts import Sink
-from airflow_epochs.definition import require_distinct
 from airflow_epochs.operators.epoch import OpenEpochOperator
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_epochs import KafkaSink
+from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits
-from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource

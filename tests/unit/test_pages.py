@@ -17,7 +17,8 @@ import pytest
 
 import airflow_epochs
 import failure_guide
-from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, definition
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli
+from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
 from airflow_epochs.operators import epoch as operators

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.definition import Transform
+from airflow_epochs.config import Transform
 from airflow_epochs.errors import Refused
-from airflow_epochs.transform_files import find_transform
+from airflow_epochs.operators.transform_file import find_transform
 
 
 @pytest.mark.parametrize("text", ["orders.py", "orders:orders", "orders.py:", "orders.py:not a name", ":orders", ""])

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from airflow_epochs import protocol, secrecy
+from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
@@ -21,7 +22,6 @@ from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import Actor, where
-from airflow_epochs.definition import Pipeline, Transform
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (

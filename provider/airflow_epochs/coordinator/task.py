@@ -14,9 +14,9 @@ from datetime import datetime, timezone
 from typing import TypedDict
 
 from airflow_epochs import secrecy
+from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
-from airflow_epochs.definition import Pipeline
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView

@@ -20,7 +20,7 @@ from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_epochs import secrecy
-from airflow_epochs.definition import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
+from airflow_epochs.config import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
@@ -182,7 +182,7 @@ class EpochOperator(BaseOperator):
 
 class _NeedsTransform(EpochOperator):
     def _transform(self, beside_dag: Path) -> Transform:
-        from airflow_epochs.transform_files import find_transform
+        from airflow_epochs.operators.transform_file import find_transform
 
         dags = Path(conf.get("core", "dags_folder"))
         return find_transform(self.transform, [beside_dag, beside_dag.parent, dags, dags.parent])
@@ -315,7 +315,7 @@ class AbortEpochOperator(EpochOperator):
 
 def to_xcom(checkpoint: Checkpoint) -> JsonDict:
     """Plain JSON types only: Airflow's own serialisation would wrap every tuple. At most 48 KB."""
-    from airflow_epochs.checkpoint import fitted
+    from airflow_epochs.operators.xcom import fitted
 
     value: JsonDict = json.loads(msgspec.json.encode(fitted(checkpoint)))
     return value

@@ -42,7 +42,7 @@ from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta.target import Target
-from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
+from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
 from airflow_epochs.staged import checks as staged_checks
 from airflow_epochs.staged import owner as staging_owner

@@ -28,7 +28,7 @@ from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Claim
 from airflow_epochs.sinks.kafka.rows import Record, RowShape
 from airflow_epochs.sinks.kafka.voted import Voted
-from airflow_epochs.sinks.participation import unknown_without_answer, vote_on
+from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
 from airflow_epochs.staged.table import StagedTable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
-from airflow_epochs.sinks.participation import unknown_without_answer, vote_against
+from airflow_epochs.sinks.participant import unknown_without_answer, vote_against
 from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.participant import SqlParticipant
 from airflow_epochs.staged.staging import Staging

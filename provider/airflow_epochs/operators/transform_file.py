@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_epochs.definition import Transform
+from airflow_epochs.config import Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.user_files import siblings_of
 
