@@ -97,6 +97,16 @@ def agree(found: Marker | None, expected: TransactionId | None) -> bool:
     return found.epoch == expected.epoch and found.token in (None, expected.token)
 
 
+def described(marker: Marker | None) -> str:
+    """What a sink shows, for an error's text."""
+    return "no epoch of this sink" if marker is None else f"epoch {marker.epoch} (token {marker.token})"
+
+
+def described_transaction(txn: TransactionId | None) -> str:
+    """Which epoch the ledger expects, for an error's text that has said "epoch" before."""
+    return "none" if txn is None else f"{txn.epoch} ({txn}, token {txn.token})"
+
+
 def process_of(writer: str) -> str:
     """Which process a record's ``writer`` was, for people; empty for records of version 0.1, which do not say."""
     _, _, place = writer.partition("@")

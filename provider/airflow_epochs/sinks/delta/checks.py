@@ -11,7 +11,7 @@ from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import Where, newest_schema
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import Marker, TransactionId, agree
+from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
@@ -145,7 +145,8 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
     """The table shows the sink's previous epoch, no other."""
     if not agree(found, previous):
         raise Refused(
-            f"{name} shows {describe(found)}, but the ledger says its last epoch is {describe_txn(previous)}.",
+            f"{name} shows {described(found)}, but the ledger says its last epoch is "
+            f"{described_transaction(previous)}.",
             remedy="The table was put back, replaced or written to under this pipeline's name while the epoch ran: the "
             "next run's `open` says what happened, and what to do.",
         )
@@ -160,14 +161,6 @@ def require_notes(where: Where, place: str) -> None:
             remedy="Restore that folder from a backup, and clear the failed task. If no such rows can come any more, "
             "create the table anew without rows instead. See docs/delta.md, 'upsert'.",
         )
-
-
-def describe(marker: Marker | None) -> str:
-    return "no epoch of this sink" if marker is None else f"epoch {marker.epoch} (token {marker.token})"
-
-
-def describe_txn(txn: TransactionId | None) -> str:
-    return "none" if txn is None else f"{txn.epoch} ({txn}, token {txn.token})"
 
 
 def require_store(files: Files, folder: str) -> None:

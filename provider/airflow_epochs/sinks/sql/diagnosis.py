@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, TransactionId
-from airflow_epochs.sinks.delta import checks as delta_checks
+from airflow_epochs.model import JsonDict, TransactionId, described_transaction
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import Claim, MarkerTable, Row, txn_of
 
@@ -202,8 +201,8 @@ def not_previous(
             rows=rows,
         )
     return Corrupt(
-        f"The last epoch in table {sink.table} is {delta_checks.describe_txn(txn_of(found))}; the ledger expects "
-        f"{delta_checks.describe_txn(attempt.previous)} before {attempt.txn}.",
+        f"The last epoch in table {sink.table} is {described_transaction(txn_of(found))}; the ledger expects "
+        f"{described_transaction(attempt.previous)} before {attempt.txn}.",
         remedy="Do not clear anything yet. Find out whether the database or the ledger was restored, or another "
         "pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
         sink=sink.name,
