@@ -244,7 +244,7 @@ def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(world: D
     alter(path, f'"{uuid.UUID(int=1)}"', json.dumps(session_id))
     stopped: list[JsonDict] = []
     coordinator = world.coordinator()
-    coordinator.env.spark.stop = stopped.append  # type: ignore[method-assign]
+    coordinator.task.env.spark.stop = stopped.append  # type: ignore[method-assign]
     error = world.run(2, coordinator)
     assert isinstance(error, Corrupt), error
     assert str(path.relative_to(world.ledger_root)) in error.what and "not a Spark session" in error.what

@@ -19,7 +19,7 @@ AGAIN = ("delta.commit.after#1", "committed.audit", "complete.put", "complete.la
 def test_the_steps_named_here_are_all_that_a_run_comes_by(world: DiskWorld) -> None:
     coordinator = world.coordinator()
     assert world.run(2, coordinator) is None
-    phases = coordinator.env.phases  # type: ignore[attr-defined]
+    phases = coordinator.task.env.phases  # type: ignore[attr-defined]
     assert {name.partition("#")[0] for name in STEPS} | {"staging.orders", "staged.orders"} == set(phases)
 
 

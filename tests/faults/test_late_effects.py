@@ -25,8 +25,8 @@ def test_rows_that_spark_stages_after_its_client_was_killed_are_never_shown_and_
     with pytest.raises(Crash):
         world.run(2, coordinator)
     left = world.left()
-    assert isinstance(coordinator.env, DiskEnvironment)
-    (job,) = coordinator.env.spark.staged
+    assert isinstance(coordinator.task.env, DiskEnvironment)
+    (job,) = coordinator.task.env.spark.staged
     if finished_first:
         assert world.run(successor) is None
     stage_sink(job, "audit")

@@ -83,7 +83,7 @@ def test_a_log_entry_whose_acknowledgement_is_lost_is_found_in_the_log_and_not_w
     left = world.left(2)
     tables = [world.table(sink) for sink in world.sinks]
     assert versions(tables) == [1, 1]
-    assert coordinator.env.phases.count("delta.commit.before") == 2  # type: ignore[attr-defined]
+    assert coordinator.task.env.phases.count("delta.commit.before") == 2  # type: ignore[attr-defined]
     fired("F6", step, finished(world, left))
 
 

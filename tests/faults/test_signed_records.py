@@ -146,7 +146,7 @@ def test_an_unsigned_try_has_no_session_ended_behind_another_connection(
     world.ledger.put_try(TryRecord(txn_id=txn, nonce="f" * 32, places={}, session=session, started_at="now"))
     asked: list[JsonDict] = []
     coordinator = world.coordinator()
-    coordinator.env.spark.stop = asked.append  # type: ignore[method-assign]
+    coordinator.task.env.spark.stop = asked.append  # type: ignore[method-assign]
     assert world.run(3, coordinator) is None
     assert [each for each in asked if each == session] == [session] * stopped
     assert ("names connection 'another', which the DAG does not use" in caplog.text) == (not stopped)

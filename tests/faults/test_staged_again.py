@@ -67,7 +67,7 @@ def test_the_steps_named_here_are_come_by_in_this_order(vacuumed: DiskWorld) -> 
     coordinator = vacuumed.coordinator()
     assert vacuumed.run(3, coordinator) is None
     seen: list[str] = []
-    for phase in coordinator.env.phases:  # type: ignore[attr-defined]
+    for phase in coordinator.task.env.phases:  # type: ignore[attr-defined]
         seen.append(f"{phase}#{sum(name.partition('#')[0] == phase for name in seen) + 1}")
     steps = [phase if "#" in phase else f"{phase}#1" for phase in STEPS]
     assert [phase for phase in seen if phase in steps] == steps

@@ -16,6 +16,7 @@ from airflow_epochs import DeltaSink, KafkaSink, SqlSink
 from airflow_epochs.cli import _row
 from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
@@ -100,16 +101,18 @@ class World:
 
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         return Coordinator(
-            pipeline=Pipeline(
-                wait_for_others=0,
-                name=self.pipeline,
-                dag_id="dag",
-                source=self.source,
-                sinks=tuple(self.sink(name) for name in self.names),
-                transform=Transform(path="disk.py", function="keep_all"),
-            ),
-            ledger=self.ledger,
-            env=Environment(self, at or {}),
+            TaskTry(
+                pipeline=Pipeline(
+                    wait_for_others=0,
+                    name=self.pipeline,
+                    dag_id="dag",
+                    source=self.source,
+                    sinks=tuple(self.sink(name) for name in self.names),
+                    transform=Transform(path="disk.py", function="keep_all"),
+                ),
+                ledger=self.ledger,
+                env=Environment(self, at or {}),
+            )
         )
 
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
@@ -178,7 +181,7 @@ def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: Wor
 def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(world: World) -> None:
     coordinator = world.coordinator()
     assert airflow_run(coordinator, Run("dag", "run 2")) is None
-    phases = list(dict.fromkeys(coordinator.env.phases))  # type: ignore[attr-defined]
+    phases = list(dict.fromkeys(coordinator.task.env.phases))  # type: ignore[attr-defined]
     assert {"delta.commit.after", "kafka.commit.after", "sql.commit.after", "complete.put"} < set(phases)
     for number, phase in enumerate(phases, 2):
         world.source.produce(2)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource
 from airflow_epochs.contracts import Connection, Sink, Source
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
@@ -72,7 +73,9 @@ class Chain:
             sinks=(sink,),
             transform=Transform(path="disk.py", function="keep_all"),
         )
-        coordinator = Coordinator(pipeline=pipeline, ledger=Ledger(LocalStore(self.folder / "ledger"), name), env=env)
+        coordinator = Coordinator(
+            TaskTry(pipeline=pipeline, ledger=Ledger(LocalStore(self.folder / "ledger"), name), env=env)
+        )
         if at:
             with pytest.raises(Crash):
                 airflow_run(coordinator, Run("dag", f"run {self._runs}"))

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection, Environment, Limits, PlannedEpoch, Position
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -102,16 +103,18 @@ class World:
             transaction_timeout=self.timeout,
         )
         return Coordinator(
-            pipeline=Pipeline(
-                name=self.pipeline,
-                dag_id="dag",
-                source=self.source,
-                sinks=(sink,),
-                transform=Transform(path="disk.py", function="keep_all"),
-                backfill=self.backfill,
-            ),
-            ledger=self.ledger,
-            env=Connected(self.broker.bootstrap, at or {}),
+            TaskTry(
+                pipeline=Pipeline(
+                    name=self.pipeline,
+                    dag_id="dag",
+                    source=self.source,
+                    sinks=(sink,),
+                    transform=Transform(path="disk.py", function="keep_all"),
+                    backfill=self.backfill,
+                ),
+                ledger=self.ledger,
+                env=Connected(self.broker.bootstrap, at or {}),
+            )
         )
 
     def run(self, name: str, at: Mapping[str, Action] | None = None) -> Exception | None:

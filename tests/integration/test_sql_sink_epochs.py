@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Marker, Run
@@ -41,16 +42,18 @@ class TwoSinks:
 
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         return Coordinator(
-            pipeline=Pipeline(
-                wait_for_others=0,
-                name="orders",
-                dag_id="dag",
-                source=self.source,
-                sinks=(DeltaSink("lake", str(self.folder / "lake")), self.sql_sink),
-                transform=Transform(path="disk.py", function="keep_all"),
-            ),
-            ledger=Ledger(LocalStore(self.folder / "ledger"), "orders"),
-            env=Environment(self.db, at or {}),
+            TaskTry(
+                pipeline=Pipeline(
+                    wait_for_others=0,
+                    name="orders",
+                    dag_id="dag",
+                    source=self.source,
+                    sinks=(DeltaSink("lake", str(self.folder / "lake")), self.sql_sink),
+                    transform=Transform(path="disk.py", function="keep_all"),
+                ),
+                ledger=Ledger(LocalStore(self.folder / "ledger"), "orders"),
+                env=Environment(self.db, at or {}),
+            )
         )
 
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
@@ -100,7 +103,7 @@ def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(tmp_
     clean.mkdir()
     coordinator = two_sinks(clean, new_sqlite(clean)).coordinator()
     assert airflow_run(coordinator, Run("dag", "run 2")) is None
-    phases = list(dict.fromkeys(coordinator.env.phases))  # type: ignore[attr-defined]
+    phases = list(dict.fromkeys(coordinator.task.env.phases))  # type: ignore[attr-defined]
     assert {"sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after", "complete.put"} < set(phases)
     for phase in phases:
         folder = tmp_path / phase

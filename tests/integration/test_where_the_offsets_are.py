@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
 from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -105,16 +106,18 @@ class World:
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
         source = KafkaSource([self.topic], conn_id="kafka", max_wait=0, starting=self.starting)
         coordinator = Coordinator(
-            pipeline=Pipeline(
-                wait_for_others=0,
-                name=self.name,
-                dag_id="dag",
-                source=source,
-                sinks=tuple(map(self.sink, self.sinks)),
-                transform=Transform(path="disk.py", function="keep_all"),
-            ),
-            ledger=Ledger(LocalStore(self.folder / "ledger"), self.name),
-            env=Environment(self, at or {}),
+            TaskTry(
+                pipeline=Pipeline(
+                    wait_for_others=0,
+                    name=self.name,
+                    dag_id="dag",
+                    source=source,
+                    sinks=tuple(map(self.sink, self.sinks)),
+                    transform=Transform(path="disk.py", function="keep_all"),
+                ),
+                ledger=Ledger(LocalStore(self.folder / "ledger"), self.name),
+                env=Environment(self, at or {}),
+            )
         )
         return airflow_run(coordinator, Run("dag", f"run {number}"))
 

@@ -21,6 +21,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.contracts import Connection, SparkRunner
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -111,19 +112,21 @@ class Lab:
     ) -> Coordinator:
         """What one task process makes."""
         return Coordinator(
-            pipeline=Pipeline(
-                wait_for_others=0,
-                name=name,
-                dag_id="dag",
-                source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0, starting=starting),
-                sinks=(
-                    DeltaSink("orders", str(self.folder / "orders"), partition_by=["day"]),
-                    DeltaSink("rejected", str(self.folder / "rejected")),
+            TaskTry(
+                pipeline=Pipeline(
+                    wait_for_others=0,
+                    name=name,
+                    dag_id="dag",
+                    source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0, starting=starting),
+                    sinks=(
+                        DeltaSink("orders", str(self.folder / "orders"), partition_by=["day"]),
+                        DeltaSink("rejected", str(self.folder / "rejected")),
+                    ),
+                    transform=find_transform(f"{app}:orders", [SPARK_APPS]),
                 ),
-                transform=find_transform(f"{app}:orders", [SPARK_APPS]),
-            ),
-            ledger=Ledger(LocalStore(self.folder / "ledger"), name),
-            env=Env(self.connections, die_at, then or {}),
+                ledger=Ledger(LocalStore(self.folder / "ledger"), name),
+                env=Env(self.connections, die_at, then or {}),
+            )
         )
 
     def rows(self) -> list[tuple[Any, ...]]:

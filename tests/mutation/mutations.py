@@ -49,7 +49,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit that was lost after its receipt is not done again",
-        [("coordinator/coordinator.py", "return Promise(self, view, name).keep()", "return receipt")],
+        [("coordinator/coordinator.py", "return Promise(self.task, view, name).keep()", "return receipt")],
         [LOST],
     ),
     Mutation(
@@ -100,10 +100,10 @@ MUTATIONS = [
         [
             (
                 "coordinator/restaging.py",
-                "        with self.actor.unless_overtaken(self.view):\n"
-                "            return together.commit(those, self._env)[self.name]\n",
+                "        with self.task.unless_overtaken(self.view):\n"
+                "            return joint_sinks.commit(those, self._env)[self.name]\n",
                 "        try:\n"
-                "            return together.commit(those, self._env)[self.name]\n"
+                "            return joint_sinks.commit(those, self._env)[self.name]\n"
                 "        except Exception:\n"
                 "            self._clear_away(staged[self.name].place)\n"
                 "            raise\n",
@@ -116,12 +116,12 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "        receipt = Promise(self, view, sink).keep()\n",
-                "        promise = Promise(self, view, sink)\n"
+                "        receipt = Promise(self.task, view, sink).keep()\n",
+                "        promise = Promise(self.task, view, sink)\n"
                 "        staged = promise.staged()\n"
-                "        self.ledger.put_receipt(\n"
+                "        self.task.ledger.put_receipt(\n"
                 "            Receipt(txn_id=view.opened.txn_id, sink=sink, rows=staged.rows, files=staged.files,\n"
-                "                    bytes=staged.bytes, version=None, committed_at=self.now())\n"
+                "                    bytes=staged.bytes, version=None, committed_at=self.task.now())\n"
                 "        )\n"
                 "        receipt = promise.keep()\n",
             ),
@@ -151,7 +151,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a try of staging uses the place of the one before",
-        [("coordinator/staging.py", "nonce = actor.draw_nonce()", "nonce = opened.txn.nonce")],
+        [("coordinator/staging.py", "nonce = task.draw_nonce()", "nonce = opened.txn.nonce")],
         [STRANGERS],
     ),
     Mutation(
@@ -169,8 +169,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/opening.py",
-                "TransactionId(actor.pipeline.name, epoch, 1, actor.draw_nonce())",
-                'TransactionId(actor.pipeline.name, epoch, 1, "0" * 32)',
+                "TransactionId(task.pipeline.name, epoch, 1, task.draw_nonce())",
+                'TransactionId(task.pipeline.name, epoch, 1, "0" * 32)',
             )
         ],
         [STRANGERS],
@@ -214,7 +214,7 @@ MUTATIONS = [
                 "coordinator/opening.py",
                 "            txn_id=str(again),\n            ranges=planned.ranges,\n",
                 "            txn_id=str(again),\n"
-                "            ranges=actor.pipeline.source.plan(None, Limits(), actor.env).ranges,\n",
+                "            ranges=task.pipeline.source.plan(None, Limits(), task.env).ranges,\n",
             )
         ],
         [STRANGERS],
@@ -246,7 +246,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "            self.ledger.put_run(run, view.number)  # first",
+                "            self.task.ledger.put_run(run, view.number)  # first",
                 "            pass  # first",
             )
         ],
@@ -257,7 +257,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "                if not leave_alone(self, view, run):\n",
+                "                if not leave_alone(self.task, view, run):\n",
                 "                if True:\n",
             )
         ],
@@ -268,7 +268,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "        markers.sinks_without(opened, self.pipeline.sinks, self.env)\n        for name",
+                "        agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)\n        for name",
                 "        for name",
             )
         ],
@@ -360,7 +360,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "        markers.sinks_without(opened, self.pipeline.sinks, self.env)\n        votes",
+                "        agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)\n        votes",
                 "        votes",
             )
         ],
@@ -471,7 +471,7 @@ MUTATIONS = [
         [
             (
                 "sinks/delta/participant.py",
-                "            delta_checks.require_marker(found, attempt.previous, name)\n",
+                "            checks.require_marker(found, attempt.previous, name)\n",
                 "            pass\n",
             )
         ],

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import DeltaSink, KafkaSource
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run
@@ -96,16 +97,18 @@ def _epoch(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     coordinator = Coordinator(
-        pipeline=Pipeline(
-            wait_for_others=0,
-            name="bench",
-            dag_id="bench",
-            source=KafkaSource(topics=[TOPIC], conn_id="kafka"),
-            sinks=(DeltaSink("table", str(folder / "table")),),
-            transform=Transform(path=str(TRANSFORM), function="transform"),
-        ),
-        ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
-        env=SameSession(spark, bootstrap),
+        TaskTry(
+            pipeline=Pipeline(
+                wait_for_others=0,
+                name="bench",
+                dag_id="bench",
+                source=KafkaSource(topics=[TOPIC], conn_id="kafka"),
+                sinks=(DeltaSink("table", str(folder / "table")),),
+                transform=Transform(path=str(TRANSFORM), function="transform"),
+            ),
+            ledger=Ledger(LocalStore(folder / "ledger"), "bench"),
+            env=SameSession(spark, bootstrap),
+        )
     )
     done = run_epoch(coordinator, Run("bench", "run"))
     assert done.receipts["table"].rows == RECORDS

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import Crash, MemoryEnvironment, Rest, check
@@ -61,8 +62,8 @@ def committing_unrecorded(number: int, sink: str) -> Step:
     """The process dies between the sink's commit and its receipt."""
 
     def step(coordinator: Coordinator, report: StageReport | None) -> None:
-        assert isinstance(coordinator.env, MemoryEnvironment)
-        coordinator.env.observer = dies_at(f"committed.{sink}")
+        assert isinstance(coordinator.task.env, MemoryEnvironment)
+        coordinator.task.env.observer = dies_at(f"committed.{sink}")
         assert crashes(lambda: coordinator.commit(run(number), sink))
 
     return step
@@ -116,12 +117,14 @@ class Model:
     def coordinator(self, name: str, drawn: Iterator[int]) -> Coordinator:
         coordinator = self.scenario.coordinator()
         return Coordinator(
-            pipeline=coordinator.pipeline,
-            ledger=coordinator.ledger,
-            env=MemoryEnvironment(),
-            clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc),
-            draw_nonce=lambda: f"{2 * next(drawn):016x}{0:016x}",
-            writer=name,
+            TaskTry(
+                pipeline=coordinator.task.pipeline,
+                ledger=coordinator.task.ledger,
+                env=MemoryEnvironment(),
+                clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc),
+                draw_nonce=lambda: f"{2 * next(drawn):016x}{0:016x}",
+                writer=name,
+            )
         )
 
     def setup(self, *steps: Step) -> StageReport | None:

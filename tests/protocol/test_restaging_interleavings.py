@@ -23,10 +23,10 @@ def in_doubt(record_property: Callable[[str, object], None]) -> Model:
 
 def vacuuming(coordinator: Coordinator, report: StageReport | None) -> None:
     """VACUUM takes the place that the decision names, unless it is the table's by now."""
-    decision = coordinator.ledger.decision_record(1, 1)
+    decision = coordinator.task.ledger.decision_record(1, 1)
     staged = decision.votes["a"].staged if decision else None
     assert staged
-    (sink,) = coordinator.pipeline.sinks
+    (sink,) = coordinator.task.pipeline.sinks
     with suppress(OSError):  # nobody waits for its answer
         MemoryWorld.named(sink.spec()["world"]).vacuum(staged.place)
 

@@ -134,7 +134,7 @@ def test_the_late_clean_up_of_an_aborted_attempt_leaves_the_next_ones_places_alo
     scenario.airflow_run(run(2))
     places = {name: place for name, place in scenario.world.places.items() if place.txn_id != aborted.txn_id}
     assert places
-    discard_attempt(scenario.ledger, aborted, aborted.sinks, coordinator.pipeline.sinks, coordinator.env)
+    discard_attempt(scenario.ledger, aborted, aborted.sinks, coordinator.task.pipeline.sinks, coordinator.task.env)
     assert scenario.world.places == places
     check(history_of(scenario.world), only={"I1", "I2", "I3"}).require()
     scenario.check_every_row()

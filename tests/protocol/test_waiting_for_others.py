@@ -39,8 +39,12 @@ class Met(Scenario):
             self.time.sleep(seconds)
 
         coordinator = self.coordinator(spark=MemorySpark(transform))
-        coordinator.pipeline = replace(coordinator.pipeline, wait_for_others=self.wait_s)
-        coordinator.clock, coordinator.sleep, coordinator.jitter = self.time.clock, sleep, self.random.random
+        coordinator.task.pipeline = replace(coordinator.task.pipeline, wait_for_others=self.wait_s)
+        coordinator.task.clock, coordinator.task.sleep, coordinator.task.jitter = (
+            self.time.clock,
+            sleep,
+            self.random.random,
+        )
         return coordinator
 
     def left_open(self, by: Run) -> None:

@@ -138,5 +138,5 @@ def _run(answer: Connection, world: DiskWorld, number: int, at: dict[str, Action
         before()
     coordinator = world.coordinator(at)
     error = airflow_run(coordinator, world.run_of(number))
-    phases = tuple(getattr(coordinator.env, "phases", ()))
+    phases = tuple(getattr(coordinator.task.env, "phases", ()))
     answer.send(Ended(type(error).__name__ if error else None, str(error or ""), phases))

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs.contracts import Connection, SparkRunner
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import EpochError, NoNewData, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
@@ -109,19 +110,21 @@ class DiskWorld:
     ) -> Coordinator:
         """What one task process makes."""
         return Coordinator(
-            pipeline=Pipeline(
-                wait_for_others=0,
-                name=self.name,
-                dag_id=self.dag_id,
-                source=self.source,
-                sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),  # type: ignore[arg-type]
-                transform=Transform(path="disk.py", function="keep_all"),
-                keep_epochs=self.keep_epochs,
-                backfill=self.backfill,
-            ),
-            ledger=self._ledger(store or LocalStore(self.ledger_root)),
-            env=DiskEnvironment(at, spark),
-            clock=self._clock,
+            TaskTry(
+                pipeline=Pipeline(
+                    wait_for_others=0,
+                    name=self.name,
+                    dag_id=self.dag_id,
+                    source=self.source,
+                    sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),  # type: ignore[arg-type]
+                    transform=Transform(path="disk.py", function="keep_all"),
+                    keep_epochs=self.keep_epochs,
+                    backfill=self.backfill,
+                ),
+                ledger=self._ledger(store or LocalStore(self.ledger_root)),
+                env=DiskEnvironment(at, spark),
+                clock=self._clock,
+            )
         )
 
     def _clock(self) -> datetime:

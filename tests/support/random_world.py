@@ -13,6 +13,7 @@ from itertools import count
 from random import Random
 
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, TransactionId
@@ -241,10 +242,12 @@ class Process:
         coordinator = memory_coordinator(self.world, pipeline)
         drawn = count(self.number << 16)
         return Coordinator(
-            pipeline=pipeline,
-            ledger=coordinator.ledger,
-            env=MemoryEnvironment(),
-            clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc),
-            draw_nonce=lambda: f"{2 * next(drawn):016x}{0:016x}",
-            writer=f"process {self.number}",
+            TaskTry(
+                pipeline=pipeline,
+                ledger=coordinator.task.ledger,
+                env=MemoryEnvironment(),
+                clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc),
+                draw_nonce=lambda: f"{2 * next(drawn):016x}{0:016x}",
+                writer=f"process {self.number}",
+            )
         )

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_epochs.contracts import Connection, Limits, PlannedEpoch, Position
 from airflow_epochs.contracts import Environment as SinkEnvironment
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run
@@ -83,16 +84,18 @@ class Related:
 
     def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         return Coordinator(
-            pipeline=Pipeline(
-                name=self.name,
-                dag_id="dag",
-                source=self.source,
-                sinks=tuple(map(self.sink, self.names)),
-                transform=Transform(path="disk.py", function="keep_all"),
-                backfill=self.backfill,
-            ),
-            ledger=self.ledger,
-            env=Environment(self.db, at or {}, self.connections),
+            TaskTry(
+                pipeline=Pipeline(
+                    name=self.name,
+                    dag_id="dag",
+                    source=self.source,
+                    sinks=tuple(map(self.sink, self.names)),
+                    transform=Transform(path="disk.py", function="keep_all"),
+                    backfill=self.backfill,
+                ),
+                ledger=self.ledger,
+                env=Environment(self.db, at or {}, self.connections),
+            )
         )
 
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:

@@ -300,7 +300,7 @@ def test_another_dag_with_the_same_pipeline_name_is_refused_until_a_takeover_is_
     scenario.airflow_run(run(1))
     scenario.produce(2)
     coordinator = scenario.coordinator()
-    coordinator.pipeline = replace(coordinator.pipeline, dag_id="other")
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, dag_id="other")
     with pytest.raises(Refused, match="belongs to DAG 'dag'"):
         coordinator.open(run(2))
     scenario.ledger.take_over("other", who="me", why="renamed", at="now", writer="w")

@@ -63,7 +63,7 @@ def test_what_keeps_data_from_being_read_is_told_instead_of_no_new_data() -> Non
     scenario.airflow_run(run(1))
     coordinator = scenario.coordinator()
     held_up = HeldUp(world=scenario.world.name, topics=("orders",))
-    coordinator.pipeline = replace(coordinator.pipeline, source=held_up)
+    coordinator.task.pipeline = replace(coordinator.task.pipeline, source=held_up)
     with pytest.raises(NoNewData, match=r"may be read: 1,000 records wait\. .*airflow epochs in-doubt orders"):
         coordinator.open(run(2))
 
@@ -101,7 +101,7 @@ def test_a_source_that_cannot_be_told_its_position_does_not_hold_the_epoch_up() 
             raise ConnectionError("the broker is away")
 
     coordinator = scenario.coordinator()
-    coordinator.pipeline = replace(pipeline, source=Deaf(world=scenario.world.name, topics=("orders",)))
+    coordinator.task.pipeline = replace(pipeline, source=Deaf(world=scenario.world.name, topics=("orders",)))
     assert scenario.airflow_run(run(1), coordinator) is None
     scenario.check()
 
@@ -226,7 +226,7 @@ def test_an_error_that_names_a_run_names_its_process_too() -> None:
 def test_an_error_about_a_run_of_version_0_1_names_the_run_alone() -> None:
     scenario = Scenario()
     coordinator = scenario.coordinator()
-    coordinator.writer = "0123456789abcdef0123456789abcdef"
+    coordinator.task.writer = "0123456789abcdef0123456789abcdef"
     coordinator.open(run(1))
     with pytest.raises(Fenced, match=r"in the hands of run run 1 of DAG dag\. "):
         scenario.coordinator().stage(run(2))

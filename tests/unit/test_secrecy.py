@@ -322,7 +322,7 @@ def test_records_and_checkpoints_have_no_secret_that_a_transform_tells() -> None
     reason = coordinator.abort(run(1), "x")
     values = b"".join(scenario.world.store.values.values()).decode()
     assert "no column ******" in values and "no column ******" in reason
-    assert "Can" not in f"{values} {reason} {report} {coordinator.checkpoint(coordinator.view_of(run(1)))}"
+    assert "Can" not in f"{values} {reason} {report} {coordinator.checkpoint(coordinator.task.view_of(run(1)))}"
 
 
 def test_the_decision_has_no_secret_that_a_sink_tells() -> None:

@@ -406,9 +406,9 @@ def test_a_whole_pipeline_runs_signed_unsigned_and_signed_again_with_another_key
     for number, password in enumerate(["", KEY, f"{NEWER},{KEY}", NEWER, NEWER], 1):
         world.produce("orders", 0, ["row"])
         coordinator = memory_coordinator(world, memory_pipeline(world), store=store)
-        coordinator.ledger = Ledger(store, "orders", Keys.parse(password))
+        coordinator.task.ledger = Ledger(store, "orders", Keys.parse(password))
         run_epoch(coordinator, Run("dag", f"r{number}"))
-    assert coordinator.ledger.newest_complete() == 5
+    assert coordinator.task.ledger.newest_complete() == 5
     with pytest.raises(EpochError):
         Ledger(store, "orders").view(5)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_epochs import secrecy
-from airflow_epochs.coordinator.task import Actor
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
 
@@ -18,7 +18,7 @@ log = secrecy.logger(__name__)
 
 
 def with_backfill(
-    actor: Actor, plans: dict[str, SinkPlan], epoch: int, ranges: Ranges, state: JsonDict
+    task: TaskTry, plans: dict[str, SinkPlan], epoch: int, ranges: Ranges, state: JsonDict
 ) -> dict[str, SinkPlan]:
     """``plans`` for an attempt of ``epoch``, where sinks that show no epoch yet begin as the pipeline wants it.
 
@@ -27,32 +27,32 @@ def with_backfill(
         Corrupt: Some of the earlier input cannot be read any more; names the exact range. Nothing was opened.
     """
     return {
-        name: _backfilled(actor, name, plan, epoch, ranges, state) if plan.previous is None else plan
+        name: _backfilled(task, name, plan, epoch, ranges, state) if plan.previous is None else plan
         for name, plan in plans.items()
     }
 
 
-def _backfilled(actor: Actor, sink: str, plan: SinkPlan, epoch: int, ranges: Ranges, state: JsonDict) -> SinkPlan:
-    first = actor.pipeline.backfill.get(sink, epoch)
+def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ranges, state: JsonDict) -> SinkPlan:
+    first = task.pipeline.backfill.get(sink, epoch)
     if first > epoch:
         raise Refused(
             f"Sink {sink!r} is to begin with epoch {first}; this is epoch {epoch}.",
             remedy=f"let backfill name an epoch up to {epoch}, or leave the sink out: then it begins with this one.",
-            pipeline=actor.pipeline.name,
+            pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
         )
     if first == epoch:
         return plan
-    wide = widened(ranges, _earlier(actor, first, epoch))
+    wide = widened(ranges, _earlier(task, first, epoch))
     try:
-        actor.pipeline.source.check(wide, state, actor.env)
+        task.pipeline.source.check(wide, state, task.env)
     except Corrupt as gone:
         raise Corrupt(
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
             remedy=f"let backfill name a later epoch, whose input is still there, or leave the sink out of backfill: "
             f"then it begins with epoch {epoch}.",
-            pipeline=actor.pipeline.name,
+            pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
         ) from gone
@@ -60,9 +60,9 @@ def _backfilled(actor: Actor, sink: str, plan: SinkPlan, epoch: int, ranges: Ran
     return replace(plan, ranges=wide)
 
 
-def _earlier(actor: Actor, first: int, epoch: int) -> Iterable[Ranges]:
+def _earlier(task: TaskTry, first: int, epoch: int) -> Iterable[Ranges]:
     for number in range(first, epoch):
-        if record := actor.ledger.complete_record(number):  # always: it is never deleted
+        if record := task.ledger.complete_record(number):  # always: it is never deleted
             yield record.ranges
 
 

@@ -21,7 +21,7 @@ from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
-from airflow_epochs.coordinator.task import Actor, where
+from airflow_epochs.coordinator.task import TaskTry, where
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -50,9 +50,11 @@ OPEN_STEPS_MAX = 8
 """How many recovery steps one ``open`` takes before it gives up: each leaves the epoch in a later state."""
 
 
-@dataclass(kw_only=True)
-class Coordinator(Actor):
-    """Runs the protocol for one pipeline on behalf of one Airflow task try."""
+@dataclass(frozen=True)
+class Coordinator:
+    """Runs the protocol for one pipeline on behalf of one try of an Airflow task."""
+
+    task: TaskTry
 
     # -- open -------------------------------------------------------------------------------------------------
 
@@ -68,31 +70,31 @@ class Coordinator(Actor):
             Fenced: Another run opened the epoch at the same moment.
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
-        identity = self.ledger.claim(self.pipeline.dag_id, at=self.now(), writer=self.writer)
+        identity = self.task.ledger.claim(self.task.pipeline.dag_id, at=self.task.now(), writer=self.task.writer)
         for _ in range(OPEN_STEPS_MAX):
-            view = self.ledger.view(self.ledger.newest_complete() + 1)
-            self.ledger.require_no_gap(view.number)
-            with self.unless_overtaken(view):
+            view = self.task.ledger.view(self.task.ledger.newest_complete() + 1)
+            self.task.ledger.require_no_gap(view.number)
+            with self.task.unless_overtaken(view):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
                     self._sweep(opened.txn.epoch - 1)  # whoever completed it may have died before it had
                     return opened
         raise Fenced(
             "Other runs of the pipeline keep opening and ending epochs.",
             remedy="let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
-            pipeline=self.pipeline.name,
+            pipeline=self.task.pipeline.name,
         )
 
     def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord | None:
         """One step towards an attempt of this run; None if the ledger must be read again before the next one."""
         match protocol.RECOVERY[view.state]:
             case Step.PLAN:
-                return open_first(self, view.number, identity, run, limits)
+                return open_first(self.task, view.number, identity, run, limits)
             case Step.REOPEN:
-                return reopen(self, view, run)
+                return reopen(self.task, view, run)
             case Step.PRESUME_ABORT:
-                if not leave_alone(self, view, run):
+                if not leave_alone(self.task, view, run):
                     self._require_markers(view)
-                    reason = f"found undecided by {run}{process_of(self.writer)}"
+                    reason = f"found undecided by {run}{process_of(self.task.writer)}"
                     self._presume_abort(view, run, reason)
             case Step.ROLL_FORWARD:
                 self._roll_forward(view, run)
@@ -105,21 +107,23 @@ class Coordinator(Actor):
 
         One that has left the DAG since may be down, or gone: it is no obstacle unless it shows the epoch.
         """
-        opened, before = view.opened, self.ledger.complete_record(view.number - 1)
-        agreement.sinks_without(opened, self.pipeline.sinks, self.env)
-        for name in sorted(opened.sinks.keys() & {sink.name for sink in self.pipeline.sinks}):
+        opened, before = view.opened, self.task.ledger.complete_record(view.number - 1)
+        agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
+        for name in sorted(opened.sinks.keys() & {sink.name for sink in self.task.pipeline.sinks}):
             previous = SinkAttempt.of(opened, name).previous
             receipt = before.receipts.get(name) if before else None
-            agreement.require_marker(self.sink_of(opened, name), previous, self.pipeline.name, self.env, receipt)
+            agreement.require_marker(
+                self.task.sink_of(opened, name), previous, self.task.pipeline.name, self.task.env, receipt
+            )
 
     def _decided_before(self, run: Run) -> OpenRecord | CompleteRecord | None:
         """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
-        number = self.ledger.epoch_of(run)
+        number = self.task.ledger.epoch_of(run)
         if number is None:
             return None
-        view = self.ledger.view(number)
+        view = self.task.ledger.view(number)
         if view.complete:
-            return self.passing(view).complete
+            return self.task.passing(view).complete
         return view.open if view.state is State.IN_DOUBT and view.opened.run == run else None
 
     # -- stage ------------------------------------------------------------------------------------------------
@@ -133,17 +137,17 @@ class Coordinator(Actor):
             Fenced: Another run has the epoch. Nothing was staged.
             NotApplied: Spark failed. What was written is invisible and will be swept.
         """
-        view = self.mine(run)
+        view = self.task.mine(run)
         if view.state in (State.IN_DOUBT, State.COMPLETE):
             return self.checkpoint(view)
-        with self.unless_overtaken(view):
-            opened = reopen(self, view, run) if view.state is State.ABORTED else view.opened
-        stop_earlier_tries(self, opened.txn.epoch)
-        report = stage_attempt(self, opened)
-        view = self.ledger.view(opened.txn.epoch)
+        with self.task.unless_overtaken(view):
+            opened = reopen(self.task, view, run) if view.state is State.ABORTED else view.opened
+        stop_earlier_tries(self.task, opened.txn.epoch)
+        report = stage_attempt(self.task, opened)
+        view = self.task.ledger.view(opened.txn.epoch)
         if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
             with tolerated(f"sweeping epoch {view.number}"):
-                sweep(self.ledger, view.number, self.pipeline.sinks, self.env)
+                sweep(self.task.ledger, view.number, self.task.pipeline.sinks, self.task.env)
         return self.checkpoint(view, stage=report)
 
     # -- vote and decide --------------------------------------------------------------------------------------
@@ -158,16 +162,16 @@ class Coordinator(Actor):
             Refused: The decision is GLOBAL_ABORT; the message has every VOTE_ABORT's reason.
             Fenced: Another run has the epoch, or aborted this attempt.
         """
-        view = self.mine(run)
+        view = self.task.mine(run)
         if view.state is State.ABORTED:
             report = self.stage(run).stage
-            view = self.mine(run)
+            view = self.task.mine(run)
         if view.state is State.OPEN:
-            with self.unless_overtaken(view):
+            with self.task.unless_overtaken(view):
                 self._decide(view.opened, run, report)
-            view = self.mine(run)
+            view = self.task.mine(run)
         if view.state is State.OPEN:
-            raise self.fenced(view.opened)  # a newer attempt of this same run
+            raise self.task.fenced(view.opened)  # a newer attempt of this same run
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
             raise self._aborted(view)
@@ -182,18 +186,18 @@ class Coordinator(Actor):
                 remedy="clear the task `stage` with its downstream tasks.",
                 **where(opened.txn),
             )
-        agreement.sinks_without(opened, self.pipeline.sinks, self.env)
-        votes = votes_of(opened, self.sinks_of(opened, opened.sinks), report, self.env)
+        agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
+        votes = votes_of(opened, self.task.sinks_of(opened, opened.sinks), report, self.task.env)
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
-        self.env.reached("decision.put")
+        self.task.env.reached("decision.put")
         self._put_decision(opened, decision, "; ".join(reasons) or "every sink voted VOTE_COMMIT", votes, run)
-        self.env.reached("decision.landed")
+        self.task.env.reached("decision.landed")
 
     def _put_decision(
         self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
     ) -> DecisionRecord:
-        standing = self.ledger.put_decision(
+        standing = self.task.ledger.put_decision(
             DecisionRecord(
                 txn_id=opened.txn_id,
                 decision=decision,
@@ -204,8 +208,8 @@ class Coordinator(Actor):
                 },
                 dag_id=run.dag_id,
                 run_id=run.run_id,
-                decided_at=self.now(),
-                writer=self.writer,
+                decided_at=self.task.now(),
+                writer=self.task.writer,
             )
         )
         log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.reason)
@@ -221,7 +225,7 @@ class Coordinator(Actor):
             OutcomeUnknown, NotApplied: Try again; after GLOBAL_COMMIT the only way is forward.
             Corrupt: The sink cannot keep its promise, not even by staging the epoch again.
         """
-        view = self.mine(run)
+        view = self.task.mine(run)
         if view.state is State.COMPLETE:
             return self.checkpoint(view)
         if view.state is not State.IN_DOUBT:
@@ -237,26 +241,26 @@ class Coordinator(Actor):
             self._commit_sink(view, sink)
         except EpochError as error:
             raise _in_doubt(error, view, [sink]) from error.__cause__
-        return self.checkpoint(self.ledger.view(view.number))
+        return self.checkpoint(self.task.ledger.view(view.number))
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
         assert view.decision and view.decision.decision is DecisionKind.GLOBAL_COMMIT
-        self.env.reached(f"commit.{sink}")
-        receipt = Promise(self, view, sink).keep()
-        self.env.reached(f"committed.{sink}")
+        self.task.env.reached(f"commit.{sink}")
+        receipt = Promise(self.task, view, sink).keep()
+        self.task.env.reached(f"committed.{sink}")
         log.info("epoch %s: sink %s shows %s", view.number, sink, receipt.txn_id)
-        return self.ledger.put_receipt(receipt)
+        return self.task.ledger.put_receipt(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:
         """Finish an epoch that another run left in doubt. Whoever completes it has it, and tells of it."""
-        self.ledger.put_run(view.opened.run, view.number)
+        self.task.ledger.put_run(view.opened.run, view.number)
         try:
             self._commit_sinks(view, view.epoch.unacknowledged)
         except Fenced:
-            if self.ledger.complete_record(view.number):
+            if self.task.ledger.complete_record(view.number):
                 return  # somebody else was faster
             raise
-        self._after_complete(self._put_complete(self.ledger.view(view.number), run, {}))
+        self._after_complete(self._put_complete(self.task.ledger.view(view.number), run, {}))
 
     def _commit_sinks(self, view: EpochView, sinks: Iterable[str]) -> None:
         """Let sinks show an epoch in doubt. One that is down keeps no other from showing it."""
@@ -280,7 +284,7 @@ class Coordinator(Actor):
         Raises:
             Refused: A sink has no receipt yet.
         """
-        view = self.mine(run)
+        view = self.task.mine(run)
         if view.state is not State.COMPLETE:
             view = self._put_complete(self._without_tasks_committed(view), run, metrics or {})
         self._after_complete(view)
@@ -288,18 +292,18 @@ class Coordinator(Actor):
 
     def _without_tasks_committed(self, view: EpochView) -> EpochView:
         """The epoch once the sinks show it that today's DAG has no commit tasks for: they were removed meanwhile."""
-        removed = view.epoch.unacknowledged - {sink.name for sink in self.pipeline.sinks}
+        removed = view.epoch.unacknowledged - {sink.name for sink in self.task.pipeline.sinks}
         if view.state is not State.IN_DOUBT or not removed:
             return view
         self._commit_sinks(view, removed)
-        return self.ledger.view(view.number)
+        return self.task.ledger.view(view.number)
 
     def newest_complete(self) -> CompleteRecord:
         """The newest complete epoch: what hints (asset events, consumer offsets) carry, also if an old run is cleared.
 
         There must be one.
         """
-        record = self.ledger.complete_record(self.ledger.newest_complete())
+        record = self.task.ledger.complete_record(self.task.ledger.newest_complete())
         assert record, "complete.json is never deleted"
         return record
 
@@ -312,22 +316,22 @@ class Coordinator(Actor):
                 f"The epoch cannot be completed: no receipt of {', '.join(missing)}.",
                 remedy="clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT, with its "
                 "downstream tasks.",
-                pipeline=self.pipeline.name,
+                pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
         opened = view.opened
         receipts = self._receipts_that_hold(view)
         waived = set(view.waived) - set(receipts)
-        before = self.ledger.complete_record(view.number - 1) if view.number > 1 else None
+        before = self.task.ledger.complete_record(view.number - 1) if view.number > 1 else None
         waived_before = {sink: before.may_show(sink) for sink in before.waived} if before else {}
         waived_ids = {
             sink: (*reversed(waived_before.get(sink, [])), *([opened.txn_id] if sink in waived else []))
             for sink in {*waived_before, *waived} - set(receipts)
         }
         if run != opened.run:
-            self.ledger.put_run(run, view.number)  # first: a run that dies here finds the epoch that it completed
-        self.env.reached("complete.put")
-        self.ledger.put_complete(
+            self.task.ledger.put_run(run, view.number)  # first: a run that dies here finds the epoch that it completed
+        self.task.env.reached("complete.put")
+        self.task.ledger.put_complete(
             CompleteRecord(
                 txn_id=opened.txn_id,
                 ranges=opened.ranges,
@@ -337,15 +341,15 @@ class Coordinator(Actor):
                 opened_by=opened.run,
                 completed_by=run,
                 metrics=metrics,
-                completed_at=self.now(),
-                writer=self.writer,
+                completed_at=self.task.now(),
+                writer=self.task.writer,
                 waived=tuple(sorted(waived_ids)),
                 waived_ids=dict(sorted(waived_ids.items())),
             )
         )
-        self.env.reached("complete.landed")
+        self.task.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, opened.txn_id)
-        return self.ledger.view(view.number)
+        return self.task.ledger.view(view.number)
 
     def _receipts_that_hold(self, view: EpochView) -> dict[str, Receipt]:
         """The receipts, after every sink was asked once more. One that has lost its last commit since commits again.
@@ -360,7 +364,7 @@ class Coordinator(Actor):
         holding = {}
         for name, receipt in view.receipts.items():
             try:
-                with self.unless_overtaken(view):
+                with self.task.unless_overtaken(view):
                     holding[name] = self._shown_again(view, name, receipt)
             except Corrupt:
                 if name not in view.waived:
@@ -368,37 +372,37 @@ class Coordinator(Actor):
         return holding
 
     def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
-        opened, sink = view.opened, self.sink_of(view.opened, name)
+        opened, sink = view.opened, self.task.sink_of(view.opened, name)
         if name not in view.waived and (lost := self._lost_since(receipt, sink, opened)):
             log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
-            return Promise(self, view, name).keep()
-        agreement.require_marker(sink, opened.txn, self.pipeline.name, self.env, receipt, in_doubt=opened.txn)
+            return Promise(self.task, view, name).keep()
+        agreement.require_marker(sink, opened.txn, self.task.pipeline.name, self.task.env, receipt, in_doubt=opened.txn)
         return receipt
 
     def _lost_since(self, receipt: Receipt, sink: Sink, opened: OpenRecord) -> str | None:
         """What the sink has lost, if it shows the epoch before, or the epoch without all its rows."""
-        found = sink.last_committed(self.pipeline.name, self.env)
+        found = sink.last_committed(self.task.pipeline.name, self.task.env)
         if not agree(found, opened.txn):
             return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
-        return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.env) else None
+        return "rows" if isinstance(sink, Perishable) and sink.has_lost_rows(receipt, self.task.env) else None
 
     def _after_complete(self, view: EpochView) -> None:
         assert view.complete
         with tolerated("committing the consumer group's offsets"):
-            self.pipeline.source.acknowledge(self.pipeline.name, self.newest_complete().ranges, self.env)
-        pruned = view.number - self.pipeline.keep_epochs
+            self.task.pipeline.source.acknowledge(self.task.pipeline.name, self.newest_complete().ranges, self.task.env)
+        pruned = view.number - self.task.pipeline.keep_epochs
         for epoch in (pruned, view.number - 1, view.number):  # of the first, the last time that its places are known
             self._sweep(epoch)
-        for sink in self.pipeline.sinks:
+        for sink in self.task.pipeline.sinks:
             if isinstance(sink, Maintained):
                 with tolerated(f"maintaining sink {sink.name}"):
-                    sink.maintain(self.pipeline.name, view.number, self.env)
+                    sink.maintain(self.task.pipeline.name, view.number, self.task.env)
         with tolerated("pruning"):
-            self.ledger.prune(pruned)
+            self.task.ledger.prune(pruned)
 
     def _sweep(self, epoch: int) -> None:
         with tolerated(f"sweeping epoch {epoch}"):
-            sweep(self.ledger, epoch, self.pipeline.sinks, self.env)
+            sweep(self.task.ledger, epoch, self.task.pipeline.sinks, self.task.env)
 
     # -- abort ------------------------------------------------------------------------------------------------
 
@@ -408,37 +412,40 @@ class Coordinator(Actor):
         Raises:
             NoNewData: Nothing to abort: nothing opened, decided GLOBAL_COMMIT, complete, or another run's.
         """
-        view = self.view_of(run)
+        view = self.task.view_of(run)
         if view.open is None or view.open.run != run:
             raise NoNewData(
-                "This run has no attempt to abort.", remedy="nothing.", pipeline=self.pipeline.name, epoch=view.number
+                "This run has no attempt to abort.",
+                remedy="nothing.",
+                pipeline=self.task.pipeline.name,
+                epoch=view.number,
             )
         if view.state is State.OPEN:
-            with self.unless_overtaken(view):
-                agreement.sinks_without(view.open, self.pipeline.sinks, self.env)
+            with self.task.unless_overtaken(view):
+                agreement.sinks_without(view.open, self.task.pipeline.sinks, self.task.env)
             view = self._presume_abort(view, run, reason)
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
                 f"There is nothing to abort: the epoch is {view.state.value}.",
                 remedy="look at the other tasks: the one that failed can be cleared.",
-                pipeline=self.pipeline.name,
+                pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
-        stop_earlier_tries(self, view.number)
+        stop_earlier_tries(self.task, view.number)
         self._discard_attempt(view)
         return reason_and_remedy(view.decision)[0]
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
-        self.env.reached("abort.put")
+        self.task.env.reached("abort.put")
         self._put_decision(view.opened, DecisionKind.GLOBAL_ABORT, reason, {}, run)
-        return self.ledger.view(view.number)
+        return self.task.ledger.view(view.number)
 
     def _discard_attempt(self, view: EpochView) -> None:
         """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
         opened = view.opened
-        with self.unless_overtaken(view):
-            sinks = agreement.sinks_without(opened, self.pipeline.sinks, self.env)
-        discard_attempt(self.ledger, opened, sinks, self.pipeline.sinks, self.env)
+        with self.task.unless_overtaken(view):
+            sinks = agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
+        discard_attempt(self.task.ledger, opened, sinks, self.task.pipeline.sinks, self.task.env)
 
     # -- shared -----------------------------------------------------------------------------------------------
 
@@ -446,7 +453,7 @@ class Coordinator(Actor):
         """The record that travels through XCom."""
         record = view.complete or view.opened
         return Checkpoint(
-            pipeline=self.pipeline.name,
+            pipeline=self.task.pipeline.name,
             epoch=view.number,
             attempt=record.txn.attempt,
             txn_id=record.txn_id,

@@ -8,7 +8,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing, Sink, Watching
 from airflow_epochs.coordinator import agreement
 from airflow_epochs.coordinator.backfill import with_backfill
-from airflow_epochs.coordinator.task import Actor
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -25,48 +25,48 @@ from airflow_epochs.model import (
 log = secrecy.logger(__name__)
 
 
-def open_first(actor: Actor, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
+def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
     """Attempt 1 of a new epoch, with new ranges. Raises NoNewData if the source has none."""
-    before = actor.ledger.complete_record(epoch - 1)
-    sinks = sink_plans(actor, before)
+    before = task.ledger.complete_record(epoch - 1)
+    sinks = sink_plans(task, before)
     position = Position(ranges=before.ranges, state=before.source_state) if before else None
-    source = actor.pipeline.source
+    source = task.pipeline.source
     if isinstance(source, Preparing):
-        writes = {destination for sink in actor.pipeline.sinks if (destination := sink.destination())}
-        source.prepare(actor.pipeline.name, writes, position, actor.env)
-    planned = source.plan(position, limits, actor.env)
+        writes = {destination for sink in task.pipeline.sinks if (destination := sink.destination())}
+        source.prepare(task.pipeline.name, writes, position, task.env)
+    planned = source.plan(position, limits, task.env)
     if planned is None:
-        raise _no_new_data(actor)
-    sinks = with_backfill(actor, sinks, epoch, planned.ranges, planned.state)
-    warnings = changes_by_others(actor, before)
-    now = actor.now()
+        raise _no_new_data(task)
+    sinks = with_backfill(task, sinks, epoch, planned.ranges, planned.state)
+    warnings = changes_by_others(task, before)
+    now = task.now()
     return _put_open(
-        actor,
+        task,
         OpenRecord(
-            txn_id=str(TransactionId(actor.pipeline.name, epoch, 1, actor.draw_nonce())),
+            txn_id=str(TransactionId(task.pipeline.name, epoch, 1, task.draw_nonce())),
             ledger_id=identity.ledger_id,
             ranges=planned.ranges,
-            source=actor.pipeline.source.spec(),
+            source=task.pipeline.source.spec(),
             source_state=planned.state,
-            transform=str(actor.pipeline.transform),
-            code=actor.pipeline.transform.digest,
+            transform=str(task.pipeline.transform),
+            code=task.pipeline.transform.digest,
             sinks=sinks,
             dag_id=run.dag_id,
             run_id=run.run_id,
             now=now,
-            seed=seed_of(actor.pipeline.name, epoch, identity.ledger_id),
+            seed=seed_of(task.pipeline.name, epoch, identity.ledger_id),
             opened_at=now,
-            writer=actor.writer,
-            ledger=actor.ledger.root,
+            writer=task.writer,
+            ledger=task.ledger.root,
             warnings=warnings,
         ),
         run,
     )
 
 
-def _no_new_data(actor: Actor) -> NoNewData:
-    source, name = actor.pipeline.source, actor.pipeline.name
-    if isinstance(source, Explaining) and (why := source.why_nothing(actor.env)):
+def _no_new_data(task: TaskTry) -> NoNewData:
+    source, name = task.pipeline.source, task.pipeline.name
+    if isinstance(source, Explaining) and (why := source.why_nothing(task.env)):
         return NoNewData(
             f"There is no new data that may be read: {why}.",
             remedy="nothing, if the producer is at work: the next run looks again. "
@@ -76,93 +76,93 @@ def _no_new_data(actor: Actor) -> NoNewData:
     return NoNewData("There is no new data.", remedy="nothing; the next run looks again.", pipeline=name)
 
 
-def reopen(actor: Actor, view: EpochView, run: Run) -> OpenRecord:
+def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:
     """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks.
 
     The source may move the beginning of a partition that has never been read (``Renewing.again``).
     """
     last = view.opened
-    before = actor.ledger.complete_record(view.number - 1)
-    sinks = sink_plans(actor, before)
-    planned = _planned_again(actor, last)
-    sinks = with_backfill(actor, sinks, view.number, planned.ranges, planned.state)
-    actor.ledger.put_run(last.run, view.number)
-    again = TransactionId(actor.pipeline.name, view.number, last.txn.attempt + 1, actor.draw_nonce())
+    before = task.ledger.complete_record(view.number - 1)
+    sinks = sink_plans(task, before)
+    planned = _planned_again(task, last)
+    sinks = with_backfill(task, sinks, view.number, planned.ranges, planned.state)
+    task.ledger.put_run(last.run, view.number)
+    again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_nonce())
     return _put_open(
-        actor,
+        task,
         replace(
             last,
             txn_id=str(again),
             ranges=planned.ranges,
             source_state=planned.state,
-            source=actor.pipeline.source.spec(),
-            transform=str(actor.pipeline.transform),
-            code=actor.pipeline.transform.digest,
+            source=task.pipeline.source.spec(),
+            transform=str(task.pipeline.transform),
+            code=task.pipeline.transform.digest,
             sinks=sinks,
             dag_id=run.dag_id,
             run_id=run.run_id,
-            opened_at=actor.now(),
-            writer=actor.writer,
-            ledger=actor.ledger.root,
-            warnings=changes_by_others(actor, before),
+            opened_at=task.now(),
+            writer=task.writer,
+            ledger=task.ledger.root,
+            warnings=changes_by_others(task, before),
         ),
         run,
     )
 
 
-def _planned_again(actor: Actor, last: OpenRecord) -> PlannedEpoch:
-    source = actor.pipeline.source
+def _planned_again(task: TaskTry, last: OpenRecord) -> PlannedEpoch:
+    source = task.pipeline.source
     if isinstance(source, Renewing):
-        return source.again(last.ranges, last.source_state, actor.env)
-    source.check(last.ranges, last.source_state, actor.env)
+        return source.again(last.ranges, last.source_state, task.env)
+    source.check(last.ranges, last.source_state, task.env)
     return PlannedEpoch(ranges=last.ranges, state=last.source_state)
 
 
-def _put_open(actor: Actor, record: OpenRecord, run: Run) -> OpenRecord:
-    actor.env.reached("open.put")
-    standing = actor.ledger.put_open(record)
+def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
+    task.env.reached("open.put")
+    standing = task.ledger.put_open(record)
     if standing.writer != record.writer:
-        raise actor.fenced(standing)
-    actor.env.reached("open.landed")
-    actor.ledger.put_run(run, record.txn.epoch)
+        raise task.fenced(standing)
+    task.env.reached("open.landed")
+    task.ledger.put_run(run, record.txn.epoch)
     log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)
     return standing
 
 
-def sink_plans(actor: Actor, before: CompleteRecord | None) -> dict[str, SinkPlan]:
+def sink_plans(task: TaskTry, before: CompleteRecord | None) -> dict[str, SinkPlan]:
     """Today's sinks, each with its previous transaction, which its own marker must confirm."""
     plans = {}
-    for sink in actor.pipeline.sinks:
-        previous = _previous_of(actor, sink, before)
+    for sink in task.pipeline.sinks:
+        previous = _previous_of(task, sink, before)
         expected = TransactionId.parse(previous) if previous else None
         receipt = before.receipts.get(sink.name) if before else None
-        agreement.require_marker(sink, expected, actor.pipeline.name, actor.env, receipt)
+        agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
         plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
     return plans
 
 
-def changes_by_others(actor: Actor, before: CompleteRecord | None) -> tuple[str, ...]:
+def changes_by_others(task: TaskTry, before: CompleteRecord | None) -> tuple[str, ...]:
     """What others have done to the rows of complete epochs, as far as no earlier attempt tells of it."""
     if before is None:
         return ()
-    opened = actor.ledger.open_record(before.txn.epoch, before.txn.attempt)
+    opened = task.ledger.open_record(before.txn.epoch, before.txn.attempt)
     told = opened.warnings if opened else ()
-    earlier = actor.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
+    earlier = task.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
     found: list[str] = []
-    for sink in actor.pipeline.sinks:
+    for sink in task.pipeline.sinks:
         # since the epoch before that one: while it ran, there was nobody to tell
         receipt = (earlier.receipts.get(sink.name) if earlier else None) or before.receipts.get(sink.name)
         if receipt and isinstance(sink, Watching):
-            found += sink.foreign_changes(receipt, actor.pipeline.name, told, actor.env)
+            found += sink.foreign_changes(receipt, task.pipeline.name, told, task.env)
     for change in found:
         log.warning("%s", change)
     return tuple(map(secrecy.scrubbed, found))
 
 
-def _previous_of(actor: Actor, sink: Sink, before: CompleteRecord | None) -> str | None:
+def _previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
     """The transaction that the sink should show; a waived one may have lost its table, or committed late."""
     if before and sink.name in before.waived:
-        found = sink.last_committed(actor.pipeline.name, actor.env)
+        found = sink.last_committed(task.pipeline.name, task.env)
         if found is None:
             return None
         for late in before.may_show(sink.name):

@@ -25,7 +25,7 @@ from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
-from airflow_epochs.coordinator.task import Actor, where
+from airflow_epochs.coordinator.task import TaskTry, where
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
@@ -38,7 +38,7 @@ log = secrecy.logger(__name__)
 class Promise:
     """The VOTE_COMMIT of the sink ``name`` in an epoch in doubt."""
 
-    actor: Actor
+    task: TaskTry
     view: EpochView
     name: str
 
@@ -47,10 +47,10 @@ class Promise:
 
         Raises:
             NotApplied, OutcomeUnknown: Try again.
-            Fenced: Another actor has completed the epoch.
+            Fenced: Another task has completed the epoch.
             Corrupt: The sink shows something else; or its rows are gone and cannot be had again. Nothing was changed.
         """
-        group = [Promise(self.actor, self.view, name) for name in self._group]
+        group = [Promise(self.task, self.view, name) for name in self._group]
         for _ in group:  # each of them may have to be staged again, once
             staged = {promise.name: promise.staged() for promise in group}
             try:
@@ -58,7 +58,7 @@ class Promise:
             except RowsGone as gone:
                 log.warning("epoch %s: sink %s must be staged again: %s", self.view.number, gone.sink, gone.what)
                 lost = next((promise for promise in group if promise.name == gone.sink), self)
-                with self.actor.unless_overtaken(self.view):
+                with self.task.unless_overtaken(self.view):
                     lost._staged_again(staged[lost.name], gone)
         return self._commit(group, {promise.name: promise.staged() for promise in group})
 
@@ -76,7 +76,7 @@ class Promise:
         return staged
 
     def _on_record(self) -> list[RestagedRecord]:
-        records = self.actor.ledger.restaged(self.view.number, self.name)
+        records = self.task.ledger.restaged(self.view.number, self.name)
         if any(r.txn_id != self._opened.txn_id or not r.staged.has_rows_of(self._voted) for r in records):
             raise Corrupt(
                 "What was staged again, on record, is not what the decision promises.",
@@ -88,23 +88,23 @@ class Promise:
 
     def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
         those = [(promise._sink, promise._attempt, staged[promise.name]) for promise in group]
-        with self.actor.unless_overtaken(self.view):
+        with self.task.unless_overtaken(self.view):
             return joint_sinks.commit(those, self._env)[self.name]
 
     # -- staging again ------------------------------------------------------------------------------------------
 
     def _staged_again(self, lost: Staged, gone: RowsGone) -> None:
-        """Put on record what stands in for ``lost`` from now on, unless an actor was faster."""
+        """Put on record what stands in for ``lost`` from now on, unless another task was faster."""
         before = self._on_record()
         standing = before[-1].staged if before else self._voted
         if standing != lost or self._is_shown(gone):
             return
         self._env.reached(f"restage.{self.name}")
-        stop_earlier_tries(self.actor, self.view.number, self.name)
+        stop_earlier_tries(self.task, self.view.number, self.name)
         nonce, vote = self._restaged(gone)
         difference = _difference(self._voted, vote)
         doubtful = not difference and self._other_code(vote)
-        if vote.staged and not difference and not doubtful and not self.actor.ledger.complete_record(self.view.number):
+        if vote.staged and not difference and not doubtful and not self.task.ledger.complete_record(self.view.number):
             standing = self._put_on_record(vote.staged, len(before) + 1)
         if vote.staged != standing:
             self._clear_away(self._sink.place(self._attempt, nonce, self._env))
@@ -113,13 +113,13 @@ class Promise:
 
     def _restaged(self, gone: RowsGone) -> tuple[str, Vote]:
         try:
-            report = stage_try(self.actor, self._opened, [self.name], promised=self._voted)
+            report = stage_try(self.task, self._opened, [self.name], promised=self._voted)
         except Corrupt as error:
             raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
         for warning in report.warnings:
             log.warning("%s", warning)
         # Those that commit together are asked together: rows of one may need rows of another.
-        others = {name: Promise(self.actor, self.view, name).staged() for name in self._group if name != self.name}
+        others = {name: Promise(self.task, self.view, name).staged() for name in self._group if name != self.name}
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
         both = replace(report, claims={**claims, **report.claims})
         votes = joint_sinks.votes_of(self._opened, self._sinks(self._group), both, self._env, promised=True)
@@ -127,14 +127,14 @@ class Promise:
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
         self._env.reached("restaged.put")
-        standing = self.actor.ledger.put_restaged(
+        standing = self.task.ledger.put_restaged(
             RestagedRecord(
                 txn_id=self._opened.txn_id,
                 sink=self.name,
                 number=number,
                 staged=staged,
-                at=self.actor.now(),
-                writer=self.actor.writer,
+                at=self.task.now(),
+                writer=self.task.writer,
             )
         )
         self._env.reached("restaged.landed")
@@ -150,7 +150,7 @@ class Promise:
         """Whether somebody else's commit of this transaction has landed since. Of rows lost after it, it has not."""
         if isinstance(gone, RowsLost):
             return False
-        before = self.actor.ledger.complete_record(self.view.number - 1)
+        before = self.task.ledger.complete_record(self.view.number - 1)
         receipt = before.receipts.get(self.name) if before else None
         return agreement.shows(self._sink, self._opened.txn, self._attempt.previous, self._env, receipt)
 
@@ -171,7 +171,7 @@ class Promise:
         return self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{changed}")
 
     def _asking(self, gone: RowsGone) -> Corrupt:
-        then, now = self._opened.code or "", self.actor.pipeline.transform.digest or ""
+        then, now = self._opened.code or "", self.task.pipeline.transform.digest or ""
         return Corrupt(
             f"{gone.what} Staged again, they have the promised digest, but the transform's code is not the one that "
             f"the epoch was opened with: {then[:12]} then, {now[:12]} now. Are they the same rows?",
@@ -189,12 +189,12 @@ class Promise:
         """
         if not self._code_changed:
             return False
-        same_sinks = {sink.name for sink in self.actor.pipeline.sinks} == set(self._opened.sinks)
+        same_sinks = {sink.name for sink in self.task.pipeline.sinks} == set(self._opened.sinks)
         return same_sinks or None in (self._voted.content, vote.staged and vote.staged.content)
 
     @property
     def _code_changed(self) -> bool:
-        then, now = self._opened.code, self.actor.pipeline.transform.digest
+        then, now = self._opened.code, self.task.pipeline.transform.digest
         return None not in (then, now) and then != now
 
     # -- of what ------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Promise:
         return joint_sinks.group_of(self.name, self._sinks({*self.view.epoch.unacknowledged, self.name}))
 
     def _sinks(self, names: Collection[str]) -> dict[str, Sink]:
-        return self.actor.sinks_of(self._opened, names)
+        return self.task.sinks_of(self._opened, names)
 
     @property
     def _opened(self) -> OpenRecord:
@@ -221,8 +221,8 @@ class Promise:
     @property
     def _sink(self) -> Sink:
         """As the ledger describes it; but with as much time as the DAG gives it today."""
-        sink = self.actor.sink_of(self._opened, self.name)
-        today = next((each for each in self.actor.pipeline.sinks if each.name == self.name), None)
+        sink = self.task.sink_of(self._opened, self.name)
+        today = next((each for each in self.task.pipeline.sinks if each.name == self.name), None)
         return sink.with_todays(today) if isinstance(sink, Adapting) and type(today) is type(sink) else sink
 
     @property
@@ -231,7 +231,7 @@ class Promise:
 
     @property
     def _env(self) -> Environment:
-        return self.actor.env
+        return self.task.env
 
 
 def _difference(promised: Staged, vote: Vote) -> str | None:

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Confirming, Located, Sink, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
-from airflow_epochs.coordinator.task import Actor, where
+from airflow_epochs.coordinator.task import TaskTry, where
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
 
 log = secrecy.logger(__name__)
 
 
-def stage_attempt(actor: Actor, opened: OpenRecord) -> StageReport:
+def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
     """Fill fresh places of all sinks: one try for the epoch's input, and one for that of each backfill.
 
     Raises what ``stage_try`` raises.
     """
-    tries = [_Try.of(actor, opened, sinks) for sinks in _by_input(opened)]
-    _require_own_tables(actor, opened, tries)
-    reports = [_staged(actor, opened, each) for each in tries]
+    tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
+    _require_own_tables(task, opened, tries)
+    reports = [_staged(task, opened, each) for each in tries]
     return StageReport(
         txn_id=opened.txn_id,
         nonce=reports[0].nonce,
@@ -40,11 +40,11 @@ def _by_input(opened: OpenRecord) -> list[list[str]]:
     return list(found.values())
 
 
-def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised: Staged | None = None) -> StageReport:
+def stage_try(task: TaskTry, opened: OpenRecord, only: Sequence[str], *, promised: Staged | None = None) -> StageReport:
     """Fill fresh places of some sinks, all of which read the same ranges.
 
     Args:
-        actor: Who does it.
+        task: What does it.
         opened: The attempt.
         only: The sinks.
         promised: What was promised, where it is staged again. The DAG may have gained and lost other sinks since.
@@ -53,7 +53,7 @@ def stage_try(actor: Actor, opened: OpenRecord, only: Sequence[str], *, promised
         NotApplied: Spark failed. What it wrote is on record and will be swept.
         Corrupt: Some of the input is gone, or was replaced while it was read.
     """
-    return _staged(actor, opened, _Try.of(actor, opened, only), promised)
+    return _staged(task, opened, _Try.of(task, opened, only), promised)
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ class _Try:
     places: dict[str, str]
 
     @classmethod
-    def of(cls, actor: Actor, opened: OpenRecord, only: Sequence[str]) -> _Try:
+    def of(cls, task: TaskTry, opened: OpenRecord, only: Sequence[str]) -> _Try:
         """Fresh places for these sinks. Writes nothing."""
-        nonce = actor.draw_nonce()
-        sinks = {name: (actor.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
-        places = {name: sink.place(attempt, nonce, actor.env) for name, (sink, attempt) in sinks.items()}
+        nonce = task.draw_nonce()
+        sinks = {name: (task.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
+        places = {name: sink.place(attempt, nonce, task.env) for name, (sink, attempt) in sinks.items()}
         for name, (sink, attempt) in sinks.items():
-            _require_recognised(sink, attempt, places[name], actor)
+            _require_recognised(sink, attempt, places[name], task)
         return cls(nonce, sinks, places)
 
 
-def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, actor: Actor) -> None:
+def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: TaskTry) -> None:
     """What is not recognised now would be taken for a forgery once it is promised."""
-    if not is_own_place(sink, attempt, place, actor.env):
+    if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
             f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
             remedy="put the nonce into what the sink's `place` returns, and clear the task.",
@@ -86,27 +86,27 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, actor: Act
         )
 
 
-def _staged(actor: Actor, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:
-    source, ranges = actor.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
-    nonce, session = this.nonce, actor.env.spark.new_session()
+def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:
+    source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
+    nonce, session = this.nonce, task.env.spark.new_session()
     # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
-    source.check(ranges, opened.source_state, actor.env)
-    actor.ledger.put_try(  # before anything is written there: what is on record is cleared away
+    source.check(ranges, opened.source_state, task.env)
+    task.ledger.put_try(  # before anything is written there: what is on record is cleared away
         TryRecord(
             txn_id=opened.txn_id,
             nonce=nonce,
             places=this.places,
             session=session,
-            started_at=actor.now(),
+            started_at=task.now(),
         )
     )
-    plans = {name: sink.plan_stage(attempt, nonce, actor.env) for name, (sink, attempt) in this.sinks.items()}
-    actor.env.reached("stage.start")
-    report = actor.env.spark.run(_stage_job(actor, opened, ranges, plans, promised), session)
+    plans = {name: sink.plan_stage(attempt, nonce, task.env) for name, (sink, attempt) in this.sinks.items()}
+    task.env.reached("stage.start")
+    report = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming):
-        source.confirm(ranges, opened.source_state, actor.env)
-    actor.env.reached("stage.done")
+        source.confirm(ranges, opened.source_state, task.env)
+    task.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
         nonce=nonce,
@@ -121,12 +121,12 @@ def _claim(told: JsonDict) -> StagedClaim:
     return StagedClaim(**{**told, "problem": problem and secrecy.scrubbed(problem)})
 
 
-def _require_own_tables(actor: Actor, opened: OpenRecord, tries: Sequence[_Try]) -> None:
+def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> None:
     """Two names of one table, which only the disk, the catalog or the database knows for one, are two sinks on it."""
     if len(opened.sinks) == 1:
         return
     taken: dict[str, str] = {}
-    for name, table in _tables(actor, tries):
+    for name, table in _tables(task, tries):
         if taken.setdefault(table, name) != name:
             raise Refused(
                 f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
@@ -136,34 +136,34 @@ def _require_own_tables(actor: Actor, opened: OpenRecord, tries: Sequence[_Try])
             )
 
 
-def _tables(actor: Actor, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
+def _tables(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
     """The sinks that can tell where they write, and what they tell."""
     for each in tries:
         for name, (sink, attempt) in each.sinks.items():
             if isinstance(sink, Located):
-                yield name, sink.table_of(attempt, each.places[name], actor.env)
+                yield name, sink.table_of(attempt, each.places[name], task.env)
 
 
 def _stage_job(
-    actor: Actor, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], promised: Staged | None
+    task: TaskTry, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], promised: Staged | None
 ) -> SparkJob:
-    read = actor.pipeline.source.spark_read(ranges, actor.env)
-    transform = actor.pipeline.transform
+    read = task.pipeline.source.spark_read(ranges, task.env)
+    transform = task.pipeline.transform
     return SparkJob(
         kind="stage",
         args={
             "txn_id": opened.txn_id,
-            "pipeline": actor.pipeline.name,
+            "pipeline": task.pipeline.name,
             "epoch": opened.txn.epoch,
             "attempt": opened.txn.attempt,
             "now": opened.now,
             "seed": opened.seed,
             "read": read.options,
             "transform": {"path": transform.path, "function": transform.function},
-            "outputs": sorted([sink.name for sink in actor.pipeline.sinks] if promised else opened.sinks),
+            "outputs": sorted([sink.name for sink in task.pipeline.sinks] if promised else opened.sinks),
             "again": promised is not None,
             "files_of_0_1": promised is not None and promised.content is None,
-            "measure_input": actor.pipeline.measure_input,
+            "measure_input": task.pipeline.measure_input,
             "sinks": plans,
         },
         secrets=read.secrets,
@@ -173,14 +173,14 @@ def _stage_job(
     )
 
 
-def stop_earlier_tries(actor: Actor, epoch: int, only: str | None = None) -> None:
+def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None) -> None:
     """End what killed tries of the epoch may still be running on Spark; ``only`` those of one sink alone."""
-    for earlier in actor.ledger.tries(epoch):
+    for earlier in task.ledger.tries(epoch):
         if only is not None and set(earlier.places) != {only}:
             continue
         with tolerated(f"stopping the earlier try {earlier.nonce}"):
-            if may_stop(earlier, actor.env.spark.new_session()):
-                actor.env.spark.stop(earlier.session)
+            if may_stop(earlier, task.env.spark.new_session()):
+                task.env.spark.stop(earlier.session)
             else:
                 log.warning("%s", _not_stopped(earlier))
 

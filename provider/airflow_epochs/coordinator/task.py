@@ -1,4 +1,4 @@
-"""An actor of the protocol: one try of one Airflow task, what it works with, and whose epoch it finds."""
+"""One try of an Airflow task: what it works with, and whose epoch it finds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new_writer() -> str:
 
 
 @dataclass(kw_only=True)
-class Actor:
+class TaskTry:
     """Knows its pipeline, the ledger and the world around it.
 
     ``writer`` tells its records from everybody else's: ``<32 hex digits>@<host>:<process id>``.

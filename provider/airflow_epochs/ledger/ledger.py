@@ -304,7 +304,7 @@ class Ledger:
         )
 
     def view(self, number: int) -> EpochView:
-        """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every actor."""
+        """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every task."""
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)

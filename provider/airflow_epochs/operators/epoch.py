@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
+    from airflow_epochs.coordinator.task import TaskTry
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -127,9 +128,11 @@ class EpochOperator(BaseOperator):
         from airflow_epochs.coordinator.coordinator import Coordinator
 
         return Coordinator(
-            pipeline=self._definition(context["dag"]),
-            ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
-            env=self.environment,
+            TaskTry(
+                pipeline=self._definition(context["dag"]),
+                ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
+                env=self.environment,
+            )
         )
 
     def _definition(self, dag: DAG) -> Pipeline:
@@ -204,7 +207,7 @@ class OpenEpochOperator(_NeedsTransform):
         params = context["params"]
         limits = Limits(max_records=params.get("max_records"), starting=params.get("starting"))
         opened = coordinator.open(run, limits)
-        return coordinator.checkpoint(coordinator.ledger.view(opened.txn.epoch))
+        return coordinator.checkpoint(coordinator.task.ledger.view(opened.txn.epoch))
 
 
 class StageEpochOperator(_NeedsTransform):

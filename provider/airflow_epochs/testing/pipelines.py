@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from airflow_epochs.contracts import Limits
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.model import Checkpoint, Run
@@ -48,9 +49,11 @@ def memory_coordinator(
 ) -> Coordinator:
     """A coordinator as a task process makes one: nothing in it outlives the task."""
     return Coordinator(
-        pipeline=pipeline,
-        ledger=memory_ledger(pipeline.name, store or world.store),
-        env=env or MemoryEnvironment(),
+        TaskTry(
+            pipeline=pipeline,
+            ledger=memory_ledger(pipeline.name, store or world.store),
+            env=env or MemoryEnvironment(),
+        )
     )
 
 
@@ -59,6 +62,6 @@ def run_epoch(coordinator: Coordinator, run: Run, limits: Limits | None = None) 
     coordinator.open(run, limits)
     report = coordinator.stage(run).stage
     coordinator.vote(run, report)
-    for sink in coordinator.pipeline.sinks:
+    for sink in coordinator.task.pipeline.sinks:
         coordinator.commit(run, sink.name)
     return coordinator.complete(run)

@@ -16,6 +16,7 @@ from pathlib import Path
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
 from airflow_epochs.contracts import Connection, SparkRunner
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
@@ -47,16 +48,18 @@ class KilledAt:
 
 def main(folder: str, bootstrap: str, port: str, run: str, step: str | None = None) -> None:
     coordinator = Coordinator(
-        pipeline=Pipeline(
-            wait_for_others=0,
-            name="bench",
-            dag_id="bench",
-            source=KafkaSource(topics=["bench"], conn_id="kafka", max_wait=0),
-            sinks=(DeltaSink("table", f"{folder}/table"),),
-            transform=Transform(path=str(Path(__file__).parent / "parse.py"), function="transform"),
-        ),
-        ledger=Ledger(LocalStore(Path(folder, "ledger")), "bench"),
-        env=KilledAt(bootstrap, int(port), step),
+        TaskTry(
+            pipeline=Pipeline(
+                wait_for_others=0,
+                name="bench",
+                dag_id="bench",
+                source=KafkaSource(topics=["bench"], conn_id="kafka", max_wait=0),
+                sinks=(DeltaSink("table", f"{folder}/table"),),
+                transform=Transform(path=str(Path(__file__).parent / "parse.py"), function="transform"),
+            ),
+            ledger=Ledger(LocalStore(Path(folder, "ledger")), "bench"),
+            env=KilledAt(bootstrap, int(port), step),
+        )
     )
     run_epoch(coordinator, Run("bench", run))
 
