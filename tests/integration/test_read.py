@@ -120,7 +120,7 @@ def test_a_sink_that_was_removed_or_waived_is_read_at_its_own_last_epoch(tmp_pat
         if number == 1:
             task(*sinks).commit(run, "audit")
         if number == 2:
-            ledger = task(*sinks).ledger
+            ledger = task(*sinks).task.ledger
             ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now"))
         task(*sinks).complete(run)
     pipeline = memory_pipeline(world, ("orders",)).name

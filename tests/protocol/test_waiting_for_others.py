@@ -179,8 +179,8 @@ def test_a_clock_that_is_a_day_wrong_makes_the_wait_neither_endless_nor_unsafe(s
     met = Met()
     met.left_open(run(1))
     late = met.task()
-    clock = late.clock
-    late.clock = lambda: clock() + timedelta(seconds=skew_s)
+    clock = late.task.clock
+    late.task.clock = lambda: clock() + timedelta(seconds=skew_s)
     assert late.open(run(2)).txn.attempt == 2
     assert met.time.seconds <= WAIT_S * 1.5 + 1
     met.settle()

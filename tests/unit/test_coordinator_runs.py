@@ -18,7 +18,7 @@ from scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, sta
 
 def test_a_task_of_a_run_that_opened_nothing_says_to_clear_open() -> None:
     scenario = Scenario()
-    scenario.coordinator().ledger.claim("dag", at="now", writer="w")
+    scenario.coordinator().task.ledger.claim("dag", at="now", writer="w")
     for task in ("stage", "complete"):
         with pytest.raises(Refused, match=r"opened no epoch.*clear the task `open`"):
             getattr(scenario.coordinator(), task)(run(1))
@@ -291,7 +291,7 @@ def test_a_sink_removed_and_added_again_goes_on_from_its_own_last_epoch() -> Non
     again.produce(2)
     assert again.airflow_run(run(3)) is None
     assert len(again.world.table("audit").visible) == 12
-    record = again.ledger.complete_record(2)
+    record = again.task.ledger.complete_record(2)
     assert record and record.markers["audit"].startswith("orders/1/")
 
 

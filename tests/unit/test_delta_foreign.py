@@ -58,10 +58,10 @@ def test_it_is_told_once_in_the_log_the_ledger_and_the_checkpoint(
         task = world.coordinator()
         opened = task.open(world.run_of(3))
     assert opened.warnings == (told,)
-    assert task.checkpoint(task.ledger.view(3)).warnings == (told,)
+    assert task.checkpoint(task.task.ledger.view(3)).warnings == (told,)
     assert told in caplog.text
     assert world.run(4) is None  # aborts, and takes the same offsets
-    assert task.ledger.newest_complete() == 3
+    assert task.task.ledger.newest_complete() == 3
     world.produce(2)
     assert world.coordinator().open(world.run_of(5)).warnings == ()
 
@@ -128,7 +128,7 @@ def test_a_strict_sink_stops_until_the_rows_are_put_back(strict: DiskWorld, what
         assert isinstance(error, Corrupt)
         assert f"version 2 ({what})" in error.what
         assert "RESTORE TABLE … TO VERSION AS OF 1" in error.remedy
-    assert strict.ledger.view(3).open is None
+    assert strict.task.ledger.view(3).open is None
     table_of(strict).restore(1)
     assert strict.run(5) is None
     assert [strict.rows(sink) for sink in strict.sinks] == [strict.source.all_rows()] * 2

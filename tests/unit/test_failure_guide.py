@@ -23,6 +23,8 @@ class RowsGone(Refused): ...
 @pytest.fixture
 def provider(tmp_path: Path) -> Path:
     (tmp_path / "errors.py").write_text(TREE)
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "storage").mkdir()
     return tmp_path
 
 
@@ -154,7 +156,7 @@ class Reader:
     ],
 )
 def test_an_error_that_cannot_be_told_makes_the_script_fail(provider: Path, source: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=rf"^ledger\.py:\d+: .*{why}"):
+    with pytest.raises(Unreadable, match=rf"^ledger/ledger\.py:\d+: .*{why}"):
         planted(provider, source)
 
 

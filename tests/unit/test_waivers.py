@@ -19,10 +19,10 @@ class Lab:
         run = Run("dag", "r2")
         opened = self.task().open(run)
         self.task().vote(run, self.task().stage(run).stage)
-        self.view = self.task().ledger.view(2)
+        self.view = self.task().task.ledger.view(2)
         self.task().commit(run, "orders")
         waived = WaivedRecord(txn_id=opened.txn_id, sink="audit", who="me", why="gone", at="now")
-        self.task().ledger.put_waived(waived)
+        self.task().task.ledger.put_waived(waived)
         self.task().complete(run)
 
     def task(self) -> Coordinator:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
-    from airflow_epochs.coordinator.task import TaskTry
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -126,6 +125,7 @@ class EpochOperator(BaseOperator):
 
     def _coordinator(self, context: Context) -> Coordinator:
         from airflow_epochs.coordinator.coordinator import Coordinator
+        from airflow_epochs.coordinator.task import TaskTry
 
         return Coordinator(
             TaskTry(
