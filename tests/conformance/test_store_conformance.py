@@ -178,6 +178,6 @@ def check_race(store: Store, wins: dict[str, list[int]]) -> None:
 
 def test_a_ledger_finds_the_store_fit(store: Store) -> None:
     ledger = Ledger(store, "p")
-    identity = ledger.claim("dag", at="now", writer="w")
-    assert ledger.claim("dag", at="later", writer="x") == identity
+    identity = ledger.register("dag", at="now", writer="w")
+    assert ledger.register("dag", at="later", writer="x") == identity
     assert store.list("p") == ["p/pipeline.json"]

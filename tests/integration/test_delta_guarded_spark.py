@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.delta.table import App, Where
+from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -37,7 +37,7 @@ APP = App.of("orders", "bronze")
 
 
 def told(table: str, since: int = 0) -> list[str]:
-    return [change.what for change in foreign_changes(Where(table, table, {}).files, APP, since)]
+    return [change.what for change in foreign_changes(TableLocation(table, table, {}).files, APP, since)]
 
 
 STATEMENTS = {

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.sinks.kafka.cluster import Cluster
-from airflow_epochs.sinks.kafka.marker_partitions import Claims
+from airflow_epochs.sinks.kafka.marker_partitions import Assignments
 from kafka_sink_world import Feed, a_feed, create, rows, set_config, visible, world_at
 from stack.broker import Broker
 from waiting import wait_until
@@ -67,7 +67,7 @@ def tombstone(feed: Feed, admin: AdminClient, broker: Broker) -> None:
 
 def own_partition(feed: Feed, broker: Broker) -> int:
     cluster = Cluster(read_connection(world_at(broker.bootstrap).connection("kafka_default")))
-    found = Claims(cluster=cluster, topic=feed.sink.marker_topic).find(f"{feed.pipeline}/events")
+    found = Assignments(cluster=cluster, topic=feed.sink.marker_topic).find(f"{feed.pipeline}/events")
     assert found
     return found.partition
 

@@ -16,7 +16,7 @@ from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.kafka.cluster import Cluster
-from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Claims
+from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Assignments
 from kafka_sink_world import MARKERS, Feed, a_feed, create, rows, visible, world_at
 from stack.broker import Broker
 
@@ -29,12 +29,12 @@ def cluster(broker: Broker) -> Cluster:
     return Cluster(read_connection(world_at(broker.bootstrap).connection("kafka_default")))
 
 
-def claims(broker: Broker, topic: str = MARKERS) -> Claims:
-    return Claims(cluster=cluster(broker), topic=topic)
+def assignments(broker: Broker, topic: str = MARKERS) -> Assignments:
+    return Assignments(cluster=cluster(broker), topic=topic)
 
 
 def partition_of(broker: Broker, feed: Feed) -> int:
-    found = claims(broker, feed.sink.marker_topic).find(f"{feed.pipeline}/events")
+    found = assignments(broker, feed.sink.marker_topic).find(f"{feed.pipeline}/events")
     assert found
     return found.partition
 
@@ -99,7 +99,7 @@ def test_the_marker_topic_is_created_to_be_kept(feed: Feed, admin: AdminClient) 
     assert admin.describe_configs([resource])[resource].result()["cleanup.policy"].value == "compact"
 
 
-# --- claims ---------------------------------------------------------------------------------------------------
+# --- assignments ---------------------------------------------------------------------------------------------------
 
 
 def test_a_marker_topic_made_by_hand_gets_a_partition_more_for_every_sink(
@@ -121,11 +121,13 @@ def test_claims_that_are_made_at_once_are_for_different_partitions_and_last(
     made = create(admin, f"m-{pipeline}", 2, cleanup_policy="compact")
     keys = [f"{pipeline}/{name}" for name in ("a", "b", "c", "a")]
     with ThreadPoolExecutor(len(keys)) as pool:
-        made_at_once = list(pool.map(lambda key: claims(broker, made).claim(key), keys))
+        made_at_once = list(pool.map(lambda key: assignments(broker, made).assign(key), keys))
     assert made_at_once[0] == made_at_once[3]
-    assert sorted({claim.partition for claim in made_at_once}) == [1, 2, 3]
-    assert [claims(broker, made).claim(key) for key in keys] == [claims(broker, made).find(key) for key in keys]
-    assert made_at_once == [claims(broker, made).find(key) for key in keys]
+    assert sorted({assigned.partition for assigned in made_at_once}) == [1, 2, 3]
+    assert [assignments(broker, made).assign(key) for key in keys] == [
+        assignments(broker, made).find(key) for key in keys
+    ]
+    assert made_at_once == [assignments(broker, made).find(key) for key in keys]
 
 
 def test_a_claim_that_was_left_half_made_ends_with_the_next_one(
@@ -137,6 +139,6 @@ def test_a_claim_that_was_left_half_made_ends_with_the_next_one(
     half.begin_transaction()
     half.produce(made, key=f"{pipeline}/a", value=b'{"partition": 1, "format": 1}', partition=DIRECTORY)
     assert half.flush(10) == 0
-    assert claims(broker, made).claim(f"{pipeline}/b").partition == 1
-    assert claims(broker, made).find(f"{pipeline}/a") is None
-    assert claims(broker, made).claim(f"{pipeline}/a").partition == 2
+    assert assignments(broker, made).assign(f"{pipeline}/b").partition == 1
+    assert assignments(broker, made).find(f"{pipeline}/a") is None
+    assert assignments(broker, made).assign(f"{pipeline}/a").partition == 2

@@ -227,7 +227,7 @@ def test_a_marker_that_was_deleted_by_a_tombstone_is_put_back(world: World) -> N
     assert expected
     markers = Markers(cluster=world.repair._cluster, topic=world.markers, key="orders/events")
     producer = Producer({"bootstrap.servers": world.broker.bootstrap})
-    producer.produce(world.markers, key="orders/events", value=None, partition=markers.claimed().partition)
+    producer.produce(world.markers, key="orders/events", value=None, partition=markers.assigned().partition)
     assert producer.flush(10) == 0
     world.produce(2)
     assert section(world.stopped("2")) == "The marker is lost"
@@ -242,13 +242,13 @@ def test_a_marker_that_was_deleted_by_a_tombstone_is_put_back(world: World) -> N
 def older_marker(world: World) -> None:
     """The marker topic is as it was after the first epoch: what a mirror or a backup brings back."""
     markers = Markers(cluster=world.repair._cluster, topic=world.markers, key="orders/events")
-    markers.claimed()
+    markers.assigned()
     _, first = next((m.key(), m.value()) for m in markers.log.messages() if m.key() == b"orders/events")
     world.delete(world.markers)
     create(world.admin, world.markers, 2, cleanup_policy="compact")
     again = Markers(cluster=world.repair._cluster, topic=world.markers, key="orders/events")
     producer = Producer({"bootstrap.servers": world.broker.bootstrap})
-    producer.produce(world.markers, key="orders/events", value=first, partition=again.claimed().partition)
+    producer.produce(world.markers, key="orders/events", value=first, partition=again.assigned().partition)
     assert producer.flush(10) == 0
 
 

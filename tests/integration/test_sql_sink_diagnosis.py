@@ -236,7 +236,7 @@ def test_a_database_restored_to_before_its_first_epoch_is_told_of(world: Related
         "UPDATE epoch_markers SET epoch = 0, txn_id = 'first epoch 1 claimed by ledger x', row_count = 0",
     )
     error = told(world)
-    assert "only the claim of the first one" in error.what
+    assert "only the reservation of the first one" in error.what
     assert "'The database is behind the ledger'" in error.remedy
     goes_on(under_a_new_name(world, first=1))
 

@@ -86,7 +86,7 @@ def test_a_marker_table_that_was_made_anew_is_no_new_sink(world: SqlWorld) -> No
     sink.commit(attempt, staged, world.env)
     world.db.run("DROP TABLE epoch_markers")
     world.epoch(world.sink(), transaction(1, pipeline="other"), None, rows(2))
-    assert "Neither the claim of this sink nor its marker" in refused(world, attempt, staged).what
+    assert "Neither the reservation of this sink nor its marker" in refused(world, attempt, staged).what
 
 
 def test_a_vote_leaves_a_claim_that_nobody_takes_for_an_epoch(world: SqlWorld) -> None:

@@ -44,7 +44,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a staged file is deleted although a version of the table has it",
-        [("sinks/delta/participant.py", "if kept & where.files.sizes(relative).keys():", "if False:")],
+        [("sinks/delta/participant.py", "if kept & location.files.sizes(relative).keys():", "if False:")],
         [REFERENCES],
     ),
     Mutation(
@@ -390,7 +390,7 @@ MUTATIONS = [
     Mutation(
         "a database takes an epoch once more, and upserts it into what is there",
         [
-            ("sinks/sql/participant.py", "isinstance(found, Row) and found.txn == attempt.txn:", "False:"),
+            ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and found.txn == attempt.txn:", "False:"),
             (
                 "sinks/sql/participant.py",
                 "if txn_of(found) != attempt.previous:",
@@ -437,7 +437,7 @@ MUTATIONS = [
             (
                 "sinks/delta/publish.py",
                 '    env.reached("delta.commit.before")\n',
-                '    env.reached("delta.commit.before")\n    version = look(this.where, this.app).version + 1\n',
+                '    env.reached("delta.commit.before")\n    version = read_snapshot(this.location, this.app).version + 1\n',
             )
         ],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and overtaken"],
@@ -451,7 +451,7 @@ MUTATIONS = [
         "clean-up takes the files of a table's epoch that is shown, and does not ask the table's log",
         [
             ("sinks/delta/participant.py", "if published and not self._copied(", "if False and not self._copied("),
-            ("sinks/delta/participant.py", "if kept & where.files.sizes(relative).keys():", "if False:"),
+            ("sinks/delta/participant.py", "if kept & location.files.sizes(relative).keys():", "if False:"),
         ],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and cleared_away"],
     ),

@@ -112,7 +112,7 @@ class Model:
         self.record_property = record_property
         self.world = ScheduledWorld()
         self.scenario = Scenario(sinks, world=self.world, records=2)
-        self.scenario.ledger.claim("dag", at="now", writer="setup")
+        self.scenario.ledger.register("dag", at="now", writer="setup")
 
     def coordinator(self, name: str, drawn: Iterator[int]) -> Coordinator:
         coordinator = self.scenario.coordinator()

@@ -110,9 +110,9 @@ def test_takeover_lets_another_dag_run_the_pipeline_and_locks_the_old_one_out(
     cli.take_over(_args(dag_id="new", why="moved"))
     assert "now belongs to DAG new" in capsys.readouterr().out
     ledger = Ledger(LocalStore(tmp_path), "orders")
-    ledger.claim("new", at="now", writer="w")
+    ledger.register("new", at="now", writer="w")
     with pytest.raises(Refused, match="belongs to DAG 'new'"):
-        ledger.claim("dag", at="now", writer="w")
+        ledger.register("dag", at="now", writer="w")
 
 
 def test_takeover_of_an_unknown_pipeline_is_refused_and_creates_nothing(world: MemoryWorld, tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def with_key(world: MemoryWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_sign_lists_what_nobody_signed_and_lets_it_count(with_key: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    EpochsHook().ledger("orders").claim("dag", at="now", writer="w")
+    EpochsHook().ledger("orders").register("dag", at="now", writer="w")
     late = with_key / "epochs" / f"{3:020}" / f"{1:010}.try.{'a' * 32}.json"
     record = TryRecord(txn_id=EpochsHook().ledger("orders").view(3).opened.txn_id, **TRY)
     late.write_bytes(encode(record))
@@ -370,7 +370,7 @@ def test_sign_lists_what_nobody_signed_and_lets_it_count(with_key: Path, capsys:
 
 
 def test_sign_asks_first_and_changes_nothing_without_a_yes(with_key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    EpochsHook().ledger("orders").claim("dag", at="now", writer="w")
+    EpochsHook().ledger("orders").register("dag", at="now", writer="w")
     (with_key / "takeovers").mkdir()
     (with_key / "takeovers" / f"{1:010}.json").write_bytes(
         encode(TakeoverRecord(dag_id="his", who="somebody", why="x", at="now", writer="w"))

@@ -18,7 +18,7 @@ from scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, sta
 
 def test_a_task_of_a_run_that_opened_nothing_says_to_clear_open() -> None:
     scenario = Scenario()
-    scenario.coordinator().task.ledger.claim("dag", at="now", writer="w")
+    scenario.coordinator().task.ledger.register("dag", at="now", writer="w")
     for task in ("stage", "complete"):
         with pytest.raises(Refused, match=r"opened no epoch.*clear the task `open`"):
             getattr(scenario.coordinator(), task)(run(1))

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.delta.table import App, Where
+from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.delta.references import referenced
@@ -81,8 +81,8 @@ def test_the_log_is_read_no_further_back_than_the_epoch_before(sink: DeltaSink, 
     for version in range(5):
         Path(table, "_delta_log", f"{version:020}.json").write_text("not to be read")
     (seventh,) = [Path(uri).relative_to(table) for uri in newest if "/7-1-" in uri]
-    where, app = Where(table, table, {}), App.of("orders", "bronze")
-    assert referenced(where, app, 7, str(seventh.parent)) == {str(seventh)}
+    location, app = TableLocation(table, table, {}), App.of("orders", "bronze")
+    assert referenced(location, app, 7, str(seventh.parent)) == {str(seventh)}
 
 
 # -- whose a staging folder is ---------------------------------------------------------------------------------------

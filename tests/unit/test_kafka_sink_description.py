@@ -19,7 +19,7 @@ from airflow_epochs.sinks.kafka import publish as kafka_publish
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.marker import FORMAT, MarkerRecord, Markers
-from airflow_epochs.sinks.kafka.marker_partitions import Claim, Claims, own_id
+from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments, own_id
 from airflow_epochs.sinks.kafka.producer import producer_options, within
 from airflow_epochs.sinks.kafka.voted import Voted
 from delta_world import World, attempt_of, transaction
@@ -130,10 +130,12 @@ def test_a_marker_of_version_0_1_is_read() -> None:
 
 def test_a_claim_of_version_0_1_keeps_its_transactional_id_and_a_new_one_has_our_prefix() -> None:
     key = "orders/events"
-    assert Claim.decoded(key, b'{"partition": 3, "format": 1}') == Claim(partition=3, transactional_id="orders.events")
-    mine = Claim(partition=3, transactional_id=own_id(key))
+    assert Assignment.decoded(key, b'{"partition": 3, "format": 1}') == Assignment(
+        partition=3, transactional_id="orders.events"
+    )
+    mine = Assignment(partition=3, transactional_id=own_id(key))
     assert mine.transactional_id == "airflow-epochs.orders.events"
-    assert Claim.decoded(key, mine.encoded()) == mine
+    assert Assignment.decoded(key, mine.encoded()) == mine
 
 
 @pytest.mark.parametrize(
@@ -188,10 +190,10 @@ def test_what_does_not_say_which_partition_is_a_sinks_own_stops_everything(
 ) -> None:
     monkeypatch.setattr(PartitionLog, "records", lambda _: iter([(b"orders/events", value)]))
     access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
-    claims = Claims(cluster=Cluster(access), topic="m")
-    assert claims.find("orders/audit") is None
+    assignments = Assignments(cluster=Cluster(access), topic="m")
+    assert assignments.find("orders/audit") is None
     with pytest.raises(Corrupt, match="does not say which partition"):
-        claims.find("orders/events")
+        assignments.find("orders/events")
 
 
 def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
@@ -210,7 +212,7 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     txn = transaction(2)
     facts = TopicFacts(name="t", id="i", partitions=1, replicas=1, allowed=None, settings={"max.message.bytes": "1000"})
     access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
-    this = kafka_publish.Publication(
+    this = kafka_publish.TopicTransaction(
         cluster=Cluster(access),
         markers=Markers(cluster=Cluster(access), topic="m", key="orders/events"),
         topic="t",

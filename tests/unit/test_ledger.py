@@ -151,7 +151,7 @@ def test_a_disk_that_takes_no_record_is_named_and_with_room_again_the_same_put_s
         Ledger(disk, "p").put_decision(mine)
     assert "make room there" in full.value.remedy
     with pytest.raises(NotApplied, match=r"ledger cannot be written.*make room on the ledger's disk"):
-        Ledger(disk, "p").claim("dag", at="now", writer="w")
+        Ledger(disk, "p").register("dag", at="now", writer="w")
     disk.full = False
     assert Ledger(disk, "p").put_decision(mine) == mine
 
@@ -173,7 +173,7 @@ def test_a_ledger_that_cannot_be_read_says_so_and_what_to_do(operation: str) -> 
 def test_a_store_that_overwrites_is_refused_before_anything_is_written() -> None:
     store = OverwritingStore()
     with pytest.raises(Refused, match="does not honour put-if-absent"):
-        Ledger(store, "p").claim("dag", at="now", writer="w")
+        Ledger(store, "p").register("dag", at="now", writer="w")
     assert store.values == {}
 
 
@@ -183,14 +183,14 @@ def test_a_store_without_conditional_put_is_refused() -> None:
             raise NotImplementedError("mode=create")
 
     with pytest.raises(Refused, match="does not honour put-if-absent"):
-        Ledger(Plain(), "p").claim("dag", at="now", writer="w")
+        Ledger(Plain(), "p").register("dag", at="now", writer="w")
 
 
 def test_a_store_is_put_to_the_test_once_and_leaves_nothing() -> None:
     store = FaultyStore(DictStore())
     ledger = Ledger(store, "p")
     for _ in range(3):
-        ledger.claim("dag", at="now", writer="w")
+        ledger.register("dag", at="now", writer="w")
     probes = [call for call in store.calls if "/probe/" in call[1]]
     assert [operation for operation, _ in probes] == ["put", "put", "get", "delete"]
     assert not any("/probe/" in key for key in store.list("p"))
@@ -200,13 +200,13 @@ def test_a_read_only_ledger_is_named_and_nothing_is_claimed() -> None:
     inner = DictStore()
     store = FaultyStore(inner, lambda operation, key: Fault.REFUSED if operation in ("put", "delete") else None)
     with pytest.raises(NotApplied, match="ledger cannot be written"):
-        Ledger(store, "p").claim("dag", at="now", writer="w")
+        Ledger(store, "p").register("dag", at="now", writer="w")
     assert inner.values == {}
 
 
 def test_a_store_that_never_deletes_is_a_good_home() -> None:
     store = FaultyStore(DictStore(), lambda operation, key: Fault.REFUSED if operation == "delete" else None)
-    assert Ledger(store, "p").claim("dag", at="now", writer="w").dag_id == "dag"
+    assert Ledger(store, "p").register("dag", at="now", writer="w").dag_id == "dag"
 
 
 # -- ownership --------------------------------------------------------------------------------------------------
@@ -214,32 +214,32 @@ def test_a_store_that_never_deletes_is_a_good_home() -> None:
 
 def test_the_first_claim_draws_the_ledgers_identity_and_later_ones_find_it() -> None:
     store = DictStore()
-    first = Ledger(store, "p").claim("dag", at="now", writer="one")
-    assert Ledger(store, "p").claim("dag", at="later", writer="two") == first
-    assert Ledger(store, "q").claim("dag", at="now", writer="one").ledger_id != first.ledger_id
+    first = Ledger(store, "p").register("dag", at="now", writer="one")
+    assert Ledger(store, "p").register("dag", at="later", writer="two") == first
+    assert Ledger(store, "q").register("dag", at="now", writer="one").ledger_id != first.ledger_id
 
 
 def test_another_dag_is_refused_with_the_command_that_hands_the_pipeline_over() -> None:
     ledger = Ledger(DictStore(), "p")
-    ledger.claim("dag", at="now", writer="w")
+    ledger.register("dag", at="now", writer="w")
     with pytest.raises(Refused, match=r"belongs to DAG 'dag'; DAG 'other' may not run it.*takeover p --dag-id other"):
-        ledger.claim("other", at="now", writer="w")
+        ledger.register("other", at="now", writer="w")
 
 
 def test_a_takeover_changes_the_owner_and_can_be_taken_back() -> None:
     ledger = Ledger(DictStore(), "p")
-    identity = ledger.claim("dag", at="now", writer="w")
+    identity = ledger.register("dag", at="now", writer="w")
     for owner in ("other", "dag", "third"):
         ledger.take_over(owner, who="me", why="because", at="now", writer="w")
         assert ledger.owner(identity) == owner
-        assert ledger.claim(owner, at="now", writer="w") == identity
+        assert ledger.register(owner, at="now", writer="w") == identity
     with pytest.raises(Refused, match="belongs to DAG 'third'"):
-        ledger.claim("dag", at="now", writer="w")
+        ledger.register("dag", at="now", writer="w")
 
 
 def test_of_two_takeovers_at_once_one_is_told_that_it_lost() -> None:
     inner = DictStore()
-    Ledger(inner, "p").claim("dag", at="now", writer="w")
+    Ledger(inner, "p").register("dag", at="now", writer="w")
 
     def other_first(moment: str) -> None:
         if "takeovers" in moment and moment.startswith("before put"):

@@ -31,7 +31,7 @@ def keyed(store: DictStore, password: str = KEY, **more: bool) -> Ledger:
 def claimed(store: DictStore, password: str = KEY, ledger_id: str = "l") -> Ledger:
     """A ledger whose id is known, so that other records can name it."""
     ledger = keyed(store, password)
-    ledger.claim("dag", at="now", writer="w")
+    ledger.register("dag", at="now", writer="w")
     value = decode(store.values[f"p/{PIPELINE_KEY}"], PipelineRecord)
     del store.values[f"p/{PIPELINE_KEY}"]
     keyed(store, password)._put(replace(value, ledger_id=ledger_id))
@@ -65,7 +65,7 @@ def old() -> DictStore:
 def begun(store: DictStore, password: str = KEY) -> Ledger:
     """After the first ``open`` with a key."""
     ledger = keyed(store, password)
-    ledger.claim("dag", at="then", writer="the first with a key")
+    ledger.register("dag", at="then", writer="the first with a key")
     return keyed(store, password)
 
 
@@ -97,7 +97,7 @@ def test_every_record_of_a_new_ledger_is_signed(store: DictStore) -> None:
     ledger.take_over("other", who="me", why="x", at="now", writer="w")
     assert len(store.values) == 7
     assert all(value[28:37] == b',"hmac":"' for value in store.values.values())
-    assert ledger.view(1).complete and ledger.owner(ledger.claim("other", at="now", writer="w")) == "other"
+    assert ledger.view(1).complete and ledger.owner(ledger.register("other", at="now", writer="w")) == "other"
     assert not any("signing" in key for key in store.values)
 
 
@@ -178,7 +178,7 @@ def test_without_a_key_a_signed_ledger_is_refused_and_nothing_is_written(store: 
     ledger = Ledger(store, "p")
     for ask in (
         lambda: ledger.view(1),
-        lambda: ledger.claim("dag", at="now", writer="w"),
+        lambda: ledger.register("dag", at="now", writer="w"),
     ):
         with pytest.raises(Refused, match=r"signed records.*no password") as refused:
             ask()
@@ -189,7 +189,7 @@ def test_without_a_key_a_signed_ledger_is_refused_and_nothing_is_written(store: 
 def test_without_a_key_a_ledger_that_has_begun_to_be_signed_is_refused(old: DictStore) -> None:
     begun(old)
     with pytest.raises(Refused, match=r"signed records.*no password"):
-        Ledger(old, "p").claim("dag", at="now", writer="w")
+        Ledger(old, "p").register("dag", at="now", writer="w")
 
 
 def test_readers_without_a_key_may_believe_what_they_read(store: DictStore) -> None:
@@ -345,7 +345,7 @@ def test_a_signing_record_of_somebody_else_counts_for_nothing(old: DictStore) ->
 def test_a_ledger_that_was_never_signed_can_be_refused(old: DictStore, store: DictStore) -> None:
     before = dict(old.values)
     with pytest.raises(Corrupt, match="never signed, and the connection has require_signed"):
-        keyed(old, require_signed=True).claim("dag", at="now", writer="w")
+        keyed(old, require_signed=True).register("dag", at="now", writer="w")
     assert old.values == before
     assert keyed(store, require_signed=True).view(1).open
     begun(old)
@@ -354,7 +354,7 @@ def test_a_ledger_that_was_never_signed_can_be_refused(old: DictStore, store: Di
 
 def test_a_new_ledger_is_made_where_signatures_are_required() -> None:
     store = DictStore()
-    keyed(store, require_signed=True).claim("dag", at="now", writer="w")
+    keyed(store, require_signed=True).register("dag", at="now", writer="w")
     assert keyed(store, require_signed=True).identity()
 
 

@@ -21,7 +21,7 @@ from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
-from airflow_epochs.coordinator.task import TaskTry, where
+from airflow_epochs.coordinator.task import TaskTry, attempt_fields
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -70,7 +70,7 @@ class Coordinator:
             Fenced: Another run opened the epoch at the same moment.
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
-        identity = self.task.ledger.claim(self.task.pipeline.dag_id, at=self.task.now(), writer=self.task.writer)
+        identity = self.task.ledger.register(self.task.pipeline.dag_id, at=self.task.now(), writer=self.task.writer)
         for _ in range(OPEN_STEPS_MAX):
             view = self.task.ledger.view(self.task.ledger.newest_complete() + 1)
             self.task.ledger.require_no_gap(view.number)
@@ -184,7 +184,7 @@ class Coordinator:
                 if report is None
                 else f"What is staged is {report.txn_id}, not this attempt.",
                 remedy="clear the task `stage` with its downstream tasks.",
-                **where(opened.txn),
+                **attempt_fields(opened.txn),
             )
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         votes = votes_of(opened, self.task.sinks_of(opened, opened.sinks), report, self.task.env)
@@ -232,7 +232,7 @@ class Coordinator:
             raise Refused(
                 f"There is no GLOBAL_COMMIT: the attempt is {view.state.value}.",
                 remedy="clear the task `stage` with its downstream tasks.",
-                **where(view.opened.txn),
+                **attempt_fields(view.opened.txn),
             )
         if sink not in view.epoch.unacknowledged:
             # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
@@ -475,7 +475,7 @@ class Coordinator:
             f"GLOBAL_ABORT: {what}.",
             remedy=f"{remedy or 'mend the cause'}; then clear this run's failed tasks (same offsets again) or let the "
             "next run do it.",
-            **where(view.opened.txn),
+            **attempt_fields(view.opened.txn),
         )
 
 

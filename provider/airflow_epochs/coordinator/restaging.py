@@ -25,7 +25,7 @@ from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
-from airflow_epochs.coordinator.task import TaskTry, where
+from airflow_epochs.coordinator.task import TaskTry, attempt_fields
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
@@ -82,7 +82,7 @@ class Promise:
                 "What was staged again, on record, is not what the decision promises.",
                 remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
                 sink=self.name,
-                **where(self._opened.txn),
+                **attempt_fields(self._opened.txn),
             )
         return records
 
@@ -163,7 +163,7 @@ class Promise:
             f"neither is possible,{first} `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} --why …` lets "
             "the epoch be completed without this sink's rows. Nothing was changed.",
             sink=self.name,
-            **where(txn),
+            **attempt_fields(txn),
         )
 
     def _not_those(self, gone: RowsGone, difference: str | None) -> Corrupt:
@@ -179,7 +179,7 @@ class Promise:
             "clear the commit task: the same offsets are staged again, by the code that made the promise. Once the "
             "epoch is complete, bring the new code back. Nothing was changed.",
             sink=self.name,
-            **where(self._opened.txn),
+            **attempt_fields(self._opened.txn),
         )
 
     def _other_code(self, vote: Vote) -> bool:

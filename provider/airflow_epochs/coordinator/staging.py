@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Confirming, Located, Sink, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
-from airflow_epochs.coordinator.task import TaskTry, where
+from airflow_epochs.coordinator.task import TaskTry, attempt_fields
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
 
@@ -82,7 +82,7 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
             f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
             remedy="put the nonce into what the sink's `place` returns, and clear the task.",
             sink=sink.name,
-            **where(attempt.txn),
+            **attempt_fields(attempt.txn),
         )
 
 
@@ -132,7 +132,7 @@ def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]
                 f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
                 remedy="give each sink a table of its own in the DAG, or leave one of them out; then clear the run, or "
                 "let the next one take the same offsets.",
-                **where(opened.txn),
+                **attempt_fields(opened.txn),
             )
 
 

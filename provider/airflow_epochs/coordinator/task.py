@@ -99,12 +99,12 @@ class TaskTry:
             return Fenced(
                 f"The epoch, of {by.opened_by}, is complete, by {by.completed_by}{process_of(by.writer)}.",
                 remedy="clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
-                **where(by.txn),
+                **attempt_fields(by.txn),
             )
         return Fenced(
             f"The epoch is in the hands of {by.run}{process_of(by.writer)}.",
             remedy="look at that run. Once it has completed the epoch, a cleared task of this one passes it on.",
-            **where(by.txn),
+            **attempt_fields(by.txn),
         )
 
     @contextmanager
@@ -120,11 +120,11 @@ class TaskTry:
             raise self.fenced(now.complete or now.opened) from error
 
 
-class Where(TypedDict):
+class AttemptFields(TypedDict):
     pipeline: str
     epoch: int
     attempt: int
 
 
-def where(txn: TransactionId) -> Where:
+def attempt_fields(txn: TransactionId) -> AttemptFields:
     return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}

@@ -1,6 +1,6 @@
-"""Looking at a table before a commit: what version is it at, and what does its marker say?
+"""What a table shows before a commit: its version, and its marker.
 
-Through deltalake, which lists the log and reads a checkpoint; or on from an *anchor*, a log entry that was looked at
+Through deltalake, which lists the log and reads a checkpoint; or on from a known *position*, a log entry that was read
 when the rows were staged: log entries never change, so reading the few that follow it tells as much, and takes as
 long at version 10,000 as at version 10.
 """
@@ -16,7 +16,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import (
     App,
     FoundCommit,
-    Where,
+    TableLocation,
     commit_in,
     find_commit,
     newest_checkpoint,
@@ -27,11 +27,11 @@ from airflow_epochs.model import JsonDict, Marker
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
-"""With more entries than this after the anchor, deltalake is faster."""
+"""With more entries than this after the known position, deltalake is faster."""
 
 
 @dataclass(frozen=True)
-class Anchor:
+class LogPosition:
     """A log entry and the marker as of its version. The digest tells whether it is still the same table's."""
 
     version: int
@@ -43,8 +43,8 @@ class Anchor:
         return {"version": self.version, "digest": self.digest, "marker": marker}
 
     @classmethod
-    def from_json(cls, value: Any) -> Anchor | None:
-        """None also for what is no anchor: a look through deltalake tells as much."""
+    def from_json(cls, value: Any) -> LogPosition | None:
+        """None also for what is no position: a snapshot through deltalake tells as much."""
         try:
             marker = Marker(*value["marker"]) if value["marker"] else None
             return cls(value["version"], value["digest"], marker)
@@ -53,57 +53,57 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """A table at its newest version.
 
     Attributes:
         version: -1 where there is no table.
-        marker: Of the sink that looks.
-        shape: None where there is no table, or where it is as it was at the anchor.
-        anchor: From where the next look may go on.
+        marker: Of the sink that asks.
+        shape: None where there is no table, or where it is as it was at the known position.
+        position: From where the next snapshot may go on.
         commit: The entry that brought the marker's epoch, if it was read on the way.
     """
 
     version: int
     marker: Marker | None
     shape: TableShape | None
-    anchor: Anchor | None
+    position: LogPosition | None
     commit: FoundCommit | None
 
 
-def look(where: Where, app: App) -> Look:
+def read_snapshot(location: TableLocation, app: App) -> Snapshot:
     """Through deltalake. Raises what ``open_table`` raises."""
-    table, files = open_table(where), where.files
+    table, files = open_table(location), location.files
     if table is None:
-        return Look(-1, None, None, None, None)
+        return Snapshot(-1, None, None, None, None)
     version, marker = table.version(), read_marker(table, app, files)
-    return Look(version, marker, TableShape.of_table(table), anchor_at(version, marker, files), None)
+    return Snapshot(version, marker, TableShape.of_table(table), position_at(version, marker, files), None)
 
 
-def anchor_at(version: int, marker: Marker | None, files: Files) -> Anchor | None:
+def position_at(version: int, marker: Marker | None, files: Files) -> LogPosition | None:
     entry = files.read(log_entry(version))
-    return None if entry is None else Anchor(version, _digest(entry), marker)
+    return None if entry is None else LogPosition(version, _digest(entry), marker)
 
 
-def look_on(anchor: Anchor, app: App, files: Files) -> Look | None:
-    """From the anchor to the newest version; None where that cannot tell, and deltalake must be asked.
+def snapshot_from(known: LogPosition, app: App, files: Files) -> Snapshot | None:
+    """From a known position to the newest version; None where that cannot tell, and deltalake must be asked.
 
-    That is: the anchor's entry is gone or another one stands there; the table was altered since; the log was
-    cleaned up past the anchor.
+    That is: its entry is gone or another one stands there; the table was altered since; the log was
+    cleaned up past it.
     """
-    entry = files.read(log_entry(anchor.version))
-    if entry is None or _digest(entry) != anchor.digest:
+    entry = files.read(log_entry(known.version))
+    if entry is None or _digest(entry) != known.digest:
         return None
     commit = None
-    for version in range(anchor.version + 1, anchor.version + 1 + ENTRIES_MAX):
+    for version in range(known.version + 1, known.version + 1 + ENTRIES_MAX):
         if (entry := files.read(log_entry(version))) is None:
             cleaned_up = newest_checkpoint(files) >= version
-            return None if cleaned_up else Look(version - 1, anchor.marker, None, anchor, commit)
+            return None if cleaned_up else Snapshot(version - 1, known.marker, None, known, commit)
         if alters(entry):
             return None
-        anchor = replace(anchor, version=version, digest=_digest(entry))
+        known = replace(known, version=version, digest=_digest(entry))
         if found := _marker_in(entry, app):
-            anchor = replace(anchor, marker=found)
+            known = replace(known, marker=found)
             commit = commit_in(entry, app, found.epoch, version)
     return None
 
@@ -129,7 +129,7 @@ def _marker_in(entry: bytes, app: App) -> Marker | None:
     return Marker(epoch, token)
 
 
-def commit_of(seen: Look, app: App, files: Files) -> FoundCommit:
+def commit_of(seen: Snapshot, app: App, files: Files) -> FoundCommit:
     """The entry that brought the marker's epoch."""
     found = seen.commit
     if found is None and seen.marker is not None:

@@ -58,7 +58,7 @@ class App:
 
 
 @dataclass(frozen=True)
-class Where:
+class TableLocation:
     """The place of a table. ``name`` is how the user calls it."""
 
     name: str
@@ -77,7 +77,7 @@ class CannotOpen(Exception):
     """deltalake cannot open this table, though there seems to be one. Never leaves this package."""
 
 
-def open_table(where: Where) -> DeltaTable | None:
+def open_table(location: TableLocation) -> DeltaTable | None:
     """A handle on the newest version; None if there is no table.
 
     Raises:
@@ -88,43 +88,43 @@ def open_table(where: Where) -> DeltaTable | None:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return _opened(where)
+        return _opened(location)
     except TableNotFoundError:
-        _require_nothing(where)
+        _require_nothing(location)
         return None
     except OSError as error:
         raise NotApplied(
-            f"The table {where.name} cannot be reached: {first_line(error)}",
+            f"The table {location.name} cannot be reached: {first_line(error)}",
             remedy="Check the store and the sink's storage connection, then try again.",
         ) from error
     except DeltaError as error:
         raise CannotOpen(first_line(error)) from error
 
 
-def _opened(where: Where) -> DeltaTable:
+def _opened(location: TableLocation) -> DeltaTable:
     """A file of the log may vanish after it was listed, when somebody cleans the log up: then it is listed again."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     for pause_s in _LISTED_AGAIN_S:
         try:
-            return DeltaTable(where.url, storage_options=where.options or None)
+            return DeltaTable(location.url, storage_options=location.options or None)
         except TableNotFoundError:
             raise
         except DeltaError as error:
             if not _VANISHED.search(str(error)):
                 raise
-            log.info("%s: %s; listing its log again", where.name, first_line(error))
+            log.info("%s: %s; listing its log again", location.name, first_line(error))
             time.sleep(pause_s)
-    return DeltaTable(where.url, storage_options=where.options or None)
+    return DeltaTable(location.url, storage_options=location.options or None)
 
 
-def _require_nothing(where: Where) -> None:
+def _require_nothing(location: TableLocation) -> None:
     # deltalake says "not found" also for folders it may not read; listing tells the difference.
-    others = where.files.names("") - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
+    others = location.files.names("") - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
     if others:
         raise Refused(
-            f"{where.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
+            f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
             remedy="Point the sink to a Delta table, or to a place where there is nothing yet.",
         )
 

@@ -102,11 +102,11 @@ class Ledger:
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def identity(self) -> PipelineRecord | None:
-        """The pipeline's record, or None if it has not been claimed yet."""
+        """The pipeline's record, or None if it has not been registered yet."""
         self._identity = self._identity or self._get(PIPELINE_KEY, PipelineRecord)
         return self._identity
 
-    def claim(self, dag_id: str, *, at: str, writer: str) -> PipelineRecord:
+    def register(self, dag_id: str, *, at: str, writer: str) -> PipelineRecord:
         """The pipeline's identity, created by its first caller.
 
         Raises:

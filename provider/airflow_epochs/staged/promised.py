@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.table import (
-    Where,
+    TableLocation,
 )
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, TransactionId
@@ -16,16 +16,18 @@ from airflow_epochs.staged.staging import Staging, read_staging
 log = secrecy.logger(__name__)
 
 
-def staging_left(where: Where, staged: Staged) -> Staging | None:
+def staging_left(location: TableLocation, staged: Staged) -> Staging | None:
     """The staging table; None if there is no usable one left, as after clean-up."""
     try:
-        return read_staging(where.files, where.relative(staged.place))
+        return read_staging(location.files, location.relative(staged.place))
     except Refused as refused:
         log.warning("%s", refused.what)
         return None
 
 
-def require_promised(where: Where, staging: Staging | None, staged: Staged, txn: TransactionId, sink: str) -> Staging:
+def require_promised(
+    location: TableLocation, staging: Staging | None, staged: Staged, txn: TransactionId, sink: str
+) -> Staging:
     """The staged rows are as they were at the vote.
 
     Raises:
@@ -34,29 +36,29 @@ def require_promised(where: Where, staging: Staging | None, staged: Staged, txn:
     """
     if not staged.digest.startswith(SCHEME):
         raise Corrupt(
-            f"The digest of the rows promised to {where.name} was made by another version of the provider: what lies "
-            f"at {staged.place} cannot be compared with it.",
+            f"The digest of the rows promised to {location.name} was made by another version of the provider: what "
+            f"lies at {staged.place} cannot be compared with it.",
             remedy="Finish this epoch with the version that voted, or complete it without this sink's rows: "
             f"`{waive_command(txn, sink)}`. Nothing was written.",
         )
     if staging is None:
-        raise _rows_gone(where, staged, "the staging table is gone")
+        raise _rows_gone(location, staged, "the staging table is gone")
     if digest_of(staging) != staged.digest:
         raise Corrupt(
-            f"The rows promised to {where.name} are not those at {staged.place}: the staging table was changed.",
+            f"The rows promised to {location.name} are not those at {staged.place}: the staging table was changed.",
             remedy="Restore that folder from a backup, or delete it and clear the commit task, which then stages the "
             "same offsets again. Nothing was written.",
         )
     try:
-        require_sizes(where.files, staging)
+        require_sizes(location.files, staging)
     except Refused as refused:
-        raise _rows_gone(where, staged, refused.what) from refused
+        raise _rows_gone(location, staged, refused.what) from refused
     return staging
 
 
-def _rows_gone(where: Where, staged: Staged, why: str) -> RowsGone:
+def _rows_gone(location: TableLocation, staged: Staged, why: str) -> RowsGone:
     return RowsGone(
-        f"The rows promised to {where.name} are not at {staged.place} any more: {why}",
+        f"The rows promised to {location.name} are not at {staged.place} any more: {why}",
         remedy="Clear the commit task: it stages the same offsets again. Let VACUUM keep files for longer than an "
         "epoch may be in doubt. Nothing was written.",
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.log import NOTE
-from airflow_epochs.delta.table import App, Where
+from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
@@ -199,8 +199,8 @@ class StagedTable:
     # -- where ---------------------------------------------------------------------------------------------------
 
     @property
-    def _where(self) -> Where:
-        return Where(self.target, self.root, self.options)
+    def _where(self) -> TableLocation:
+        return TableLocation(self.target, self.root, self.options)
 
     def _app(self, attempt: SinkAttempt) -> str:
         return App.of(attempt.txn.pipeline, self.sink).epoch

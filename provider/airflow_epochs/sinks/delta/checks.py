@@ -9,7 +9,7 @@ import uuid
 
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.shape import TableShape, unreadable
-from airflow_epochs.delta.table import Where, newest_schema
+from airflow_epochs.delta.table import TableLocation, newest_schema
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
@@ -113,17 +113,18 @@ def require_readable(shape: TableShape, name: str) -> None:
         )
 
 
-def require_not_spoilt(where: Where) -> None:
+def require_not_spoilt(location: TableLocation) -> None:
     """The table has no column of a type that keeps every reader but Spark from opening it."""
-    schema = newest_schema(where.files)
+    schema = newest_schema(location.files)
     strange = unreadable(schema) if schema else []
     if not schema or not any(kind == delta_schema.PLAIN_TEXT for _, kind in strange):
         return
     raise Refused(
-        f"No reader but Spark can open {where.name}: {_listed(strange)}. Version 0.1 created it so from a Python UDF.",
+        f"No reader but Spark can open {location.name}: {_listed(strange)}. Version 0.1 created it so from a "
+        "Python UDF.",
         remedy="Repair it in Spark, which changes the schema's spelling and no file: "
-        f"ALTER TABLE {delta_jobs.identifier(where.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). Then "
-        "clear the failed task. See docs/delta.md, 'A table that only Spark can open'.",
+        f"ALTER TABLE {delta_jobs.identifier(location.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). "
+        "Then clear the failed task. See docs/delta.md, 'A table that only Spark can open'.",
     )
 
 
@@ -152,12 +153,12 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
         )
 
 
-def require_notes(where: Where, place: str) -> None:
+def require_notes(location: TableLocation, place: str) -> None:
     """The notes about deleted keys, at ``place`` in the table's folder, are still there."""
-    if not where.files.names(f"{place}/_delta_log"):
+    if not location.files.names(f"{place}/_delta_log"):
         raise Refused(
-            f"The notes about keys that were deleted from {where.name} are gone: {where.url}/{place}. Without them, "
-            "rows that are older than their deletion would bring keys back.",
+            f"The notes about keys that were deleted from {location.name} are gone: {location.url}/{place}. Without "
+            "them, rows that are older than their deletion would bring keys back.",
             remedy="Restore that folder from a backup, and clear the failed task. If no such rows can come any more, "
             "create the table anew without rows instead. See docs/delta.md, 'upsert'.",
         )

@@ -126,7 +126,7 @@ class Suspect:
 
     @property
     def _name(self) -> str:
-        return self.target.where.name
+        return self.target.location.name
 
     @property
     def _last(self) -> str:
@@ -167,4 +167,4 @@ class Suspect:
         table, found = self.target.table, self.seen.found
         if table is None or found is None:
             return None
-        return find_commit(self.target.where.files, self.app, found.epoch, table.version())
+        return find_commit(self.target.location.files, self.app, found.epoch, table.version())

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.shape import metadata_of
-from airflow_epochs.delta.table import PUTS_BACK, App, FoundCommit, Where, newest_checkpoint
+from airflow_epochs.delta.table import PUTS_BACK, App, FoundCommit, TableLocation, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
 from airflow_epochs.model import JsonDict, TransactionId
 from airflow_epochs.spark.driver.delta.jobs import identifier
@@ -74,23 +74,23 @@ def _paths(actions: list[JsonDict], kind: str) -> set[str]:
     return {unquote(action[kind]["path"]) for action in actions if kind in action}
 
 
-def require_there(where: Where, found: FoundCommit, app: App, txn: TransactionId) -> FoundCommit:
+def require_there(location: TableLocation, found: FoundCommit, app: App, txn: TransactionId) -> FoundCommit:
     """No file of the commit is lost.
 
     Raises:
         RowsLost: Some are, and others can take their place.
         Corrupt: Some are, and only their own bytes can help.
     """
-    if loss := loss_of(found, where.files):
-        raise lost(where, found, loss, app, txn)
+    if loss := loss_of(found, location.files):
+        raise lost(location, found, loss, app, txn)
     return found
 
 
-def lost(where: Where, found: FoundCommit, loss: Loss, app: App, txn: TransactionId) -> Corrupt:
+def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn: TransactionId) -> Corrupt:
     """The error for a commit that has lost files."""
     example = sorted(loss.gone)[0]
     what = (
-        f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {where.name} added are gone, "
+        f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {location.name} added are gone, "
         f"{example} among them, and the table still refers to them: a VACUUM overlapped the commit."
     )
     if (found.note or {}).get("committer") == "deltalake" and not loss.removed:
@@ -99,18 +99,18 @@ def lost(where: Where, found: FoundCommit, loss: Loss, app: App, txn: Transactio
             remedy="Clear the commit task: it stages the same offsets again and puts their rows in place of the lost "
             "ones. Let VACUUM keep files for longer than an epoch takes.",
         )
-        error.undo = _undo(where, found)
+        error.undo = _undo(location, found)
         return error
     return Corrupt(
         what,
         remedy="Restore the files from a backup (or the store's own versions of them) and clear the commit task. If "
-        f"there is none, {_undo(where, found)}; then complete the epoch without this sink's rows: "
+        f"there is none, {_undo(location, found)}; then complete the epoch without this sink's rows: "
         f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "
         f'backfill={{"<the new name>": {txn.epoch}}}: the epoch is read from Kafka again.',
     )
 
 
-def _undo(where: Where, found: FoundCommit) -> str:
+def _undo(location: TableLocation, found: FoundCommit) -> str:
     """How to take a commit back, with those of its rows that are left.
 
     The version before it is whole: a VACUUM spares what the version that it read has. (``repair`` would leave in the
@@ -120,11 +120,11 @@ def _undo(where: Where, found: FoundCommit) -> str:
     if not version:
         return (
             "empty the table, which this commit created, also of what others have written since: DELETE FROM "
-            f'{identifier(where.name)} in Spark, or DeltaTable("{where.url}").delete() of deltalake'
+            f'{identifier(location.name)} in Spark, or DeltaTable("{location.url}").delete() of deltalake'
         )
     return (
-        f"take back this commit, and what others have written since: RESTORE TABLE {identifier(where.name)} TO VERSION "
-        f'AS OF {version - 1} in Spark, or DeltaTable("{where.url}").restore({version - 1}) of deltalake'
+        f"take back this commit, and what others have written since: RESTORE TABLE {identifier(location.name)} TO "
+        f'VERSION AS OF {version - 1} in Spark, or DeltaTable("{location.url}").restore({version - 1}) of deltalake'
     )
 
 

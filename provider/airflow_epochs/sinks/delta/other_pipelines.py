@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.delta.shape import TableShape
-from airflow_epochs.delta.table import App, Where
+from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.modes import OVERWRITE_PARTITIONS, Mode
@@ -40,15 +40,15 @@ class Foreign:
     epoch: int
 
 
-def require_none(where: Where, app: App, newest: int, touches: Touches, how: Mode) -> None:
+def require_none(location: TableLocation, app: App, newest: int, touches: Touches, how: Mode) -> None:
     """Nothing that another pipeline has brought in since this sink's last epoch would be replaced.
 
     Raises:
         Refused: Something would.
     """
-    if found := newest_of_others(where.files, app, newest, touches):
+    if found := newest_of_others(location.files, app, newest, touches):
         raise Refused(
-            f"Pipeline {found.pipeline!r} has put rows of its epoch {found.epoch} into {where.name} (version "
+            f"Pipeline {found.pipeline!r} has put rows of its epoch {found.epoch} into {location.name} (version "
             f"{found.version}, sink {found.sink!r}), and mode {how.mode!r} would take them away.",
             remedy="Give each pipeline a table of its own. If those rows are to go, delete them first; or let the sink "
             "replace what others bring in (replaces_others=True), also if that pipeline writes there no more.",

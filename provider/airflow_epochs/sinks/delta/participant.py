@@ -21,7 +21,7 @@ from airflow_epochs.delta.table import (
     App,
     CannotOpen,
     FoundCommit,
-    Where,
+    TableLocation,
 )
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
@@ -77,21 +77,21 @@ class DeltaParticipant:
     def plan_stage(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
         """Describe the try to Spark; for tables of deltalake also write the staging table's version 0."""
         target = self._target(self._where())
-        shape, where, app = target.opened_shape(), target.where, self._app(attempt)
+        shape, location, app = target.opened_shape(), target.location, self._app(attempt)
         committer = self._committer(target, shape)
-        self._require_partitioning(where, shape)
+        self._require_partitioning(location, shape)
         place = self.place(attempt, nonce)
-        staging_owner.sign(where.files, self._folder(attempt), attempt, self.sink.name)
+        staging_owner.sign(location.files, self._folder(attempt), attempt, self.sink.name)
         if committer == DELTALAKE and shape is not None:
-            checks.require_committable(shape, where.name)
-            _write_version_0(where, place, shape)
+            checks.require_committable(shape, location.name)
+            _write_version_0(location, place, shape)
         promised = shape is not None and not self._has_created(target, attempt)
         note: JsonDict = {
             "app": app.epoch,
             "txn": str(attempt.txn),
             "committer": committer,
             "table_id": shape.id if shape and promised else None,
-            "anchor": target.anchor(app),
+            "anchor": target.log_position(app),
         }
         return {
             "kind": "delta",
@@ -122,22 +122,22 @@ class DeltaParticipant:
         if self.sink.in_catalog:
             return SPARK
         if target.problem:
-            checks.require_not_spoilt(target.where)
+            checks.require_not_spoilt(target.location)
         reason = target.problem or ", ".join(shape.refused_features if shape else [])
         if reason:
             log.warning(
                 "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. "
                 'Give the sink commit="spark" to say that you know.',
-                target.where.name,
+                target.location.name,
                 reason,
             )
         return SPARK if reason else DELTALAKE
 
-    def _require_partitioning(self, where: Where, shape: TableShape | None) -> None:
+    def _require_partitioning(self, location: TableLocation, shape: TableShape | None) -> None:
         wanted = list(self.sink.partition_by)
         if shape and wanted and list(shape.partition_by) != wanted:
             raise Refused(
-                f"{where.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
+                f"{location.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
                 remedy="Correct partition_by, or leave it out for a table that exists.",
                 sink=self.sink.name,
             )
@@ -148,20 +148,20 @@ class DeltaParticipant:
 
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
         place = claim.place
-        where = self._where_of(place, attempt)
-        files, relative = where.files, where.relative(place)
+        location = self._where_of(place, attempt)
+        files, relative = location.files, location.relative(place)
         staging = staged_checks.require_own(read_staging(files, relative), attempt, self._app(attempt).epoch, relative)
         staged_checks.require_sound_actions(staging)
         staged_checks.require_rows(staging)
         staged_checks.require_files(files, staging)
-        self._require_promisable(self._target(where), attempt, staging)
+        self._require_promisable(self._target(location), attempt, staging)
         checks.require_store(files, self._folder(attempt))
         files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
         return staged_of(claim, staging)
 
     def _require_promisable(self, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
         """The checks of commit on the target, made early."""
-        name, shape, how = target.where.name, target.shape(), self.sink.how
+        name, shape, how = target.location.name, target.shape(), self.sink.how
         checks.require_same_table(shape, staging, name)
         if shape is None or how.schema_evolution == ADD_COLUMNS:
             checks.require_readable(staging.shape, name)
@@ -181,7 +181,7 @@ class DeltaParticipant:
         self._require_notes(target, attempt)
         if shape and not attempt.promised and how.spares_others(sum(map(rows_of, staging.files))):
             touches = other_pipelines.touched_by(how, shape, staging)
-            other_pipelines.require_none(target.where, self._app(attempt), target.version(), touches, how)
+            other_pipelines.require_none(target.location, self._app(attempt), target.version(), touches, how)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
@@ -191,12 +191,12 @@ class DeltaParticipant:
             return self._committed(attempt, staged)
 
     def _committed(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
-        where = self._where_of(staged.place, attempt)
-        staging = staging_left(where, staged)
+        location = self._where_of(staged.place, attempt)
+        staging = staging_left(location, staged)
         if staging is None or staging.note["committer"] == SPARK:
-            return self._through_spark(where, attempt, staged, staging)
-        this = publish.Publication(
-            where=where,
+            return self._through_spark(location, attempt, staged, staging)
+        this = publish.TableCommit(
+            location=location,
             app=self._app(attempt),
             txn=attempt.txn,
             previous=attempt.previous,
@@ -209,13 +209,15 @@ class DeltaParticipant:
         try:
             found = publish.publish(this, self.env)
         except (publish.Altered, CannotOpen) as altered:
-            log.warning("%s was altered after the decision (%s): inserting through Spark", where.name, altered)
-            return self._through_spark(where, attempt, staged, staging)
-        return self._receipt(where, attempt, staged, found)
+            log.warning("%s was altered after the decision (%s): inserting through Spark", location.name, altered)
+            return self._through_spark(location, attempt, staged, staging)
+        return self._receipt(location, attempt, staged, found)
 
-    def _through_spark(self, where: Where, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Receipt:
+    def _through_spark(
+        self, location: TableLocation, attempt: SinkAttempt, staged: Staged, staging: Staging | None
+    ) -> Receipt:
         """Look first: after a commit, nothing of the staging table need be left."""
-        app, target = self._app(attempt), self._target(where)
+        app, target = self._app(attempt), self._target(location)
         found = target.commit_of(attempt.txn, app)
         if found is None:
             self._require_notes_left(target, attempt)
@@ -228,15 +230,15 @@ class DeltaParticipant:
                 staging=self._promised(target, attempt, staged, staging),
                 properties=self.sink.properties,
                 ends=attempt.ends,
-                change=self._change(where, attempt, staged),
+                change=self._change(location, attempt, staged),
             )
             report = spark_commit.insert(this, self.env)
             # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
-            found = self._target(where).commit_of(attempt.txn, app) or spark_commit.found_in(report)
-        lost_files.require_there(where, found, app, attempt.txn)
-        if found.version is not None and is_local(where.url):
-            flush.flush_commit(where.files, found.version)
-        return self._receipt(where, attempt, staged, found)
+            found = self._target(location).commit_of(attempt.txn, app) or spark_commit.found_in(report)
+        lost_files.require_there(location, found, app, attempt.txn)
+        if found.version is not None and is_local(location.url):
+            flush.flush_commit(location.files, found.version)
+        return self._receipt(location, attempt, staged, found)
 
     def _require_notes_left(self, target: Target, attempt: SinkAttempt) -> None:
         try:
@@ -254,7 +256,7 @@ class DeltaParticipant:
             return
         found = target.commit_of(attempt.previous, self._app(attempt))
         if name := (found.note or {}).get("deletions") if found else None:
-            checks.require_notes(target.where, f"{self._notes_folder(attempt)}/{name}")
+            checks.require_notes(target.location, f"{self._notes_folder(attempt)}/{name}")
 
     def _promised(self, target: Target, attempt: SinkAttempt, staged: Staged, staging: Staging | None) -> Staging:
         """What the decision names. Gone, it is to be staged again unless the table shows another epoch than before.
@@ -263,24 +265,26 @@ class DeltaParticipant:
         """
         app = self._app(attempt)
         try:
-            return require_promised(target.where, staging, staged, attempt.txn, app.sink)
+            return require_promised(target.location, staging, staged, attempt.txn, app.sink)
         except RowsGone:
             if (found := target.marker(app)) is not None:
                 publish.require_previous(target, app, found, attempt.previous, attempt.txn)
             raise
 
-    def _change(self, where: Where, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
+    def _change(self, location: TableLocation, attempt: SinkAttempt, staged: Staged) -> JsonDict | None:
         """What the commit does beside appending; None if it only appends."""
         if self.sink.how.is_plain_append:
             return None
         own = self._notes_folder(attempt)
         others = (
-            set(self._notes_in(where, "")) - set(self._notes_in(where, own)) if self.sink.how.notes_deletions else ()
+            set(self._notes_in(location, "")) - set(self._notes_in(location, own))
+            if self.sink.how.notes_deletions
+            else ()
         )
-        notes = {"notes": f"{where.url}/{own}", "notes_of_others": sorted(others)}
+        notes = {"notes": f"{location.url}/{own}", "notes_of_others": sorted(others)}
         return {"how": self.sink.how.plan(), "rows": staged.rows, **notes}
 
-    def _receipt(self, where: Where, attempt: SinkAttempt, staged: Staged, found: FoundCommit) -> Receipt:
+    def _receipt(self, location: TableLocation, attempt: SinkAttempt, staged: Staged, found: FoundCommit) -> Receipt:
         """Only from what the log and the decision say, so that a repeat returns the same.
 
         The place is the one that the log names: another committer's, perhaps, with the same digest.
@@ -294,7 +298,7 @@ class DeltaParticipant:
             files=staged.files,
             bytes=staged.bytes,
             version=found.version,
-            place=f"{where.url}/{note['place']}" if note.get("place") else None,
+            place=f"{location.url}/{note['place']}" if note.get("place") else None,
             committed_at=at.isoformat() if at else "unknown",
             detail={
                 "table": self.sink.target,
@@ -307,9 +311,9 @@ class DeltaParticipant:
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, *, published: bool) -> bool:
         """Whether there is a file, of a published place a log, at the place."""
-        where = self._where_of(place, attempt)
-        relative = where.relative(place)
-        left = where.files.names(relative)
+        location = self._where_of(place, attempt)
+        relative = location.relative(place)
+        left = location.files.names(relative)
         return "_delta_log" in left if published else bool(left)
 
     def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
@@ -323,39 +327,41 @@ class DeltaParticipant:
         """
         if not self.has_leftovers(attempt, place, published=published):
             return
-        where = self._where_of(place, attempt)
-        relative = where.relative(place)
-        staging_owner.require_owner(where.files, self._folder(attempt), attempt, self.sink.name)
-        if published and not self._copied(where, attempt, relative):
-            where.files.delete(f"{relative}/_delta_log")
+        location = self._where_of(place, attempt)
+        relative = location.relative(place)
+        staging_owner.require_owner(location.files, self._folder(attempt), attempt, self.sink.name)
+        if published and not self._copied(location, attempt, relative):
+            location.files.delete(f"{relative}/_delta_log")
             return
-        self._require_made_for_it(where, attempt, relative)
-        kept = references.referenced(where, self._app(attempt), attempt.txn.epoch, relative)
-        if kept & where.files.sizes(relative).keys():
-            log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, where.name)
+        self._require_made_for_it(location, attempt, relative)
+        kept = references.referenced(location, self._app(attempt), attempt.txn.epoch, relative)
+        if kept & location.files.sizes(relative).keys():
+            log.warning(
+                "%s is left alone: %s refers to its files, though the ledger says otherwise", place, location.name
+            )
         else:
-            where.files.delete(relative)
+            location.files.delete(relative)
 
-    def _require_made_for_it(self, where: Where, attempt: SinkAttempt, relative: str) -> None:
+    def _require_made_for_it(self, location: TableLocation, attempt: SinkAttempt, relative: str) -> None:
         """What was staged there was staged by this transaction, and for the table that is there."""
         try:
-            staging = read_staging(where.files, relative)
+            staging = read_staging(location.files, relative)
         except Refused:  # damaged, so that it says nothing; what the table refers to is kept all the same
             return
         if staging is None:
             return
         staged_checks.require_own(staging, attempt, self._app(attempt).epoch, relative)
         if staging.note["table_id"] is not None:
-            checks.require_same_table(self._target(where).shape(), staging, where.name)
+            checks.require_same_table(self._target(location).shape(), staging, location.name)
 
-    def _copied(self, where: Where, attempt: SinkAttempt, relative: str) -> bool:
+    def _copied(self, location: TableLocation, attempt: SinkAttempt, relative: str) -> bool:
         """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
-        staging = read_staging(where.files, relative)
+        staging = read_staging(location.files, relative)
         if staging is None:
             return False
         if not staging.files or staging.note["committer"] == SPARK:
             return True
-        found = self._target(where).commit_of(attempt.txn, self._app(attempt))
+        found = self._target(location).commit_of(attempt.txn, self._app(attempt))
         return bool(found and found.note and found.note.get("committer") == SPARK)
 
     def last_committed(self, pipeline: str) -> Marker | None:
@@ -374,10 +380,10 @@ class DeltaParticipant:
     def _seen(self) -> Target:
         """The table as it is; one that the catalog does not have any more is none."""
         try:
-            where = self._where()
+            location = self._where()
         except Refused:
-            return Target(Where(self.sink.target, self.sink.target, {}), None, None, self.env)
-        return self._target(where)
+            return Target(TableLocation(self.sink.target, self.sink.target, {}), None, None, self.env)
+        return self._target(location)
 
     def has_lost_rows(self, receipt: Receipt) -> bool:
         """Whether files of a commit are gone to which the table refers; of a table in a catalog nobody looks."""
@@ -394,9 +400,9 @@ class DeltaParticipant:
         """
         if since.version is None or since.detail.get("table") != self.sink.target:
             return []
-        where = self._where()
-        found = foreign_changes(where.files, App.of(pipeline, self.sink.name), since.version)
-        new = {text: change for change in found if (text := self._sentence(change, where)) not in told}
+        location = self._where()
+        found = foreign_changes(location.files, App.of(pipeline, self.sink.name), since.version)
+        new = {text: change for change in found if (text := self._sentence(change, location)) not in told}
         if new and self.sink.on_foreign_change == "stop":
             first = next(iter(new.values()))
             back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}), or " * (
@@ -410,8 +416,8 @@ class DeltaParticipant:
             )
         return list(new)
 
-    def _sentence(self, change: ForeignChange, where: Where) -> str:
-        return f"sink {self.sink.name}: {where.name} has lost rows of complete epochs in {change}"
+    def _sentence(self, change: ForeignChange, location: TableLocation) -> str:
+        return f"sink {self.sink.name}: {location.name} has lost rows of complete epochs in {change}"
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         """Compact small files and checkpoint the log where it is due."""
@@ -420,7 +426,7 @@ class DeltaParticipant:
         if self.sink.in_catalog or self.sink.commit_by == SPARK:
             return self._optimized(after_epoch)
         target = self._target(self._where())
-        shape, files = target.opened_shape(), target.where.files
+        shape, files = target.opened_shape(), target.location.files
         if target.problem or (shape and shape.refused_features):
             return self._optimized(after_epoch)
         if target.table is None or shape is None:
@@ -441,11 +447,11 @@ class DeltaParticipant:
         """Where notes about keys that sinks of this name have deleted from the table lie."""
         return self._notes_in(self._where(), f".{self.sink.name}")
 
-    def _notes_in(self, where: Where, ending: str) -> list[str]:
+    def _notes_in(self, location: TableLocation, ending: str) -> list[str]:
         """The notes in all folders that end so, whosever they are."""
-        folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(where.files.names(NOTES_FOLDER))]
+        folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(location.files.names(NOTES_FOLDER))]
         own = [folder for folder in folders if folder.endswith(ending)]
-        return [f"{where.url}/{folder}/{name}" for folder in own for name in sorted(where.files.names(folder))]
+        return [f"{location.url}/{folder}/{name}" for folder in own for name in sorted(location.files.names(folder))]
 
     # -- where ---------------------------------------------------------------------------------------------------
 
@@ -459,21 +465,21 @@ class DeltaParticipant:
         """Hidden: the files there are not the table's, and VACUUM must not take them."""
         return f"{NOTES_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
 
-    def _target(self, where: Where) -> Target:
-        return Target.seen(where, self.env, deltalake_only=self.sink.commit_by == DELTALAKE)
+    def _target(self, location: TableLocation) -> Target:
+        return Target.seen(location, self.env, deltalake_only=self.sink.commit_by == DELTALAKE)
 
     def _options(self) -> dict[str, str]:
         return storage_options(self.env.connection(self.sink.storage_conn_id) if self.sink.storage_conn_id else None)
 
-    def _where(self) -> Where:
+    def _where(self) -> TableLocation:
         url = self.sink.target
         if self.sink.in_catalog:
             about = spark_commit.describe(self.sink.target, self.env)
             spark_commit.require_table(about, self.sink.target)
             url = normalised(about["location"])
-        return Where(self.sink.target, url, self._options())
+        return TableLocation(self.sink.target, url, self._options())
 
-    def _where_of(self, place: str, attempt: SinkAttempt) -> Where:
+    def _where_of(self, place: str, attempt: SinkAttempt) -> TableLocation:
         """The table's place, from one of its staging places.
 
         Raises:
@@ -486,7 +492,7 @@ class DeltaParticipant:
                 remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
                 sink=self.sink.name,
             )
-        return Where(self.sink.target, root, self._options())
+        return TableLocation(self.sink.target, root, self._options())
 
     def root_of(self, place: str, attempt: SinkAttempt) -> str | None:
         """The table's location, from one of its staging places; None if this attempt can have none there.
@@ -504,9 +510,9 @@ def _optimize_write(properties: Mapping[str, str]) -> bool | None:
     return None if said is None else said.lower() == "true"
 
 
-def _write_version_0(where: Where, place: str, shape: TableShape) -> None:
+def _write_version_0(location: TableLocation, place: str, shape: TableShape) -> None:
     now = publish.now_ms()
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
     actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
     # False: this try was planned before, and Spark may have appended already.
-    where.files.write_new(log_entry(0, where.relative(place)), entry_of(actions))
+    location.files.write_new(log_entry(0, location.relative(place)), entry_of(actions))

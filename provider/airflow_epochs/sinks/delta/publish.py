@@ -23,13 +23,13 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import Disagreement, Environment, waive_command
 from airflow_epochs.delta.log import NOTE, StagedFile, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
-from airflow_epochs.delta.snapshot import Anchor, Look, commit_of, look, look_on
+from airflow_epochs.delta.snapshot import LogPosition, Snapshot, commit_of, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import (
     PUTS_BACK,
     App,
     CannotOpen,
     FoundCommit,
-    Where,
+    TableLocation,
     commit_in,
     first_line,
     newest_checkpoint,
@@ -60,10 +60,10 @@ class Altered(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publication:
+class TableCommit:
     """All of one commit: which rows, into which table, under which names."""
 
-    where: Where
+    location: TableLocation
     app: App
     txn: TransactionId
     previous: TransactionId | None
@@ -102,7 +102,7 @@ class Publication:
         ]
 
 
-def publish(this: Publication, env: Environment) -> FoundCommit:
+def publish(this: TableCommit, env: Environment) -> FoundCommit:
     """Make the staged rows visible, once. A repeat finds the first commit and writes nothing.
 
     Raises:
@@ -114,36 +114,36 @@ def publish(this: Publication, env: Environment) -> FoundCommit:
         OutcomeUnknown: No round came to an end.
     """
     faults: list[BaseException] = []
-    seen: Look | None = None
-    anchor = Anchor.from_json(this.staging.note.get("anchor"))
+    seen: Snapshot | None = None
+    known = LogPosition.from_json(this.staging.note.get("anchor"))
     for round_ in range(ROUNDS_MAX):
         if round_:
             time.sleep(random.uniform(0, min(PAUSE_S_MAX, 0.01 * 2**round_)))
         try:
-            seen = _look(this, seen.anchor if seen else anchor)
+            seen = _snapshot(this, seen.position if seen else known)
             found = _round(this, seen, env)
         except BaseException as error:
             if not _says_nothing(error):
                 raise
             faults.append(error)
-            log.warning("%s: round %d into %s: %s", this.txn, round_ + 1, this.where.name, first_line(error))
+            log.warning("%s: round %d into %s: %s", this.txn, round_ + 1, this.location.name, first_line(error))
         else:
             if found is not None:
                 return found
         if len(faults) >= FAULTS_MAX:
             break
     raise OutcomeUnknown(
-        f"Committing into {this.where.name} came to no end: "
+        f"Committing into {this.location.name} came to no end: "
         f"{first_line(faults[-1]) if faults else 'other writers were always faster'}",
         remedy="Nothing is lost: clear the commit task once the store answers and fewer others write to the table.",
     ) from (faults[-1] if faults else None)
 
 
-def _look(this: Publication, anchor: Anchor | None) -> Look:
-    if anchor is not None and (seen := look_on(anchor, this.app, this.where.files)):
+def _snapshot(this: TableCommit, known: LogPosition | None) -> Snapshot:
+    if known is not None and (seen := snapshot_from(known, this.app, this.location.files)):
         if seen.marker == Marker.of(this.txn) or agree(seen.marker, this.previous):
             return seen
-    return look(this.where, this.app)
+    return read_snapshot(this.location, this.app)
 
 
 def _says_nothing(error: BaseException) -> bool:
@@ -156,15 +156,15 @@ def _says_nothing(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | None:
+def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
     """Commit unless the look shows that it has been done; None if it must be looked again."""
-    files = this.where.files
+    files = this.location.files
     if seen.marker == Marker.of(this.txn):
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
     if not agree(seen.marker, this.previous):
-        target, table_id = Target.seen(this.where, env), this.staging.note.get("table_id")
+        target, table_id = Target.seen(this.location, env), this.staging.note.get("table_id")
         require_previous(target, this.app, seen.marker, this.previous, this.txn, table_id=table_id)
-    require_promised(this.where, this.staging, this.staged, this.txn, this.app.sink)
+    require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
     if seen.version < 0:
         _require_never_there(this)
     if seen.shape is not None:
@@ -178,40 +178,42 @@ def _round(this: Publication, seen: Look, env: Environment) -> FoundCommit | Non
     return landed and _kept(this, landed, env)
 
 
-def _kept(this: Publication, found: FoundCommit, env: Environment) -> FoundCommit | None:
+def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommit | None:
     """The commit, if all its files are there; None if lost ones have been replaced, so that it must be looked again.
 
     Raises:
         RowsLost: Files are lost, and what is staged here is not what can replace them.
     """
-    loss = lost_files.loss_of(found, this.where.files)
+    loss = lost_files.loss_of(found, this.location.files)
     if loss is None:
         return found
-    error = lost_files.lost(this.where, found, loss, this.app, this.txn)
+    error = lost_files.lost(this.location, found, loss, this.app, this.txn)
     if not isinstance(error, RowsLost) or (found.note or {}).get("place") == this.staging.place:
         raise error
     _put_back(this, found, loss, env)
     return None
 
 
-def _put_back(this: Publication, found: FoundCommit, loss: Loss, env: Environment) -> None:
+def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environment) -> None:
     """Replace the files of a commit that has lost some by those staged again, unless the table has moved on."""
-    require_promised(this.where, this.staging, this.staged, this.txn, this.app.sink)
-    table = open_table(this.where)
+    require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
+    table = open_table(this.location)
     if table is None or table.version() != loss.version:
         return
     _require_same_table(this, TableShape.of_table(table))
-    log.warning("%s: files of version %s are lost: putting back %s", this.where.name, found.version, this.staging.place)
+    log.warning(
+        "%s: files of version %s are lost: putting back %s", this.location.name, found.version, this.staging.place
+    )
     table_id = this.staging.note.get("table_id")
     info = _commit_info(this, loss.version + 1, now_ms(), table_id, **{PUTS_BACK: found.version})
     adds = [this.add_action(file) for file in this.staging.files]
     env.reached("delta.put_back.before")
     entry = entry_of(lost_files.replacement(loss, adds, info, table))
-    this.where.files.write_new(log_entry(loss.version + 1), entry)
+    this.location.files.write_new(log_entry(loss.version + 1), entry)
     env.reached("delta.put_back.after")
 
 
-def renew_if_old(this: Publication) -> None:
+def renew_if_old(this: TableCommit) -> None:
     """Make staged files young again that a VACUUM of the usual kind would take soon: it goes by their age.
 
     Of the staging table's log, too, which deltalake's VACUUM takes. Where files cannot be made young, they are
@@ -223,7 +225,7 @@ def renew_if_old(this: Publication) -> None:
     if age_ms > _milliseconds(retention) / 2:
         rows = [f"{this.staging.place}/{file.path}" for file in this.staging.files]
         try:
-            this.where.files.renew([*rows, *this.staging.log_files])
+            this.location.files.renew([*rows, *this.staging.log_files])
         except (NotApplied, OutcomeUnknown) as error:
             log.warning("%s: its staged files could not be made young: %s", this.txn, error.what)
 
@@ -234,7 +236,7 @@ def _milliseconds(interval: str) -> float:
     return sum(float(number) * _UNITS_MS.get(unit, 0) for number, unit in parts)
 
 
-def _landed(this: Publication, version: int, entry: bytes, files: Files) -> FoundCommit | None:
+def _landed(this: TableCommit, version: int, entry: bytes, files: Files) -> FoundCommit | None:
     """The entry just written, read back; None if another one stands there.
 
     Where the log was cleaned up past ``version`` since the table was opened, the entry would lie where no reader
@@ -259,11 +261,11 @@ def require_previous(
         raise error
 
 
-def _require_same_table(this: Publication, shape: TableShape) -> None:
+def _require_same_table(this: TableCommit, shape: TableShape) -> None:
     promised = this.staging.note.get("table_id")
     if promised is not None and shape.id != promised:
         raise Corrupt(
-            f"{this.where.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
+            f"{this.location.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
             remedy="Put the old table back, and clear the commit task; or complete the epoch without this sink's "
             f"rows: `{waive_command(this.txn, this.app.sink)}`.",
         )
@@ -273,16 +275,16 @@ def _require_same_table(this: Publication, shape: TableShape) -> None:
         raise Altered(difference)
 
 
-def _require_never_there(this: Publication) -> None:
+def _require_never_there(this: TableCommit) -> None:
     if this.staging.note.get("table_id") is not None:
         raise Corrupt(
-            f"{this.where.name} is gone: it was there when its rows were staged.",
+            f"{this.location.name} is gone: it was there when its rows were staged.",
             remedy="Put the table back, and clear the commit task; or complete the epoch without this sink's rows: "
             f"`{waive_command(this.txn, this.app.sink)}`.",
         )
 
 
-def _entry(this: Publication, version: int) -> bytes:
+def _entry(this: TableCommit, version: int) -> bytes:
     """The log entry: rows and markers, for a new table also its protocol and metadata."""
     now = now_ms()
     new_id = str(uuid.uuid4())
@@ -299,7 +301,7 @@ def _entry(this: Publication, version: int) -> bytes:
     return entry_of(actions)
 
 
-def _commit_info(this: Publication, version: int, now: int, table_id: str | None, **facts: int | None) -> JsonDict:
+def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None, **facts: int | None) -> JsonDict:
     files = this.staging.files
     metrics = {
         "numFiles": len(files),
@@ -319,7 +321,7 @@ def _commit_info(this: Publication, version: int, now: int, table_id: str | None
     return {"commitInfo": info | ({"readVersion": version - 1} if version else {})}
 
 
-def _shape_of_new_table(this: Publication) -> TableShape:
+def _shape_of_new_table(this: TableCommit) -> TableShape:
     """The staging table's shape without what only staging needs."""
     staged = this.staging.shape
     return staged.without(() if RANDOM_PREFIXES in this.properties else (RANDOM_PREFIXES,))

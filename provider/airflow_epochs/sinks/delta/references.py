@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from airflow_epochs.delta.log import actions_of, log_entry
-from airflow_epochs.delta.table import App, CannotOpen, Where, open_table
+from airflow_epochs.delta.table import App, CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
 
@@ -22,18 +22,18 @@ ENTRIES_MAX = 1_000
 _OF_THE_LOG = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
 
 
-def referenced(where: Where, app: App, epoch: int, place: str) -> set[str]:
+def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set[str]:
     """The files below ``place``, made for ``epoch``, that a readable version of the table has; relative to the table.
 
     Raises:
         NotApplied: It cannot be told.
     """
-    files, found = where.files, set[str]()
+    files, found = location.files, set[str]()
     newest = max((int(name[1]) for name in map(_OF_THE_LOG.fullmatch, files.names("_delta_log")) if name), default=-1)
     for version in range(newest, max(-1, newest - ENTRIES_MAX), -1):
         entry = files.read(log_entry(version))
         if entry is None:
-            return found | _in_newest_version(where, place)
+            return found | _in_newest_version(location, place)
         actions = list(actions_of(entry))
         logged = (action[kind]["path"] for action in actions for kind in ("add", "remove") if kind in action)
         found |= _below(place, logged)
@@ -41,7 +41,7 @@ def referenced(where: Where, app: App, epoch: int, place: str) -> set[str]:
             return found
     if newest < 0:
         return found
-    raise _unknown(where, place, f"that takes more than {ENTRIES_MAX} entries of its log")
+    raise _unknown(location, place, f"that takes more than {ENTRIES_MAX} entries of its log")
 
 
 def _below(place: str, logged: Iterable[str]) -> set[str]:
@@ -55,18 +55,18 @@ def _is_of_an_earlier_epoch(actions: list[JsonDict], app: App, epoch: int) -> bo
     return any(txn["appId"] == app.epoch and txn["version"] < epoch for txn in signed)
 
 
-def _in_newest_version(where: Where, place: str) -> set[str]:
+def _in_newest_version(location: TableLocation, place: str) -> set[str]:
     try:
-        table = open_table(where)
+        table = open_table(location)
     except CannotOpen as error:
-        raise _unknown(where, place, f"deltalake cannot open it: {error}") from error
+        raise _unknown(location, place, f"deltalake cannot open it: {error}") from error
     if table is None:
-        raise _unknown(where, place, "its log is not whole")
+        raise _unknown(location, place, "its log is not whole")
     return _below(place, table.file_uris())
 
 
-def _unknown(where: Where, place: str, why: str) -> NotApplied:
+def _unknown(location: TableLocation, place: str, why: str) -> NotApplied:
     return NotApplied(
-        f"Whether {where.name} refers to the files at {place} cannot be told: {why}.",
+        f"Whether {location.name} refers to the files at {place} cannot be told: {why}.",
         remedy="Nothing: the files are left alone, and VACUUM of the table deletes those that it does not refer to.",
     )

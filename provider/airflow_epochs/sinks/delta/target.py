@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Environment
 from airflow_epochs.delta.shape import TableShape
-from airflow_epochs.delta.snapshot import anchor_at
+from airflow_epochs.delta.snapshot import position_at
 from airflow_epochs.delta.table import (
     App,
     CannotOpen,
     FoundCommit,
-    Where,
+    TableLocation,
     find_commit,
     newest_entry,
     open_table,
@@ -37,13 +37,13 @@ class Target:
         env: Has Spark, which is asked about a table with a problem.
     """
 
-    where: Where
+    location: TableLocation
     table: DeltaTable | None
     problem: str | None
     env: Environment
 
     @classmethod
-    def seen(cls, where: Where, env: Environment, *, deltalake_only: bool = False) -> Target:
+    def seen(cls, location: TableLocation, env: Environment, *, deltalake_only: bool = False) -> Target:
         """Look now.
 
         Raises:
@@ -51,13 +51,13 @@ class Target:
             NotApplied: The store does not answer.
         """
         try:
-            return cls(where, open_table(where), None, env)
+            return cls(location, open_table(location), None, env)
         except CannotOpen as error:
             if not deltalake_only:
-                return cls(where, None, str(error), env)
-            checks.require_not_spoilt(where)
+                return cls(location, None, str(error), env)
+            checks.require_not_spoilt(location)
             raise Refused(
-                f"deltalake cannot open {where.name}: {error}",
+                f"deltalake cannot open {location.name}: {error}",
                 remedy='Repair the table, or give the sink commit="spark".',
             ) from error
 
@@ -72,31 +72,31 @@ class Target:
         """None if there is no table."""
         if self.problem is None:
             return self.opened_shape()
-        about = spark_commit.describe(self.where.name, self.env)
-        spark_commit.require_table(about, self.where.name)
+        about = spark_commit.describe(self.location.name, self.env)
+        spark_commit.require_table(about, self.location.name)
         return TableShape.of_description(about)
 
     def version(self) -> int:
         """The newest; -1 if there is no table."""
-        return self.table.version() if self.table is not None else newest_entry(self.where.files)
+        return self.table.version() if self.table is not None else newest_entry(self.location.files)
 
     def marker(self, app: App) -> Marker | None:
         if self.problem is not None:
-            return spark_commit.marker(self.where.name, app, self.env)
-        return None if self.table is None else read_marker(self.table, app, self.where.files)
+            return spark_commit.marker(self.location.name, app, self.env)
+        return None if self.table is None else read_marker(self.table, app, self.location.files)
 
-    def anchor(self, app: App) -> JsonDict | None:
+    def log_position(self, app: App) -> JsonDict | None:
         """From where a commit can look on."""
         if self.table is None:
             return None
-        anchor = anchor_at(self.table.version(), self.marker(app), self.where.files)
-        return anchor.as_json() if anchor else None
+        position = position_at(self.table.version(), self.marker(app), self.location.files)
+        return position.as_json() if position else None
 
     def commit_of(self, txn: TransactionId, app: App) -> FoundCommit | None:
         """The commit of ``txn`` if it is what the marker says; ``FoundCommit.unknown()`` if its entry is gone."""
         if self.problem is not None:
-            return spark_commit.commit_of(self.where.name, app, txn, self.env)
+            return spark_commit.commit_of(self.location.name, app, txn, self.env)
         if self.marker(app) != Marker.of(txn):
             return None
-        found = find_commit(self.where.files, app, txn.epoch, self.table.version()) if self.table else None
+        found = find_commit(self.location.files, app, txn.epoch, self.table.version()) if self.table else None
         return found or FoundCommit.unknown()

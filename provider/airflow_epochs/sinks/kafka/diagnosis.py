@@ -120,7 +120,7 @@ def state(markers: Markers, recorded_id: str | None) -> str:
         return "is gone"
     if facts.id != (recorded_id or facts.id):
         return "was deleted and created again"
-    if markers.claim() is None:
+    if markers.assignment() is None:
         return "has no partition of the sink: it was deleted and created again, or its partition 0 lost records"
     beginning, _ = markers.log.bounds()
     return f"lost the records before offset {beginning} of the sink's partition" if beginning else "has no record of it"

@@ -19,7 +19,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
-from airflow_epochs.sinks.kafka.marker_partitions import Claim, Claims
+from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments
 
 FORMAT = 1
 Ends = Mapping[str, Mapping[str, int]]
@@ -111,21 +111,21 @@ class Markers:
     cluster: Cluster
     topic: str
     key: str
-    _claim: Claim | None = field(default=None, init=False)
-    """Once known it is kept: a claim is for ever."""
+    _assignment: Assignment | None = field(default=None, init=False)
+    """Once known it is kept: an assignment is for ever."""
 
-    def claimed(self, *, in_ours: bool = False) -> Claim:
-        """The sink's claim in the marker topic, made if it has none yet. The topic must exist."""
-        if self._claim is None:
-            claims = self._claims
-            self._claim = claims.find(self.key) or claims.claim(self.key, in_ours=in_ours)
-        return self._claim
+    def assigned(self, *, in_ours: bool = False) -> Assignment:
+        """The sink's assignment in the marker topic, made if it has none yet. The topic must exist."""
+        if self._assignment is None:
+            assignments = self._assignments
+            self._assignment = assignments.find(self.key) or assignments.assign(self.key, in_ours=in_ours)
+        return self._assignment
 
-    def claim(self) -> Claim | None:
-        """The sink's claim; None if it has none, or there is no marker topic."""
-        if self._claim is None and self.cluster.topic(self.topic):
-            self._claim = self._claims.find(self.key)
-        return self._claim
+    def assignment(self) -> Assignment | None:
+        """The sink's assignment; None if it has none, or there is no marker topic."""
+        if self._assignment is None and self.cluster.topic(self.topic):
+            self._assignment = self._assignments.find(self.key)
+        return self._assignment
 
     def newest(self) -> MarkerRecord | None:
         """The newest committed marker as of now; None if there is none, or no marker topic.
@@ -135,20 +135,20 @@ class Markers:
             Corrupt: What lies there is no marker.
             Refused: The brokers say no.
         """
-        if self.claim() is None:
+        if self.assignment() is None:
             return None
         value = self.log.newest(self.key.encode())
         return None if value is None else self._decoded(value)
 
     @property
     def log(self) -> PartitionLog:
-        """The sink's partition. The sink must have a claim."""
-        assert self._claim
-        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._claim.partition)
+        """The sink's partition. The sink must have an assignment."""
+        assert self._assignment
+        return PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._assignment.partition)
 
     @property
-    def _claims(self) -> Claims:
-        return Claims(cluster=self.cluster, topic=self.topic)
+    def _assignments(self) -> Assignments:
+        return Assignments(cluster=self.cluster, topic=self.topic)
 
     def _decoded(self, value: bytes) -> MarkerRecord:
         if not value:

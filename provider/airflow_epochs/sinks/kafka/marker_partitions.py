@@ -1,9 +1,9 @@
 """Which partition of the marker topic is whose: every sink has one for itself, so that none waits for another's.
 
 Partition 0 says so: one record per sink, under the sink's key, with the number of its partition and the transactional
-id that its epochs are sent under. A claim is made once and for ever, by the first vote. Claims are made one at a time:
-all under one transactional id, the topic's name. So whoever claims ends every other claim that is not committed yet,
-and only then looks which partitions are free.
+id that its epochs are sent under. The first vote of a sink makes its assignment, once and for ever. Assignments are
+made one at a time: all under one transactional id, the topic's name. So each new one ends every other that is not
+committed yet, and only then looks which partitions are free.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from airflow_epochs.sinks.kafka.producer import fenced, producer_options, transa
 
 FORMAT = 1
 DIRECTORY = 0
-"""The partition of the claims."""
+"""The partition of the assignments."""
 TIMEOUT_S = 10
-"""After which the brokers end a claim that was left half made."""
+"""After which the brokers end an assignment that was left half made."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Assignment:
     """What is a sink's own.
 
     Attributes:
@@ -40,7 +40,7 @@ class Claim:
     transactional_id: str
 
     @classmethod
-    def decoded(cls, key: str, value: bytes) -> Claim:
+    def decoded(cls, key: str, value: bytes) -> Assignment:
         """The inverse of ``encoded``. Raises ValueError if it is none, or of a newer format."""
         given: Any = json.loads(value)
         try:
@@ -59,7 +59,7 @@ class Claim:
 
 
 def first_id(key: str) -> str:
-    """The transactional id of a sink whose claim version 0.1 made.
+    """The transactional id of a sink whose assignment version 0.1 made.
 
     It stays: a process of that version may wake up at any time, and of two under one id the later ends the earlier.
     """
@@ -67,25 +67,25 @@ def first_id(key: str) -> str:
 
 
 def own_id(key: str) -> str:
-    """The transactional id of a sink that claims now: one that no producer of somebody else has."""
+    """The transactional id of a sink that gets its partition now: one that no producer of somebody else has."""
     return f"airflow-epochs.{first_id(key)}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claims:
-    """The claims in one marker topic, which exists. Methods raise what ``PartitionLog`` raises."""
+class Assignments:
+    """The assignments in one marker topic, which exists. Methods raise what ``PartitionLog`` raises."""
 
     cluster: Cluster
     topic: str
 
-    def find(self, key: str) -> Claim | None:
-        """The claim of a sink; None if it has none yet. Does not wait for the claims of others once it is found."""
+    def find(self, key: str) -> Assignment | None:
+        """The assignment of a sink; None if it has none. Does not wait for those of others once it is found."""
         found = (value for of, value in self._log(DIRECTORY).records() if of == key.encode())
         value = next(found, None)
         return None if value is None else self._decoded(key, value)
 
-    def claim(self, key: str, *, in_ours: bool = False) -> Claim:
-        """The claim of a sink: the one that it has, or one on a free partition from now on.
+    def assign(self, key: str, *, in_ours: bool = False) -> Assignment:
+        """The assignment of a sink: the one that it has, or one on a free partition from now on.
 
         ``in_ours``: the topic is known to be one of markers, whatever lies in it.
 
@@ -95,40 +95,43 @@ class Claims:
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + self.cluster.access.timeout_s
-        with self.cluster.asking(f"claim a partition of topic {self.topic}"):
+        with self.cluster.asking(f"assign a partition of topic {self.topic}"):
             while True:
                 try:
-                    return self._claimed(key, in_ours)
-                except KafkaException as error:  # somebody else claims at the same time, and was later
+                    return self._assigned(key, in_ours)
+                except KafkaException as error:  # somebody else assigns one at the same time, and was later
                     if error.args[0].code() not in fenced() or time.monotonic() > deadline:
                         raise
 
-    def _claimed(self, key: str, in_ours: bool) -> Claim:
-        """In this order: after the first step, nobody else's claim can be committed before this one."""
+    def _assigned(self, key: str, in_ours: bool) -> Assignment:
+        """In this order: after the first step, nobody else's assignment can be committed before this one."""
         producer = transactional(self.cluster, producer_options(self.topic, TIMEOUT_S, {}), self.topic)
         taken = self._all()
         if key in taken:
             return taken[key]
         if not taken and not in_ours:
             self._require_empty()
-        claim = Claim(partition=self._free(taken), transactional_id=own_id(key))
+        assignment = Assignment(partition=self._free(taken), transactional_id=own_id(key))
         producer.begin_transaction()
-        producer.produce(self.topic, key=key, value=claim.encoded(), partition=DIRECTORY)
+        producer.produce(self.topic, key=key, value=assignment.encoded(), partition=DIRECTORY)
         producer.commit_transaction(self.cluster.access.timeout_s)
-        return claim
+        return assignment
 
-    def _all(self) -> dict[str, Claim]:
-        return {str(key): claim for key, claim in (self._read(*record) for record in self._log(DIRECTORY).records())}
+    def _all(self) -> dict[str, Assignment]:
+        return {
+            str(key): assignment
+            for key, assignment in (self._read(*record) for record in self._log(DIRECTORY).records())
+        }
 
-    def _read(self, key: bytes | None, value: bytes | None) -> tuple[str, Claim]:
+    def _read(self, key: bytes | None, value: bytes | None) -> tuple[str, Assignment]:
         try:
             name = (key or b"").decode()
-            return name, Claim.decoded(name, value or b"")
+            return name, Assignment.decoded(name, value or b"")
         except ValueError as error:
             raise self._foreign(DIRECTORY) from error
 
     def _require_empty(self) -> None:
-        """A topic without claims has no records at all: else it is somebody's, for something else."""
+        """A topic without assignments has no records at all: else it is somebody's, for something else."""
         facts = self.cluster.topic(self.topic)
         for partition in range(facts.partitions if facts else 0):
             if next(self._log(partition).records(), None):
@@ -143,8 +146,8 @@ class Claims:
             "'The marker is lost'.",
         )
 
-    def _free(self, taken: Mapping[str, Claim]) -> int:
-        numbers = {claim.partition for claim in taken.values()}
+    def _free(self, taken: Mapping[str, Assignment]) -> int:
+        numbers = {assignment.partition for assignment in taken.values()}
         number = next(number for number in count(DIRECTORY + 1) if number not in numbers)
         self.cluster.require_partitions(self.topic, number + 1)
         return number
@@ -152,9 +155,9 @@ class Claims:
     def _log(self, partition: int) -> PartitionLog:
         return PartitionLog(cluster=self.cluster, topic=self.topic, partition=partition)
 
-    def _decoded(self, key: str, value: bytes) -> Claim:
+    def _decoded(self, key: str, value: bytes) -> Assignment:
         try:
-            return Claim.decoded(key, value)
+            return Assignment.decoded(key, value)
         except ValueError as error:
             raise Corrupt(
                 f"The record of key {key} in {self.topic}[{DIRECTORY}] does not say which partition is the sink's: "

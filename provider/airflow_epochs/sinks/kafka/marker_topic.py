@@ -8,7 +8,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
 PARTITIONS = 16
-"""To begin with: one for the claims, and one for each of fifteen sinks. More are added when they are needed."""
+"""To begin with: one for the assignments, and one for each of fifteen sinks. More are added when they are needed."""
 SETTINGS = {
     "cleanup.policy": "compact",
     "segment.ms": "86400000",  # old markers are compacted away once their segment is closed

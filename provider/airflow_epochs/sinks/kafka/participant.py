@@ -2,7 +2,7 @@
 
 The vote rehearses the commit as far as that goes without being seen: it makes every record (and so reads the staged
 rows once more), looks at both topics and the rights on them, and takes the transactional id as its own, which is when
-the brokers say whether they accept it and its timeout. The only traces are the marker topic, the sink's claim to a
+the brokers say whether they accept it and its timeout. The only traces are the marker topic, the sink's assignment of a
 partition of it, and that a process still sending an *earlier* epoch of the sink is fenced: that epoch is complete, or
 this one would not be voted on.
 """
@@ -25,7 +25,7 @@ from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
-from airflow_epochs.sinks.kafka.marker_partitions import Claim
+from airflow_epochs.sinks.kafka.marker_partitions import Assignment
 from airflow_epochs.sinks.kafka.rows import Record, RowShape
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
@@ -65,7 +65,7 @@ class KafkaParticipant:
         marker_topic = self._ready_marker_topic(topic, attempt)
         checks.require_rights(topic, "WRITE")
         checks.require_rights(marker_topic, "READ", "WRITE")
-        options = producer.within(self._options(markers.claimed()), topic, marker_topic)
+        options = producer.within(self._options(markers.assigned()), topic, marker_topic)
         producer.transactional(cluster, options, marker_topic.name)
         self._require_marker(markers, topic, attempt)
         marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
@@ -111,13 +111,13 @@ class KafkaParticipant:
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         """Send the epoch and its marker in one transaction. The receipt is made of the marker alone."""
         markers = self._markers(attempt.txn.pipeline)
-        facts, claim = self._facts(markers, attempt, staged)
-        this = publish.Publication(
+        facts, assignment = self._facts(markers, attempt, staged)
+        this = publish.TopicTransaction(
             cluster=self._cluster,
             markers=markers,
             topic=self.sink.topic,
             facts=facts,
-            options=self._options(claim),
+            options=self._options(assignment),
             txn=attempt.txn,
             previous=attempt.previous,
             staged=staged,
@@ -128,14 +128,14 @@ class KafkaParticipant:
 
     def _facts(
         self, markers: Markers, attempt: SinkAttempt, staged: Staged
-    ) -> tuple[tuple[TopicFacts | None, TopicFacts], Claim]:
-        """Both topics as they are now, and what the vote claimed. Nothing is created: what is missing was lost."""
+    ) -> tuple[tuple[TopicFacts | None, TopicFacts], Assignment]:
+        """Both topics as they are now, and what the vote was assigned. Nothing is created: what is missing was lost."""
         with unknown_without_answer(self.sink.name):
             rows, marker_topic = (self._cluster.topic(name) for name in (self.sink.topic, self.sink.marker_topic))
-            claim = markers.claim()
-        if marker_topic is None or claim is None:
+            assignment = markers.assignment()
+        if marker_topic is None or assignment is None:
             raise publish.lost_since_the_vote(markers, self.sink.topic, attempt.txn, Voted.of(staged))
-        return (rows, kafka_marker_topic.require_compacted(marker_topic)), claim
+        return (rows, kafka_marker_topic.require_compacted(marker_topic)), assignment
 
     def _receipt(self, marker: MarkerRecord) -> Receipt:
         detail: JsonDict = {"topic": marker.topic, "offsets": marker.offsets}
@@ -180,8 +180,8 @@ class KafkaParticipant:
     def _markers(self, pipeline: str) -> Markers:
         return Markers(cluster=self._cluster, topic=self.sink.marker_topic, key=f"{pipeline}/{self.sink.name}")
 
-    def _options(self, claim: Claim) -> dict[str, Any]:
-        return producer.producer_options(claim.transactional_id, self.sink.transaction_timeout, self.sink.options)
+    def _options(self, assignment: Assignment) -> dict[str, Any]:
+        return producer.producer_options(assignment.transactional_id, self.sink.transaction_timeout, self.sink.options)
 
     def _records(self, attempt: SinkAttempt, staged: Staged, partitions: int) -> Iterator[Record]:
         txn = attempt.txn

@@ -43,7 +43,7 @@ Failure = tuple[str, "KafkaError"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publication:
+class TopicTransaction:
     """All of one commit.
 
     Attributes:
@@ -69,7 +69,7 @@ class Publication:
         return self.markers.key.rpartition("/")[2]
 
 
-def publish(this: Publication, env: Environment) -> MarkerRecord:
+def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
     """Send the epoch, once. A repeat finds its marker and sends nothing.
 
     Raises:
@@ -88,7 +88,9 @@ def publish(this: Publication, env: Environment) -> MarkerRecord:
     return _Transaction(this, producer, env, failed).run()
 
 
-def _own_producer(this: Publication, env: Environment, failed: list[Failure]) -> tuple[Producer, MarkerRecord | None]:
+def _own_producer(
+    this: TopicTransaction, env: Environment, failed: list[Failure]
+) -> tuple[Producer, MarkerRecord | None]:
     """In this order: after the first, no other producer of this id can change the second."""
 
     def note(error: KafkaError | None, message: Any) -> None:
@@ -108,7 +110,7 @@ def _own_producer(this: Publication, env: Environment, failed: list[Failure]) ->
         ) from error
 
 
-def _require_kept(this: Publication, found: MarkerRecord | None) -> None:
+def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
     """That there is no marker of the epoch says that it was not sent only where none can be gone since the vote."""
     voted, now = Voted.of(this.staged), this.cluster.topic(this.markers.topic)  # after the marker was read
     beginning, _ = this.markers.log.bounds()
@@ -125,7 +127,7 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
     )
 
 
-def _require_previous(this: Publication, found: MarkerRecord | None) -> None:
+def _require_previous(this: TopicTransaction, found: MarkerRecord | None) -> None:
     if (found.txn_id if found else None) == (str(this.previous) if this.previous else None):
         return
     case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
@@ -138,7 +140,7 @@ def _require_previous(this: Publication, found: MarkerRecord | None) -> None:
 
 @dataclass(frozen=True)
 class _Transaction:
-    this: Publication
+    this: TopicTransaction
     producer: Producer
     env: Environment
     failed: list[Failure]
@@ -198,7 +200,7 @@ class _Transaction:
         self._require_same_topic()
         marker = self._marker(before, self.this.cluster.ends(self.this.topic, partitions))
         markers = self.this.markers
-        self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.claimed().partition, [])
+        self._produce(markers.topic, markers.key.encode(), marker.encoded(), markers.assigned().partition, [])
         self._flush()
         self.env.reached("kafka.commit.before")
         return marker

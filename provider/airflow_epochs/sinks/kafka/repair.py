@@ -80,7 +80,7 @@ class MarkerRepair:
     def _record(
         self, txn: TransactionId | None, topic: TopicFacts, marker_topic: TopicFacts, epochs: Mapping[int, int]
     ) -> MarkerRecord:
-        self._markers.claimed(in_ours=True)
+        self._markers.assigned(in_ours=True)
         _, end = self._markers.log.bounds()
         return MarkerRecord(
             txn_id=str(txn) if txn else None,
@@ -98,13 +98,13 @@ class MarkerRepair:
 
     def _send(self, record: MarkerRecord) -> None:
         """In a transaction of the sink: a process that still sends an epoch is fenced."""
-        cluster, claim = self._cluster, self._markers.claimed()
-        options = kafka_producer.producer_options(claim.transactional_id, TIMEOUT_S, {})
+        cluster, assignment = self._cluster, self._markers.assigned()
+        options = kafka_producer.producer_options(assignment.transactional_id, TIMEOUT_S, {})
         producer = kafka_producer.transactional(cluster, options, self.marker_topic)
         with cluster.asking("put the marker"):
             producer.begin_transaction()
             producer.produce(
-                self.marker_topic, key=self._markers.key, value=record.encoded(), partition=claim.partition
+                self.marker_topic, key=self._markers.key, value=record.encoded(), partition=assignment.partition
             )
             producer.commit_transaction(TIMEOUT_S)
 

@@ -13,7 +13,7 @@ from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, TransactionId, described_transaction
 from airflow_epochs.sinks.sql.database import Session
-from airflow_epochs.sinks.sql.marker import Claim, MarkerTable, Row, txn_of
+from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, txn_of
 
 if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.sink import SqlSink
@@ -24,7 +24,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     found, recorded = marker.look(), seen.receipt.detail if seen.receipt else {}
     if _is_elsewhere(recorded, session):
         return _elsewhere(sink, recorded, session)
-    if isinstance(found, Row):
+    if isinstance(found, MarkerRow):
         if seen.expected and seen.expected.epoch > found.txn.epoch:
             return _behind(sink, found, seen.expected)
         if seen.expected and seen.expected.epoch == found.txn.epoch:
@@ -32,7 +32,7 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
         return _ahead(sink, found, seen.expected)
     if seen.expected is None:
         return None  # and none is shown: asked again, they agree
-    if isinstance(found, Claim):
+    if isinstance(found, Reservation):
         return _emptied(sink, seen.expected)
     return _gone(sink, seen.expected, seen, session, marker)
 
@@ -58,7 +58,7 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
     )
 
 
-def _behind(sink: SqlSink, found: Row, expected: TransactionId) -> Corrupt:
+def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
     return Corrupt(
         f"Table {sink.table} shows epoch {found.txn.epoch}, and the ledger has had epoch {expected.epoch} of it: the "
         "database "
@@ -72,7 +72,7 @@ def _behind(sink: SqlSink, found: Row, expected: TransactionId) -> Corrupt:
     )
 
 
-def _ahead(sink: SqlSink, found: Row, expected: TransactionId | None) -> Corrupt:
+def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None) -> Corrupt:
     known = f"the last one that it knows is epoch {expected.epoch}" if expected else "it knows none of this sink"
     return Corrupt(
         f"Table {sink.table} shows epoch {found.txn.epoch} ({found.txn}), and the ledger is behind: {known}. Its "
@@ -86,7 +86,7 @@ def _ahead(sink: SqlSink, found: Row, expected: TransactionId | None) -> Corrupt
     )
 
 
-def _another(sink: SqlSink, found: Row, expected: TransactionId) -> Corrupt:
+def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
     return Corrupt(
         f"Table {sink.table} shows another transaction of epoch {expected.epoch} than the ledger: {found.txn}, not "
         f"{expected}. "
@@ -100,7 +100,7 @@ def _another(sink: SqlSink, found: Row, expected: TransactionId) -> Corrupt:
 
 def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
     return Corrupt(
-        f"Table {sink.table} shows no epoch yet, only the claim of the first one, and the ledger has had epoch "
+        f"Table {sink.table} shows no epoch yet, only the reservation of the first one, and the ledger has had epoch "
         f"{expected.epoch} "
         "of it: the database was restored to a state before its first epoch.",
         remedy="Restore the database to the later state if you have it. Else give the sink another name in the DAG, "
@@ -150,11 +150,11 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
     )
 
 
-def _at(found: Row) -> str:
+def _at(found: MarkerRow) -> str:
     return f" The table ends at {_ends(found)}." if found.ends else ""
 
 
-def _ends(found: Row) -> str:
+def _ends(found: MarkerRow) -> str:
     unknown = "{…} (the offsets of the pipeline's consumer group: this marker has none)"
     return json.dumps(found.ends) if found.ends else unknown
 
@@ -163,21 +163,21 @@ def _ends(found: Row) -> str:
 
 
 def unclaimed(
-    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int
+    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int
 ) -> Corrupt:
-    """The first epoch's commit finds neither its claim nor a marker."""
-    if isinstance(found, Claim):
+    """The first epoch's commit finds neither its reservation nor a marker."""
+    if isinstance(found, Reservation):
         return Corrupt(
             f"Another pipeline of this name has claimed {sink.table} meanwhile: {found.text}, not "
-            f"{Claim.of(attempt).text}.",
+            f"{Reservation.of(attempt).text}.",
             remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
             "ledgers write under one name'. Nothing was written.",
             sink=sink.name,
         )
     return _to_put_back(
-        f"Neither the claim of this sink nor its marker is in {marker.schema}.{marker.name}: somebody has deleted the "
-        f"row or the table since the vote, so nobody can say whether {attempt.txn} went in.",
-        marker.putting_claim_back(attempt),
+        f"Neither the reservation of this sink nor its marker is in {marker.schema}.{marker.name}: somebody has "
+        f"deleted the row or the table since the vote, so nobody can say whether {attempt.txn} went in.",
+        marker.putting_reservation_back(attempt),
         sink=sink,
         attempt=attempt,
         marker=marker,
@@ -186,7 +186,7 @@ def unclaimed(
 
 
 def not_previous(
-    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int
+    sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int
 ) -> Corrupt:
     """The marker is neither the previous epoch's nor this one's."""
     if found is None and attempt.previous:

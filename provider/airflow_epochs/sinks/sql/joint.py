@@ -67,7 +67,7 @@ def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
         rehearsed, old = _rehearsed(found, list(votes))
         votes |= rehearsed
         if all(said.staged for said in votes.values()):
-            _claim([voter for voter in voters if voter.of.sink.claims and not voter.attempt.previous])
+            _reserve([voter for voter in voters if voter.of.sink.reserves and not voter.attempt.previous])
             _add_ends(old)
     return {voter.name: votes[voter.name] for voter in voters}
 
@@ -101,12 +101,12 @@ def _against(refused: Refused | Corrupt, missing: Sequence[str]) -> Vote:
     return vote_against(refused, f" It was tried without the rows of {', '.join(missing)}." if missing else "")
 
 
-def _claim(voters: Sequence[Voter]) -> None:
+def _reserve(voters: Sequence[Voter]) -> None:
     """Make first epochs visible before their commit."""
     if voters:
         with _session(voters) as session:
             for voter in voters:
-                voter.of.claim(session, voter.attempt)
+                voter.of.reserve(session, voter.attempt)
             session.commit()
 
 

@@ -4,8 +4,9 @@ A zombie whose transaction still lives holds the row's lock; its successor waits
 it. One that comes later finds another marker than its previous epoch, and writes nothing.
 
 Before its first epoch a sink has no marker. That the row was never there and that somebody has deleted it must not look
-alike, or rows would go in twice. So the vote leaves a *claim* in a transaction of its own: a row of epoch 0 that names
-the ledger and the epoch. A commit turns the claim into the marker, and writes nothing where it finds neither.
+alike, or rows would go in twice. So the vote leaves a *reservation* in a transaction of its own: a row of
+epoch 0 that names the ledger and the epoch. A commit turns the reservation into the marker, and writes nothing where it
+finds neither.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.table import SqlTable
 
 _NO_EPOCH = 0
-"""Of a claim, or of a row that was inserted to be locked, which nobody but its own transaction ever sees."""
+"""Of a reservation, or of a row that was inserted to be locked, which nobody but its own transaction ever sees."""
 _ENDS = "ends"
 """The column of the position after the epoch. Version 0.1 made the table without it."""
 
 
 @dataclass(frozen=True)
-class Row:
+class MarkerRow:
     """A marker with what its commit's receipt says; ``ends`` as in ``SinkAttempt``, if the table has it."""
 
     txn: TransactionId
@@ -40,13 +41,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Reservation:
     """What the vote on a sink's first epoch leaves: nothing has been committed since. ``text`` tells whose it is."""
 
     text: str
 
     @classmethod
-    def of(cls, attempt: SinkAttempt) -> Claim:
+    def of(cls, attempt: SinkAttempt) -> Reservation:
         """That of any attempt at the epoch; another ledger's would be another one."""
         return cls(f"first epoch {attempt.txn.epoch} claimed by ledger {attempt.ledger_id}")
 
@@ -61,16 +62,16 @@ class MarkerTable:
     pipeline: str
     sink: str
 
-    def read(self) -> Row | None:
+    def read(self) -> MarkerRow | None:
         """The marker as it is committed now; None if there is none."""
         found = self.look()
-        return found if isinstance(found, Row) else None
+        return found if isinstance(found, MarkerRow) else None
 
-    def look(self) -> Row | Claim | None:
+    def look(self) -> MarkerRow | Reservation | None:
         """What the table has for the sink now; None also if there is no table."""
         return self._selected("") if self.table else None
 
-    def lock(self) -> Row | Claim | None:
+    def lock(self) -> MarkerRow | Reservation | None:
         """The same, and nobody else can change it before this transaction has ended. Writes nothing.
 
         Raises:
@@ -79,7 +80,7 @@ class MarkerTable:
         self._require_lasting()
         return self._selected(self.session.row_lock) if self.table else None
 
-    def make(self) -> Row | Claim | None:
+    def make(self) -> MarkerRow | Reservation | None:
         """The same as ``lock``; creates the table, and a row to lock, where they are missing."""
         self._require_lasting()
         if not self.table:
@@ -92,13 +93,13 @@ class MarkerTable:
         )
         return self._selected(self.session.row_lock)
 
-    def claim(self, attempt: SinkAttempt) -> None:
-        """Leave the claim of a first epoch, unless it is there. The transaction must have called ``make``."""
-        self._set(_NO_EPOCH, Claim.of(attempt).text, 0, _now(), None)
+    def reserve(self, attempt: SinkAttempt) -> None:
+        """Leave the reservation of a first epoch, unless it is there. The transaction must have called ``make``."""
+        self._set(_NO_EPOCH, Reservation.of(attempt).text, 0, _now(), None)
 
-    def write(self, attempt: SinkAttempt, rows: int) -> Row:
+    def write(self, attempt: SinkAttempt, rows: int) -> MarkerRow:
         """Set the marker. The transaction must have locked it."""
-        row = Row(attempt.txn, rows, _now())
+        row = MarkerRow(attempt.txn, rows, _now())
         self._set(attempt.txn.epoch, str(attempt.txn), rows, row.committed_at, attempt.ends)
         return row
 
@@ -126,8 +127,8 @@ class MarkerTable:
         """The statement with which a person puts the marker of ``txn`` back."""
         return self._putting(txn.epoch, str(txn), rows)
 
-    def putting_claim_back(self, attempt: SinkAttempt) -> str:
-        return self._putting(_NO_EPOCH, Claim.of(attempt).text, 0)
+    def putting_reservation_back(self, attempt: SinkAttempt) -> str:
+        return self._putting(_NO_EPOCH, Reservation.of(attempt).text, 0)
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
         create, name = "" if self.table else f"{self.definition}; ", self.spelled.replace("%%", "%")
@@ -160,7 +161,7 @@ class MarkerTable:
                 sink=self.sink,
             )
 
-    def _selected(self, lock: str) -> Row | Claim | None:
+    def _selected(self, lock: str) -> MarkerRow | Reservation | None:
         mark = self.session.mark
         found = self.session.execute(
             f"SELECT epoch, txn_id, row_count, committed_at, {_ENDS if self._has_ends else 'NULL'} FROM {self.spelled}"
@@ -171,8 +172,8 @@ class MarkerTable:
             return None
         ((epoch, txn_id, rows, committed_at, ends),) = found
         if epoch == _NO_EPOCH:
-            return Claim(txn_id) if txn_id else None
-        return Row(self._parsed(epoch, txn_id), rows, _iso(committed_at), _json(ends))
+            return Reservation(txn_id) if txn_id else None
+        return MarkerRow(self._parsed(epoch, txn_id), rows, _iso(committed_at), _json(ends))
 
     def _parsed(self, epoch: int, txn_id: str) -> TransactionId:
         try:
@@ -211,12 +212,12 @@ class MarkerTable:
         return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.name)}"
 
 
-def txn_of(found: Row | Claim | None) -> TransactionId | None:
-    return found.txn if isinstance(found, Row) else None
+def txn_of(found: MarkerRow | Reservation | None) -> TransactionId | None:
+    return found.txn if isinstance(found, MarkerRow) else None
 
 
-def marker_of(found: Row | Claim | None) -> Marker | None:
-    return Marker.of(found.txn) if isinstance(found, Row) else None
+def marker_of(found: MarkerRow | Reservation | None) -> Marker | None:
+    return Marker.of(found.txn) if isinstance(found, MarkerRow) else None
 
 
 def _now() -> str:

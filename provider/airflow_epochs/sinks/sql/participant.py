@@ -17,7 +17,7 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim,
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
-from airflow_epochs.sinks.sql.marker import Claim, MarkerTable, Row, marker_of, txn_of
+from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
 from airflow_epochs.sinks.sql.table import SqlTable, columns_for, key_columns, suggestion
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
@@ -119,17 +119,17 @@ class SqlParticipant:
                     "commit), and clear the failed tasks.",
                 )
 
-    def claim(self, session: Session, attempt: SinkAttempt) -> None:
+    def reserve(self, session: Session, attempt: SinkAttempt) -> None:
         """Make the first epoch visible before its commit."""
         marker = self.marker(session, attempt.txn.pipeline)
         found = marker.make()
         self._require_previous(attempt, marker, found)
-        if found != Claim.of(attempt):
-            marker.claim(attempt)
+        if found != Reservation.of(attempt):
+            marker.reserve(attempt)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def locked(self, session: Session, attempt: SinkAttempt, staged: Staged) -> Row | None:
+    def locked(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow | None:
         """The marker if it is this transaction's; None if it is the sink's turn.
 
         Raises:
@@ -137,15 +137,20 @@ class SqlParticipant:
         """
         marker = self.marker(session, attempt.txn.pipeline)
         with self.promised(attempt.txn):
-            found = marker.lock() if self.sink.claims or attempt.previous else marker.make()
-        if isinstance(found, Row) and found.txn == attempt.txn:
+            found = marker.lock() if self.sink.reserves or attempt.previous else marker.make()
+        if isinstance(found, MarkerRow) and found.txn == attempt.txn:
             return found
-        if self.sink.claims and not attempt.previous and not isinstance(found, Row) and found != Claim.of(attempt):
+        if (
+            self.sink.reserves
+            and not attempt.previous
+            and not isinstance(found, MarkerRow)
+            and found != Reservation.of(attempt)
+        ):
             raise diagnosis.unclaimed(self.sink, attempt, marker, found, staged.rows)
         self._require_previous(attempt, marker, found, staged.rows)
         return None
 
-    def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> Row:
+    def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
         """Rows and marker. The session's transaction must have locked the marker."""
         try:
             staging = self._area().promised(attempt, staged)
@@ -171,7 +176,7 @@ class SqlParticipant:
             ) from refused
 
     def _require_previous(
-        self, attempt: SinkAttempt, marker: MarkerTable, found: Row | Claim | None, rows: int = 0
+        self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int = 0
     ) -> None:
         """The table shows the sink's previous epoch, no other."""
         if txn_of(found) != attempt.previous:
@@ -187,7 +192,7 @@ class SqlParticipant:
             "database": session.identity(),
         }
 
-    def receipt(self, attempt: SinkAttempt, staged: Staged, row: Row, detail: JsonDict) -> Receipt:
+    def receipt(self, attempt: SinkAttempt, staged: Staged, row: MarkerRow, detail: JsonDict) -> Receipt:
         """Only from what the marker, the decision and the database say, so that a repeat returns the same."""
         return Receipt(
             txn_id=str(attempt.txn),

@@ -75,8 +75,8 @@ class SqlSink:
         self.storage_conn_id = storage_conn_id
         self.marker_table = marker_table
         self.rehearse = rehearse
-        self.claims = True
-        """Whether the vote on a first epoch leaves a claim, without which the commit writes nothing. False for an
+        self.reserves = True
+        """Whether the vote on a first epoch leaves a reservation, without which the commit writes nothing. False for an
         attempt that version 0.1 has opened."""
 
     def __repr__(self) -> str:
@@ -106,14 +106,14 @@ class SqlSink:
             "storage_conn_id": self.storage_conn_id,
             "marker_table": self.marker_table,
             "rehearse": self.rehearse,
-            "claims": self.claims,
+            "claims": self.reserves,
         }
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> SqlSink:
         """The inverse of ``spec``."""
         sink = cls(**{key: value for key, value in spec.items() if key not in ("kind", *cls.recorded)})
-        sink.claims = bool(spec.get("claims", False))
+        sink.reserves = bool(spec.get("claims", False))
         return sink
 
     @property

@@ -165,7 +165,7 @@ def _metrics(rows_in: dict[str, Any]) -> JsonDict:
     }
 
 
-def _warnings(plans: dict[str, str], users: transform.Transform, uses: int) -> list[str]:
+def _warnings(plans: dict[str, str], users: transform.LoadedTransform, uses: int) -> list[str]:
     udfs = determinism.nondeterministic_udfs(users.module)
     texts = [text for sink, plan in plans.items() for text in determinism.warnings(sink, plan, udfs)]
     if not uses:

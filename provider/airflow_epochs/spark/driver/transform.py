@@ -59,7 +59,7 @@ class EpochContext:
 
 
 @contextmanager
-def loaded(where: dict[str, str]) -> Iterator[Transform]:
+def loaded(where: dict[str, str]) -> Iterator[LoadedTransform]:
     """Load the user's function for the duration of the block, with its siblings importable.
 
     Args:
@@ -72,7 +72,7 @@ def loaded(where: dict[str, str]) -> Iterator[Transform]:
     folder = Path(path).resolve().parent
     with importable(folder):
         module = _module(path, read_source(path) if source is None else source)
-        yield Transform(path, where["function"], _function(module, path, where["function"]), module)
+        yield LoadedTransform(path, where["function"], _function(module, path, where["function"]), module)
 
 
 def _module(path: str, source: str) -> ModuleType:
@@ -109,7 +109,7 @@ def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Transform:
+class LoadedTransform:
     """A loaded transform. Valid inside the ``loaded`` block."""
 
     path: str

@@ -14,8 +14,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_epochs.delta import snapshot as delta_snapshot
-from airflow_epochs.delta.snapshot import Anchor, Look, anchor_at, look, look_on
-from airflow_epochs.delta.table import App, CannotOpen, Where
+from airflow_epochs.delta.snapshot import LogPosition, Snapshot, look, position_at, snapshot_from
+from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
@@ -32,19 +32,19 @@ def table(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def where(table: str) -> Where:
-    return Where(table, table, {})
+def location(table: str) -> TableLocation:
+    return TableLocation(table, table, {})
 
 
 @pytest.fixture
-def anchor(where: Where) -> Anchor:
-    found = look(where, OURS).anchor
+def anchor(location: TableLocation) -> LogPosition:
+    found = look(location, OURS).anchor
     assert found is not None
     return found
 
 
-def go_on(anchor: Anchor, where: Where) -> Look | None:
-    return look_on(anchor, OURS, where.files)
+def go_on(anchor: LogPosition, location: TableLocation) -> Snapshot | None:
+    return snapshot_from(anchor, OURS, location.files)
 
 
 def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) -> None:
@@ -64,7 +64,9 @@ def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_both_ways_see_the_same_version_marker_and_commit(table: str, where: Where, anchor: Anchor, seed: int) -> None:
+def test_both_ways_see_the_same_version_marker_and_commit(
+    table: str, location: TableLocation, anchor: LogPosition, seed: int
+) -> None:
     dice = random.Random(seed)
     epoch = 0
     for _ in range(8):
@@ -80,10 +82,12 @@ def test_both_ways_see_the_same_version_marker_and_commit(table: str, where: Whe
                 DeltaTable(table).optimize.compact()
             case "delete":
                 DeltaTable(table).delete("id = 1")
-        full, short = look(where, OURS), go_on(anchor, where)
+        full, short = look(location, OURS), go_on(anchor, location)
         assert short is not None
         assert (short.version, short.marker, short.anchor) == (full.version, full.marker, full.anchor)
-        assert delta_snapshot.commit_of(short, OURS, where.files) == delta_snapshot.commit_of(full, OURS, where.files)
+        assert delta_snapshot.commit_of(short, OURS, location.files) == delta_snapshot.commit_of(
+            full, OURS, location.files
+        )
         if dice.random() < 0.3 and short.anchor:
             anchor = short.anchor
 
@@ -113,28 +117,28 @@ def replaced(table: str) -> None:
     ],
 )
 def test_the_short_way_asks_deltalake_when_it_cannot_tell(
-    table: str, where: Where, anchor: Anchor, change: Callable[[str], None]
+    table: str, location: TableLocation, anchor: LogPosition, change: Callable[[str], None]
 ) -> None:
     change(table)
-    assert go_on(anchor, where) is None
+    assert go_on(anchor, location) is None
 
 
 def test_the_short_way_ends_after_too_many_entries(
-    table: str, where: Where, anchor: Anchor, monkeypatch: pytest.MonkeyPatch
+    table: str, location: TableLocation, anchor: LogPosition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
         write_deltalake(table, rows(number), mode="append")
     monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 5)
-    assert go_on(anchor, where) is not None
+    assert go_on(anchor, location) is not None
     monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 4)
-    assert go_on(anchor, where) is None
+    assert go_on(anchor, location) is None
 
 
 @pytest.mark.parametrize("marker", [None, Marker(3, 9), Marker(3, None)])
-def test_an_anchor_survives_json(where: Where, marker: Marker | None) -> None:
-    anchor = anchor_at(0, marker, where.files)
+def test_an_anchor_survives_json(location: TableLocation, marker: Marker | None) -> None:
+    anchor = position_at(0, marker, location.files)
     assert anchor is not None
-    assert Anchor.from_json(json.loads(json.dumps(anchor.as_json()))) == anchor
+    assert LogPosition.from_json(json.loads(json.dumps(anchor.as_json()))) == anchor
 
 
 def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +154,7 @@ def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch
             patched.setattr(LocalFiles, "read", lambda self, path: (reads.append(path), read(self, path))[1])
             patched.setattr(LocalFiles, "names", lambda self, path: (listed(path), names(self, path))[1])
             patched.setattr(
-                delta_snapshot, "open_table", lambda where: pytest.fail("deltalake lists the log") or opened
+                delta_snapshot, "open_table", lambda location: pytest.fail("deltalake lists the log") or opened
             )
             reads.clear()
             sink.commit(attempt, staged, world)
@@ -205,20 +209,20 @@ class Vanishing:
 
 
 def test_a_log_entry_that_vanishes_after_it_was_listed_has_the_log_listed_again(
-    where: Where, monkeypatch: pytest.MonkeyPatch
+    location: TableLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vanishing = Vanishing(2)
     monkeypatch.setattr("deltalake.DeltaTable", vanishing)
-    assert look(where, OURS).version == 0
+    assert look(location, OURS).version == 0
     assert vanishing.left == 0
 
 
 @pytest.mark.parametrize(("message", "asked"), [(VANISHED, 4), ("Unknown reader feature", 1)])
 def test_a_log_that_stays_broken_is_told_after_a_few_looks_and_another_trouble_at_once(
-    where: Where, monkeypatch: pytest.MonkeyPatch, message: str, asked: int
+    location: TableLocation, monkeypatch: pytest.MonkeyPatch, message: str, asked: int
 ) -> None:
     vanishing = Vanishing(100, message)
     monkeypatch.setattr("deltalake.DeltaTable", vanishing)
     with pytest.raises(CannotOpen, match=message):
-        look(where, OURS)
+        look(location, OURS)
     assert vanishing.left == 100 - asked
