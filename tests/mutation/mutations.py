@@ -437,7 +437,8 @@ MUTATIONS = [
             (
                 "sinks/delta/publish.py",
                 '    env.reached("delta.commit.before")\n',
-                '    env.reached("delta.commit.before")\n    version = read_snapshot(this.location, this.app).version + 1\n',
+                '    env.reached("delta.commit.before")\n'
+                "    version = read_snapshot(this.location, this.app).version + 1\n",
             )
         ],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and overtaken"],
