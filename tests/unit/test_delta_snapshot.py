@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_epochs.delta import snapshot as delta_snapshot
-from airflow_epochs.delta.snapshot import LogPosition, Snapshot, look, position_at, snapshot_from
+from airflow_epochs.delta.snapshot import LogPosition, Snapshot, position_at, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -38,7 +38,7 @@ def location(table: str) -> TableLocation:
 
 @pytest.fixture
 def anchor(location: TableLocation) -> LogPosition:
-    found = look(location, OURS).anchor
+    found = read_snapshot(location, OURS).position
     assert found is not None
     return found
 
@@ -82,14 +82,14 @@ def test_both_ways_see_the_same_version_marker_and_commit(
                 DeltaTable(table).optimize.compact()
             case "delete":
                 DeltaTable(table).delete("id = 1")
-        full, short = look(location, OURS), go_on(anchor, location)
+        full, short = read_snapshot(location, OURS), go_on(anchor, location)
         assert short is not None
-        assert (short.version, short.marker, short.anchor) == (full.version, full.marker, full.anchor)
+        assert (short.version, short.marker, short.position) == (full.version, full.marker, full.anchor)
         assert delta_snapshot.commit_of(short, OURS, location.files) == delta_snapshot.commit_of(
             full, OURS, location.files
         )
-        if dice.random() < 0.3 and short.anchor:
-            anchor = short.anchor
+        if dice.random() < 0.3 and short.position:
+            anchor = short.position
 
 
 def cleaned_up(table: str) -> None:
@@ -213,7 +213,7 @@ def test_a_log_entry_that_vanishes_after_it_was_listed_has_the_log_listed_again(
 ) -> None:
     vanishing = Vanishing(2)
     monkeypatch.setattr("deltalake.DeltaTable", vanishing)
-    assert look(location, OURS).version == 0
+    assert read_snapshot(location, OURS).version == 0
     assert vanishing.left == 0
 
 
@@ -224,5 +224,5 @@ def test_a_log_that_stays_broken_is_told_after_a_few_looks_and_another_trouble_a
     vanishing = Vanishing(100, message)
     monkeypatch.setattr("deltalake.DeltaTable", vanishing)
     with pytest.raises(CannotOpen, match=message):
-        look(location, OURS)
+        read_snapshot(location, OURS)
     assert vanishing.left == 100 - asked
