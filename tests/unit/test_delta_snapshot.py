@@ -84,7 +84,7 @@ def test_both_ways_see_the_same_version_marker_and_commit(
                 DeltaTable(table).delete("id = 1")
         full, short = read_snapshot(location, OURS), go_on(anchor, location)
         assert short is not None
-        assert (short.version, short.marker, short.position) == (full.version, full.marker, full.anchor)
+        assert (short.version, short.marker, short.position) == (full.version, full.marker, full.position)
         assert delta_snapshot.commit_of(short, OURS, location.files) == delta_snapshot.commit_of(
             full, OURS, location.files
         )
