@@ -68,7 +68,7 @@ class SparkRunner(Protocol):
     """Runs jobs on Spark: through Connect or through spark-submit."""
 
     def new_session(self) -> JsonDict:
-        """Choose a new Spark session's identity. The ledger records it first, so that a later try can stop the session."""
+        """Choose a new session's identity. The ledger records it before Spark starts it, so a later try can stop it."""
         ...
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:

@@ -184,4 +184,3 @@ class AirflowEnvironment:
 
     def reached(self, phase: str) -> None:
         """Does nothing: phases are for tests."""
-        pass
