@@ -30,7 +30,7 @@ def is_due(files: Files, version: int, app: App, epoch: int, every: int) -> bool
 
 
 def _small_files(files: Files, version: int, app: App, epoch: int, since: int) -> tuple[int, int]:
-    """How many small files came after epoch ``epoch - 1``, and how many before that, back to ``since`` or a compaction."""
+    """How many small files came after epoch ``epoch - 1``; how many before it, back to ``since`` or a compaction."""
     counts, is_new = [0, 0], True
     for entry in islice(newest_entries(files, version), ENTRIES_MAX):
         actions = list(actions_of(entry))
