@@ -462,7 +462,7 @@ class Disagreement:
     in_doubt: TransactionId | None = None
 
     def while_in_doubt(self, sink: str) -> str:
-        """A sentence to add to the remedy while an epoch is in doubt: until then today's DAG has no effect."""
+        """What to add to the remedy while an epoch is in doubt: today's DAG has no effect before it is complete."""
         if self.in_doubt is None:
             return ""
         return (

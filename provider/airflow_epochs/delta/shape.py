@@ -110,7 +110,7 @@ class TableShape:
 
     @property
     def unreadable(self) -> list[tuple[str, str]]:
-        """Columns, with their types, because of which no reader but Spark can open the table."""
+        """Columns that keep every reader but Spark from opening the table, each with its type."""
         return unreadable(self.schema)
 
     def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
@@ -178,7 +178,7 @@ def metadata_of(table: DeltaTable) -> JsonDict:
 
 
 def unreadable(schema: JsonDict) -> list[tuple[str, str]]:
-    """Columns, with their types, whose type only Spark can read."""
+    """Columns that only Spark can read, each with its type."""
     return list(_unreadable(schema))
 
 

@@ -201,7 +201,7 @@ class _NeedsTransform(EpochOperator):
 class OpenEpochOperator(_NeedsTransform):
     """Finishes what earlier runs left behind, or opens a new epoch for this run. Skips if there is no new data.
 
-    A run works on one epoch. If that epoch is complete already, the tasks that follow do nothing.
+    A run works on one epoch. If that epoch is complete already, the tasks that follow succeed and leave it as it is.
 
     The DAG params ``max_records`` and ``starting`` override the source's own settings.
     """
@@ -235,8 +235,8 @@ class StageEpochOperator(_NeedsTransform):
 class VoteEpochOperator(_NeedsTransform):
     """Verifies each sink's staged rows and writes the decision. Fails on GLOBAL_ABORT, with the reasons.
 
-    ``checkpoint`` must be the stage operator's output. Cleared alone after a GLOBAL_ABORT, this task stages the next
-    attempt itself.
+    ``checkpoint`` must be the stage operator's output. If this task is cleared after a GLOBAL_ABORT, and ``stage`` is
+    not, it stages the next attempt itself.
     """
 
     step = "vote"

@@ -1,4 +1,4 @@
-"""Two digests of staged rows. One tells whether they are still those of the vote, the other whether rows are the same.
+"""Two digests of what was staged: are the files still those of the vote, and are these the same rows?
 
 ``digest_of`` covers what the log says: of every file, in any order, its partition values, bytes, and Delta's statistics
 (rows, and per column minimum, maximum and nulls); the columns' names and types; and the table that the rows were staged
@@ -49,7 +49,9 @@ def content_of(staging: Staging, told: JsonDict) -> str | None:
     """The digest of the rows; None if Spark hashed other rows than it staged, because a task ran twice."""
     rows = sum(map(rows_of, staging.files))
     if told["rows"] != rows:
-        log.warning("%s: %s rows were hashed, %s staged: no digest of theirs", staging.place, told["rows"], rows)
+        log.warning(
+            "%s: Spark hashed %s rows and staged %s, so the rows get no digest", staging.place, told["rows"], rows
+        )
         return None
     content = {
         "table": staging.note.get("table_id"),

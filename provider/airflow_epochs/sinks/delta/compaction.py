@@ -114,7 +114,9 @@ def compact(table: DeltaTable, files: Files) -> JsonDict:
                 continue
             landed = _swapped(_Swap(done, metadata), version, files)
         if landed is None:
-            log.info("not compacted now: somebody else changed the files of %s", group[0].add["partitionValues"])
+            log.info(
+                "partition %s is not compacted now: another writer changed its files", group[0].add["partitionValues"]
+            )
             break
         version, swaps = landed, swaps + 1
         totals["files_removed"] += len(done.old)

@@ -47,7 +47,7 @@ def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set
 
 
 def _below(place: str, logged: Iterable[str]) -> set[str]:
-    """Those of the logged paths that are below ``place``, relative to the table. Absolute paths count as well."""
+    """The logged paths below ``place``, relative to the table. Absolute paths count as well."""
     parts = (unquote(path).partition(f"{place}/") for path in logged)
     return {between + rest for _, between, rest in parts if between}
 

@@ -79,7 +79,7 @@ class Rewritten:
             gone = files.missing(self.local)
             if not gone:
                 return
-            log.warning("%s files that compaction wrote were deleted by somebody: writing them again", len(gone))
+            log.warning("%s files that compaction wrote have been deleted: uploading them again", len(gone))
             for path in gone:
                 files.upload(path, self.local[path])
 

@@ -40,7 +40,7 @@ class PartitionLog:
     def newest(self, key: bytes) -> bytes | None:
         """The value of the newest record with this key. Reads from the end backwards, in growing steps.
 
-        An empty value means a tombstone; None that there is no such record.
+        An empty value means a tombstone; None means that there is no such record.
         """
         beginning, end = self.bounds()
         depth = FIRST_LOOK

@@ -29,7 +29,7 @@ HEADER = "airflow-epochs"
 """Header of every record: ``<pipeline>/<sink>/<epoch>/<number of the row in the epoch>``. It is the same each time the
 epoch is sent, so consumers of uncommitted records can recognise duplicates."""
 OVERHEAD = 61 + 36
-"""At most so many bytes does a batch of one record take besides the record's key, value and headers."""
+"""The most bytes that a batch of one record takes besides the record's key, value and headers."""
 OVERHEAD_OF_HEADER = 10
 
 Headers = list[tuple[str, bytes | None]]
