@@ -1,6 +1,6 @@
-"""What the DAG says today: a pipeline's source, transform and sinks. The ledger says what was promised yesterday.
+"""The pipeline as the DAG defines it today: source, transform and sinks.
 
-Where they differ, the ledger wins for every epoch that is open; the next epoch takes what stands here.
+The ledger keeps the definition with which an open epoch was opened, and that one wins. The next epoch uses this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WAIT_FOR_OTHERS_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """The user's function. ``digest``, of the file and its siblings, goes into the ledger."""
+    """The user's function. The ledger records ``digest``, a hash of the file and of the siblings it imports."""
 
     path: str
     function: str
@@ -28,7 +28,7 @@ class Transform:
 
     @classmethod
     def parse(cls, text: str) -> Transform:
-        """From ``path/to/file.py:function``. Raises ValueError with the expected form."""
+        """Parse ``path/to/file.py:function``. Raises ValueError that shows the expected form."""
         path, separator, function = text.rpartition(":")
         if not separator or not path.endswith(".py") or not function.isidentifier():
             raise ValueError(f"transform must be 'path/to/file.py:function', not {text!r}")
@@ -40,11 +40,14 @@ class Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """One source, one transform, one or more sinks; ``dag_id`` is the owning DAG's.
+    """One source, one transform, one or more sinks.
 
-    ``measure_input``: whether Spark counts the records that it reads, and finds their newest timestamp.
-    ``backfill``: for a sink that shows no epoch yet, the epoch from whose input on it takes rows.
-    ``wait_for_others``: for how many seconds another run's attempt is left alone before ``open`` aborts it.
+    Attributes:
+        dag_id: The owning DAG.
+        keep_epochs: How many complete epochs keep all their ledger records.
+        measure_input: Whether Spark counts the records that it reads and finds their newest timestamp.
+        backfill: Sink name -> the epoch whose input the sink's first epoch begins with.
+        wait_for_others: Seconds that ``open`` leaves another run's attempt alone before it aborts it.
     """
 
     name: str
@@ -67,9 +70,9 @@ class Pipeline:
 
 @runtime_checkable
 class Overlapping(Protocol):
-    """A source that could read what a sink of the pipeline writes.
+    """A source that may read what a sink of the pipeline writes.
 
-    Not in ``contracts``: a DAG file, parsed in every task, needs nothing else of that.
+    It is not in ``contracts``, because every task parses its DAG file, and the DAG file needs only this protocol.
     """
 
     def reads(self) -> Collection[str]:
@@ -78,7 +81,7 @@ class Overlapping(Protocol):
 
 
 def require_distinct(sinks: Sequence[Sink]) -> None:
-    """Raise ValueError unless there are sinks, no two with one name, and no two on one destination."""
+    """Raise ValueError unless there is a sink, and all sinks have different names and destinations."""
     names = [validated_name("sink", sink.name) for sink in sinks]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"a pipeline needs sinks with distinct names, not {names}")
@@ -95,7 +98,7 @@ def require_distinct(sinks: Sequence[Sink]) -> None:
 
 
 def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
-    """Raise ValueError if a sink writes what the source reads, and the source does not allow it."""
+    """Raise ValueError if a sink writes to what the source reads, unless the source allows it."""
     reads = source.reads() if isinstance(source, Overlapping) else ()
     for sink in sinks:
         if sink.destination() in reads:
@@ -106,7 +109,7 @@ def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
 
 
 def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None:
-    """Raise ValueError unless ``backfill`` names epochs for sinks of the pipeline."""
+    """Raise ValueError unless ``backfill`` maps names of the pipeline's sinks to epoch numbers from 1."""
     if unknown := sorted(backfill.keys() - {sink.name for sink in sinks}):
         raise ValueError(f"backfill names {', '.join(unknown)}: there is no such sink")
     for sink, epoch in backfill.items():
@@ -115,13 +118,13 @@ def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None
 
 
 def require_wait(seconds: object) -> None:
-    """Raise ValueError unless ``wait_for_others`` is a number of seconds."""
+    """Raise ValueError unless ``wait_for_others`` is a finite number of seconds, from 0."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
         raise ValueError(f"wait_for_others must be a number of seconds, from 0, not {seconds!r}")
 
 
 def require_one_run_at_a_time(dag_id: str, max_active_runs: int) -> None:
-    """Raise ValueError unless the DAG's runs follow one another: a second one would only be fenced."""
+    """Raise ValueError unless the DAG runs one run at a time: a second one would only be fenced."""
     if max_active_runs != 1:
         raise ValueError(
             f"DAG {dag_id!r} has max_active_runs={max_active_runs}; a pipeline works on one epoch at a time: "

@@ -1,9 +1,9 @@
-"""What the parts of an epoch ask of one another: sinks, sources, Spark, and the world around them.
+"""The interfaces between the parts of an epoch: sinks, sources, Spark, and the environment they run in.
 
-``Sink`` is what every sink does, ``Source`` what every source does. The protocols that follow each are what one may do
-beside that: it needs the methods, no base class, and the caller asks ``isinstance(sink, Maintained)``.
-A sink stages durably, then publishes atomically with a marker. A source plans ranges from the last position, and
-describes the read to Spark. ``Environment`` is what both may use; Airflow's edge implements it, and so do tests.
+Every sink implements ``Sink``, every source ``Source``. The smaller protocols are optional abilities. A class gets one
+by having its methods, without a base class; callers ask ``isinstance(sink, Maintained)``.
+A sink stages durably, then publishes atomically with a marker. A source plans ranges from the last position and
+describes how Spark reads them. Both work through an ``Environment``, which Airflow's edge and the tests implement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_epochs.model import (
     starting_at_ends,
 )
 
-# -- the world around them ------------------------------------------------------------------------------------------
+# -- environment ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,11 @@ class SparkJob:
     """One call into ``airflow_epochs.spark.driver.jobs``: JSON in, JSON out.
 
     Attributes:
-        kind: Which job, a key of ``airflow_epochs.spark.driver.jobs.JOBS``.
-        args: JSON arguments; no secrets.
-        secrets: Spark options that must not be logged nor lie in a readable file (Kafka credentials).
-        secrets_of: The id of the connection that they come from.
-        files: Local files the job needs: the user's transform and its siblings are named here by path.
+        kind: A key of ``airflow_epochs.spark.driver.jobs.JOBS``.
+        args: JSON arguments. They hold no secrets.
+        secrets: Spark options, such as Kafka credentials. They reach neither a log nor a file that others can read.
+        secrets_of: The id of the connection that the secrets come from.
+        files: The user's transform file. The runner also ships the files beside it that it imports.
         description: One line for Spark's UI.
     """
 
@@ -68,34 +68,44 @@ class SparkRunner(Protocol):
     """Runs jobs on Spark: through Connect or through spark-submit."""
 
     def new_session(self) -> JsonDict:
-        """Draw the identity of a Spark session before it exists; recorded, so that a later try can stop it."""
+        """Choose a new session's identity. The ledger records it before Spark starts it, so a later try can stop it."""
         ...
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        """Run ``job`` to its end and return its report. Raises NotApplied if the job failed."""
+        """Run ``job`` to its end and return its report.
+
+        Raises:
+            NotApplied: The job failed. What it wrote is invisible.
+        """
         ...
 
     def cancel(self) -> None:
-        """Stop what this runner is running now, from a signal handler; ``run`` then raises. Idempotent."""
+        """Stop the running job; ``run`` then raises. Called from a signal handler. Idempotent."""
         ...
 
     def stop(self, session: JsonDict) -> None:
-        """Interrupt what a session is doing and release it. Idempotent; an unknown or ended session is fine."""
+        """Interrupt a session's work and release it. Idempotent; an unknown or ended session is no error."""
         ...
 
 
 class Environment(Protocol):
-    """Connections, Spark, and named phases for tests."""
+    """What sinks and sources may use: connections, Spark, and named phases at which tests interfere."""
 
     @property
-    def spark(self) -> SparkRunner: ...
+    def spark(self) -> SparkRunner:
+        """The runner that the pipeline chose: Spark Connect or spark-submit."""
+        ...
 
     def connection(self, conn_id: str) -> Connection:
-        """Raises Refused if there is no such connection."""
+        """The connection with this id.
+
+        Raises:
+            Refused: There is none.
+        """
         ...
 
     def reached(self, phase: str) -> None:
-        """A no-op in production; tests kill or stop the process here."""
+        """Mark a phase by its name. Does nothing in production; tests kill or pause the process here."""
         ...
 
 
@@ -104,7 +114,12 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where the last complete epoch ended: its ranges (ends count) and the source's own state (topic ids, tails)."""
+    """Where the last complete epoch ended.
+
+    Attributes:
+        ranges: That epoch's ranges. The next epoch starts at their ends.
+        state: What the source recorded for itself, such as topic ids.
+    """
 
     ranges: Ranges
     state: JsonDict
@@ -112,7 +127,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Per-run settings (DAG params) over the source's own; None: the source's own."""
+    """A run's own settings (DAG params). They override the source's; None keeps the source's."""
 
     max_records: int | None = None
     starting: str | JsonDict | None = None
@@ -120,9 +135,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedEpoch:
-    """New input: ``ranges`` and the state to record with them.
+    """The ranges of a new epoch, and the source's state to record with them.
 
-    Without a record to read only where an empty epoch has to pin the position (a start at "latest").
+    All ranges may be empty: a start at "latest" opens an empty epoch to record the position.
     """
 
     ranges: Ranges
@@ -131,9 +146,9 @@ class PlannedEpoch:
 
 @dataclass(frozen=True, kw_only=True)
 class SparkRead:
-    """How Spark reads exactly the planned ranges.
+    """The Spark options that read exactly the planned ranges.
 
-    ``secrets`` never reach a log or a readable file. ``secrets_of`` is the id of the connection that they come from.
+    ``secrets`` reach neither a log nor a file that others can read. ``secrets_of`` is the id of their connection.
     """
 
     options: dict[str, str]
@@ -142,76 +157,79 @@ class SparkRead:
 
 
 class Source(Protocol):
-    """Where rows come from. Instances are configuration."""
+    """Where rows come from. An instance is configuration and holds no state."""
 
     def spec(self) -> JsonDict:
-        """The full specification; connection ids, no secrets."""
+        """The full specification, as the ledger records it: connection ids, no secrets."""
         ...
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        """Ranges for a new epoch, from ``position`` (None: the pipeline's first epoch); None if there is no new data.
+        """Plan a new epoch's ranges from ``position`` on; None if there is no new data.
 
-        Reads only. May wait for data, bounded by the source's own configuration.
+        ``position`` is None for the pipeline's first epoch. Changes nothing. May wait for data, as long as the
+        source's configuration allows.
 
         Raises:
-            Corrupt: Offsets between the position and now are gone; names the exact range.
+            Corrupt: Offsets after the position were deleted before they were read; names the exact range.
             Refused: The configuration is wrong.
         """
         ...
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
-        """Raise Corrupt unless every record of already planned ranges can still be read (a rerun)."""
+        """Raise Corrupt unless every record of these planned ranges can still be read. Called before each staging."""
         ...
 
-    def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead: ...
+    def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
+        """The options with which Spark reads exactly ``ranges``."""
+        ...
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
-        """Tell lag monitors how far the pipeline is. Never read back; failures are logged by the caller."""
+        """Tell lag monitors how far the pipeline is. Never read back; the caller logs failures and goes on."""
         ...
 
 
 @runtime_checkable
 class Confirming(Protocol):
-    """A source whose records can be replaced by others between the check and the end of Spark's read."""
+    """A source whose records may be replaced by others between ``check`` and the end of Spark's read."""
 
     def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
-        """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned."""
+        """Raise Corrupt if Spark may have read other records than the planned ones. Called after Spark's read."""
         ...
 
 
 @runtime_checkable
 class Renewing(Protocol):
-    """A source whose first epoch may begin at whatever is the oldest record."""
+    """A source that may move the start of an aborted epoch whose oldest records have been deleted."""
 
     def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
-        """What the next attempt of an aborted epoch reads: the planned ranges, as planned.
+        """The ranges for the next attempt of an aborted epoch: the planned ones, with one exception.
 
-        One exception: where a partition was never read before and begins at its oldest record, and that has been
-        deleted since, it begins at the oldest one that is left. Nobody has seen a row of it.
+        A partition that no epoch has read before may begin at its oldest record. If that record has been deleted
+        since, the partition begins at the oldest one left. No sink has shown a row of it yet.
 
         Raises:
-            Corrupt: Records that were planned cannot be read any more; names the exact range.
+            Corrupt: Planned records can no longer be read; names the exact range.
         """
         ...
 
 
 @runtime_checkable
 class Explaining(Protocol):
-    """A source that can tell why there is nothing to read."""
+    """A source that can explain why there is nothing to read."""
 
     def why_nothing(self, env: Environment) -> str | None:
-        """A sentence without its full stop; None if there is simply nothing new."""
+        """The reason, without a full stop; None if there is simply no new data."""
         ...
 
 
 @runtime_checkable
 class Preparing(Protocol):
-    """A source with checks that need to know the pipeline."""
+    """A source whose checks need the pipeline's name, sinks or position."""
 
     def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
-        """Raise Refused if the pipeline may not read this source. Before a new epoch is planned; changes nothing.
+        """Raise Refused if the pipeline may not read this source. Called before each new epoch. Changes nothing.
 
-        ``writes``: the ``destination`` of every sink.
+        ``writes`` holds every sink's ``destination``.
         """
         ...
 
@@ -221,17 +239,17 @@ class Preparing(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SinkAttempt:
-    """One sink in one attempt: all that stage, vote, commit and abort need to know beside the sink itself.
+    """One sink's part in one attempt: what stage, vote, commit and abort need besides the sink itself.
 
     Attributes:
         txn: The attempt's transaction.
-        ledger_id: Tells this pipeline's staging places in a table from those of others.
+        ledger_id: Keeps this pipeline's staging places in a table apart from those of other pipelines.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
-        ledger: Where that ledger lies, for people to read; empty where it is not known.
-        promised: Whether GLOBAL_COMMIT has been decided: a vote is then asked for rows that were staged again, and
-            what it would have been wiser not to promise is no reason against them any more.
-        ends: Topic -> partition -> first offset after the epoch, as ``starting`` takes it. A sink stores it with
-            its commit, so that a lost ledger does not take the position with it.
+        ends: Topic -> partition -> first offset after the epoch, in the form of ``starting``. A sink stores it with
+            its commit, so the position survives the loss of the ledger.
+        ledger: Where the ledger is, for people to read; empty if unknown.
+        promised: True if GLOBAL_COMMIT has been decided and lost rows are staged again. The vote then leaves out
+            checks that only say that a promise would be unwise: the promise has been made.
     """
 
     txn: TransactionId
@@ -243,7 +261,7 @@ class SinkAttempt:
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
-        """The part of ``sink`` in an attempt."""
+        """The part of ``sink`` in the attempt that ``opened`` records."""
         previous = opened.sinks[sink].previous
         return cls(
             txn=opened.txn,
@@ -255,170 +273,172 @@ class SinkAttempt:
 
 
 class Sink(Protocol):
-    """One place rows go to. Instances are configuration; every operation takes its world as an argument.
+    """One destination of rows. An instance is configuration; each operation gets its environment as an argument.
 
-    ``spec`` and ``from_spec`` (in ``sinks/__init__.py``) are inverse: commit and roll-forward rebuild the sink
-    from the specification in the ledger, not from today's DAG.
+    ``from_spec`` (in ``sinks/__init__.py``) is the inverse of ``spec``: commit and roll-forward rebuild the sink from
+    the specification in the ledger, not from today's DAG.
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The sink's name, unique in its pipeline. The sink's marker and receipts carry it."""
+        ...
 
     def asset_uri(self, pipeline: str) -> str:
-        """The URI of the Airflow asset that stands for the sink's data; needs no connection."""
+        """The URI of the Airflow asset for the sink's data. Needs no connection."""
         ...
 
     def destination(self) -> str | None:
-        """What no two sinks of a pipeline may share; None as long as it is a template of Airflow."""
+        """What no other sink of the pipeline may write to; None while it still holds an Airflow template."""
         ...
 
     def spec(self) -> JsonDict:
-        """The full specification, with ``kind``; connection ids, no secrets."""
+        """The full specification, as the ledger records it, with ``kind``: connection ids, no secrets."""
         ...
 
     def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
-        """Where the try with this nonce stages: a place that no other try has or will have. Writes nothing.
+        """The staging place of the try with this nonce. No other try ever has the same. Writes nothing.
 
-        The nonce is in it as it is: so a record that names another place than a try can have made is noticed.
+        The nonce is part of the place, unchanged, so the coordinator can detect a forged place in a record.
         """
         ...
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        """What Spark needs to fill ``place``, which is in it; passed to ``spark.driver.jobs`` as it is.
+        """Spark's plan for filling ``place``, with ``place`` in it. The coordinator passes it on unchanged.
 
-        May prepare the place, which is on record by then. Idempotent per nonce.
+        May prepare the place: the ledger has recorded it before this call. Idempotent per nonce.
         """
         ...
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
-        """Verify the staged rows independently of the claim and run every check that commit will run.
+        """Verify the staged rows, independently of Spark's claim, and run every check that commit will run.
 
-        VOTE_COMMIT is a promise: after it ``commit`` can always succeed in the end. Changes nothing that readers
-        see, so it may be repeated. Durable: what VOTE_COMMIT describes survives a power cut.
+        VOTE_COMMIT is a promise: from then on ``commit`` can always succeed in the end. The staged rows are durable
+        before it is given: they survive a power cut. Changes nothing that readers see, so it may be repeated.
         """
         ...
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
-        """Make the staged rows visible, once, together with the marker. A repeat returns the same receipt.
+        """Make the staged rows visible, exactly once, together with the marker. A repeat returns the same receipt.
 
         Raises:
-            OutcomeUnknown: The commit may have landed and the sink cannot be asked now. Call again.
-            RowsGone: The sink still shows the previous epoch, and the staged rows are gone: they can be staged again.
-            RowsLost: The sink shows this epoch, but rows of it have vanished. Called with rows that were staged again,
-                it puts them in the place of those.
-            Corrupt: The sink's marker is neither the previous nor this transaction.
+            OutcomeUnknown: The commit may have happened, and the sink cannot be asked now. Call again.
+            RowsGone: The sink still shows the previous epoch, and the staged rows are gone. Stage them again.
+            RowsLost: The sink shows this epoch, but some of its rows have vanished. Stage them again: commit then
+                puts them back.
+            Corrupt: The sink's marker names neither the previous nor this transaction. Nothing was written.
         """
         ...
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
-        """Delete one staging place; with ``published``, only what is not part of the sink's visible data.
+        """Delete one staging place. With ``published``, keep the part of it that belongs to the sink's visible data.
 
-        Called only after the decision that makes it safe has been read back. Idempotent. A ledger may be a copy, and
-        then what it says is not so: what the sink shows, or has shown and can still be read, is kept all the same.
+        Called only after the decision that allows it has been read back. Idempotent. The ledger may be a stale copy,
+        so a sink never deletes what it shows, nor what it once showed and readers can still read.
         """
         ...
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
-        """The marker in the sink now; None if it has never seen this pipeline and sink."""
+        """The sink's marker for this pipeline now; None if it has none."""
         ...
 
 
 @runtime_checkable
 class Leftovers(Protocol):
-    """A sink that can tell at little cost whether ``discard`` has anything to do. Without, it is always called."""
+    """A sink that can tell cheaply whether ``discard`` has work to do. On other sinks it is always called."""
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
-        """Whether there is anything left at the place that ``discard`` would delete."""
+        """Whether ``discard`` would delete anything at this place."""
         ...
 
 
 @runtime_checkable
 class Recognising(Protocol):
-    """A sink whose ``place`` is costly. Without, a place is made again from the nonce in it, and compared."""
+    """A sink whose ``place`` is costly to compute. For others, ``place`` is computed again and compared."""
 
     def is_own_place(self, attempt: SinkAttempt, place: str, env: Environment) -> bool:
-        """Whether a try of this attempt could have this place, found out without asking anybody."""
+        """Whether a try of this attempt could have this place. Reads nothing."""
         ...
 
 
 @runtime_checkable
 class Located(Protocol):
-    """A sink that can tell which table it writes to, whatever paths, catalogs and connections call it."""
+    """A sink that can tell which table it writes to, however paths, catalogs and connections name that table."""
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
-        """The table of the sink that stages at ``place``: the same text for every sink on it, and for no other table.
+        """The table of the sink that stages at ``place``: the same text for all sinks on it, another for other tables.
 
-        Changes nothing. People read it as "both sinks are on …".
+        Changes nothing. The text ends the sentence "both sinks are on …".
         """
         ...
 
 
 @runtime_checkable
 class Perishable(Protocol):
-    """A sink whose rows may vanish after its receipt, while its marker stays."""
+    """A sink whose rows may vanish after the receipt, while the marker stays."""
 
     def has_lost_rows(self, receipt: Receipt, env: Environment) -> bool:
-        """Whether rows of that commit are gone that readers should see. Reads little, changes nothing.
+        """Whether rows of that commit are missing that readers should see. Reads little, changes nothing.
 
-        If so, ``commit`` is called again before the epoch is complete.
+        If True, the coordinator commits again before it completes the epoch.
         """
         ...
 
 
 @runtime_checkable
 class Watching(Protocol):
-    """A sink that can tell what others have done to its rows since one of its commits."""
+    """A sink that notices what other writers have done to its rows since one of its commits."""
 
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
-        """What took whole epochs away while their markers stayed, without what was ``told`` before; a sentence each.
+        """Changes that removed whole epochs but left their markers: one sentence each, without those in ``told``.
 
-        Reads little, changes nothing.
+        ``told``: what was reported before. Reads little, changes nothing.
 
         Raises:
-            Corrupt: There is such a change, and the sink is to stop at one.
+            Corrupt: There is such a change, and the sink is configured to stop then.
         """
         ...
 
 
 @runtime_checkable
 class Maintained(Protocol):
-    """A sink that wants regular upkeep after an epoch is complete (compaction, log checkpoints)."""
+    """A sink that needs regular upkeep, such as compaction. It runs after an epoch is complete."""
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
-        """Do what is due. Failures are logged by the caller and never fail the epoch."""
+        """Do the upkeep that is due and report it. The caller logs failures; they never fail the epoch."""
         ...
 
 
 @runtime_checkable
 class Adapting(Protocol):
-    """A sink with options that change nothing of what is written: an epoch in doubt takes the DAG's of today."""
+    """A sink with options that do not affect what is written. In an epoch in doubt, today's DAG sets them."""
 
     def with_todays(self, today: Sink) -> Sink:
-        """This sink, as the ledger describes it, with such options of ``today``, which has its name and class."""
+        """This sink, as the ledger describes it, with those options of ``today``, which has the same name and class."""
         ...
 
 
 @runtime_checkable
 class Joint(Protocol):
-    """A sink that votes and commits in one transaction with others: those with the same key, in the DAG's order.
+    """A sink that votes and commits in one transaction with others: with all that return the same key.
 
-    ``vote`` and ``commit`` are still there, and the same as for a group of one. A group has the sinks of an attempt
-    that have neither receipt nor waiver, so it may shrink between a vote and a commit, or between two commits.
+    ``vote`` and ``commit`` remain, and do the same for a group of one. A group holds the attempt's sinks that have
+    neither a receipt nor a waiver, in the DAG's order, so it may shrink from one call to the next.
     """
 
     def joint(self) -> str | None:
-        """What sinks of one transaction have in common; None if this one is always alone. Needs no connection."""
+        """The key that sinks of one transaction share; None if this sink is always alone. Needs no connection."""
         ...
 
     def vote_together(self, those: Sequence[tuple[Any, SinkAttempt, StagedClaim]], env: Environment) -> dict[str, Vote]:
-        """What ``Sink.vote`` does, for all sinks of a group; by name. A claim may have a ``problem``."""
+        """``Sink.vote`` for all sinks of a group; votes by sink name. A claim may have a ``problem``."""
         ...
 
     def commit_together(self, those: Sequence[tuple[Any, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:
-        """What ``Sink.commit`` does, for all sinks of a group: each shows the epoch, or none does. Receipts by name.
+        """``Sink.commit`` for a group: all of them show the epoch, or none does. Receipts by sink name.
 
         Raises:
-            RowsGone: Names, as all its errors do, the sink that it is about.
+            RowsGone: A sink's staged rows are gone. Every error raised here names the sink that it concerns.
         """
         ...
 
@@ -429,10 +449,10 @@ class Disagreement:
 
     Attributes:
         pipeline: The pipeline that asked.
-        found: The marker in the sink now.
-        expected: The transaction that the ledger expects; None: no epoch of this pipeline.
-        receipt: The receipt of ``expected``, where the ledger still has it; its ``detail`` tells which table it was.
-        in_doubt: The transaction that waits for the sink, or was acknowledged by it, of an epoch in doubt.
+        found: The sink's marker now.
+        expected: The transaction that the ledger expects; None if it expects no epoch of this pipeline.
+        receipt: The receipt of ``expected``, if the ledger still has it. Its ``detail`` names the table.
+        in_doubt: The transaction of the epoch in doubt that this sink must show or has acknowledged; else None.
     """
 
     pipeline: str
@@ -442,7 +462,7 @@ class Disagreement:
     in_doubt: TransactionId | None = None
 
     def while_in_doubt(self, sink: str) -> str:
-        """What the remedy has to say beside: until the epoch is complete, today's DAG does not count."""
+        """What to add to the remedy while an epoch is in doubt: today's DAG has no effect before it is complete."""
         if self.in_doubt is None:
             return ""
         return (
@@ -453,16 +473,16 @@ class Disagreement:
 
 
 def waive_command(txn: TransactionId, sink: str) -> str:
-    """What an operator types to complete the epoch without this sink's rows."""
+    """The command with which an operator completes the epoch without this sink's rows."""
     return f"airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …"
 
 
 @runtime_checkable
 class Diagnosing(Protocol):
-    """A sink that can tell why its marker is not the expected one: dropped, moved, restored, or the ledger was lost."""
+    """A sink that can explain an unexpected marker: a table dropped, moved or restored, or a lost ledger."""
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
-        """The error to raise, with cause and remedy; None if the sink shows no more than the marker says.
+        """The error to raise, with cause and remedy; None if the sink knows no more than its marker says.
 
         Changes nothing.
         """

@@ -47,26 +47,26 @@ _PARAMS = {
 
 
 class EpochPipeline(TaskGroup):
-    """One epoch per run: every sink shows it exactly once, or none does.
+    """The tasks of one exactly-once pipeline. Each run takes one epoch: all sinks show it exactly once, or none does.
 
     ::
 
         open ──▶ stage ──▶ vote ──▶ commit.<sink> (one per sink) ──▶ complete
                    └────────┴────▶ abort ─────────────────────────────▶
 
-    ``complete`` is the only leaf: tasks set downstream of the group run when, and only when, the epoch is
-    complete. Adds the params ``max_records`` and ``starting`` to the DAG unless it has its own.
+    ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
+    the params ``max_records`` and ``starting`` to the DAG, unless the DAG defines them.
 
     Args:
-        name: The pipeline's name, and the group's.
+        name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others: See
             ``EpochOperator``.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        ValueError: A name cannot be used, two sinks have one name or one table, a sink writes to a topic that the
-            source reads, ``backfill`` names no sink, ``wait_for_others`` is no time, or ``max_active_runs`` is not 1.
+        ValueError: A name is not valid; two sinks have the same name or destination; a sink writes to a topic that
+            the source reads; ``backfill`` or ``wait_for_others`` is not valid; or ``max_active_runs`` is not 1.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ def _build(shared: dict[str, Any], sinks: Sequence[str]) -> dict[str, Asset]:
 
 
 def _start_of_continuous(dag: DAG) -> dict[str, datetime]:
-    """A start date for the tasks of an ``@continuous`` DAG that has none.
+    """A start date for the tasks of an ``@continuous`` DAG without one; else nothing.
 
-    Airflow 3.3 starts such a DAG once: its second run would get the first one's logical date, and "already exists".
-    The date itself means nothing.
+    Without a start date, Airflow 3.3 runs such a DAG once: its second run gets the logical date of the first and fails
+    with "already exists". Any date in the past will do.
     """
     has_one = dag.start_date or dag.default_args.get("start_date")
     continuous = type(dag.timetable).__name__ == "ContinuousTimetable"

@@ -1,4 +1,4 @@
-"""Entries of a Delta log, and what stands in them: actions, our note, the files that are added."""
+"""Entries of a Delta log and their contents: actions, our note, and added files. See Delta's protocol, "Actions"."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 
 NOTE = "airflow_epochs"
-"""Our key in ``userMetadata``."""
+"""Our key in the JSON of ``userMetadata``."""
 _VERSION = re.compile(r"(\d{20})\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedFile:
-    """One Parquet file that an entry adds. ``path``: relative to the table, plain; ``logged_path``: as logged."""
+    """A Parquet file that an entry adds. ``path``: relative to the table, decoded; ``logged_path``: as in the log."""
 
     path: str
     logged_path: str
@@ -30,7 +30,7 @@ class StagedFile:
 
     @classmethod
     def of(cls, add: JsonDict) -> StagedFile:
-        """From an ``add`` action."""
+        """The file of an ``add`` action."""
         return cls(
             path=unquote(add["path"]),
             logged_path=add["path"],
@@ -42,11 +42,12 @@ class StagedFile:
 
 
 def log_entry(version: int, table: str = "") -> str:
+    """The path of a log entry, relative to the root of the files that hold ``table``."""
     return f"{table}/_delta_log/{version:020}.json".lstrip("/")
 
 
 def entry_version(name: str) -> int | None:
-    """The version of the log entry whose file is called so; None if it is none."""
+    """The version of the log entry with this file name; None if it is not a log entry."""
     found = _VERSION.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -55,7 +56,7 @@ def actions_of(entry: bytes) -> Iterator[JsonDict]:
     """The actions of one log entry.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: The entry is not JSON.
     """
     for line in entry.splitlines():
         if line.strip():
@@ -68,13 +69,13 @@ def entry_of(actions: Iterable[JsonDict]) -> bytes:
 
 
 def remove_of(add: JsonDict, now: int) -> JsonDict:
-    """The ``remove`` action for a file whose rows are in others now."""
+    """A ``remove`` action for a file whose rows are in other files now. It says that no data changes."""
     kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags") if key in add}
     return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
 
 
 def note_of(action: JsonDict) -> JsonDict | None:
-    """Our note in a ``commitInfo`` action; None if it is any other."""
+    """Our note in a ``commitInfo`` action; None in any other action, or if there is no note."""
     try:
         note = json.loads(action["commitInfo"]["userMetadata"])[NOTE]
     except (KeyError, ValueError, TypeError):
@@ -83,15 +84,15 @@ def note_of(action: JsonDict) -> JsonDict | None:
 
 
 def rows_of(file: StagedFile) -> int:
-    """``numRecords`` of a file whose statistics have been checked."""
+    """The number of rows of a file whose statistics have been checked."""
     return int(json.loads(file.stats)["numRecords"])
 
 
 def checked_stats(file: StagedFile) -> Any:
-    """The statistics as JSON.
+    """The file's statistics, parsed.
 
     Raises:
-        Refused: They are missing or not strict JSON. One NaN there and deltalake cannot open the table any more.
+        Refused: They are missing or not strict JSON. If they contain NaN, deltalake can no longer open the table.
     """
     try:
         stats = json.loads(file.stats, parse_constant=_no_constant)

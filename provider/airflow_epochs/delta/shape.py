@@ -1,4 +1,4 @@
-"""The shape of a Delta table: what must not change between stage and commit, and what deltalake can commit to."""
+"""The shape of a Delta table: what must stay equal from stage to commit, and whether deltalake can commit to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _LEGACY_WRITERS = range(1, 6)
-"""Writer version 6 is refused by deltalake even where the table has no identity column."""
+"""deltalake refuses writer version 6, even if the table has no identity column."""
 _FEATURES = frozenset(
     {
         "appendOnly",
@@ -34,7 +34,7 @@ RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 _TYPES = re.compile(
     r"string|long|integer|short|byte|float|double|decimal\(\d+,\s*-?\d+\)|boolean|binary|date|timestamp|timestamp_ntz|variant"
 )
-"""Those of Delta's protocol that are not nested."""
+"""The types of Delta's protocol that are not nested."""
 _NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.checkpointPolicy")
 _NESTED = {"elementType": "element", "keyType": "key", "valueType": "value"}
 _RULES = ("delta.constraints.", "delta.columnMapping.")
@@ -42,7 +42,7 @@ _RULES = ("delta.constraints.", "delta.columnMapping.")
 
 @dataclass(frozen=True, kw_only=True)
 class TableShape:
-    """Protocol and metadata of one table, as its log has them."""
+    """A table's protocol and metadata, as its log has them."""
 
     id: str
     schema: JsonDict
@@ -55,6 +55,7 @@ class TableShape:
 
     @classmethod
     def of_actions(cls, protocol: JsonDict, metadata: JsonDict) -> TableShape:
+        """From the log's ``protocol`` and ``metaData`` actions."""
         return cls(
             id=metadata["id"],
             schema=json.loads(metadata["schemaString"]),
@@ -68,6 +69,7 @@ class TableShape:
 
     @classmethod
     def of_table(cls, table: DeltaTable) -> TableShape:
+        """From deltalake's handle."""
         protocol, metadata = table.protocol(), table.metadata()
         return cls(
             id=str(metadata.id),
@@ -82,7 +84,7 @@ class TableShape:
 
     @classmethod
     def of_description(cls, about: JsonDict) -> TableShape:
-        """From what Spark says of a table (the ``delta_describe`` job)."""
+        """From Spark's description (the ``delta_describe`` job)."""
         features = tuple(about["features"])
         return cls(
             id=about["id"],
@@ -97,9 +99,9 @@ class TableShape:
 
     @property
     def refused_features(self) -> list[str]:
-        """What keeps deltalake from committing to this table; empty if nothing does.
+        """What keeps deltalake from committing to this table; empty if it can.
 
-        The mere presence of a feature counts, even where its property is off.
+        A feature counts as soon as the protocol lists it, even if its property is off.
         """
         named = {*(self.reader_features or ()), *(self.writer_features or ())} - _FEATURES
         if self.min_writer != 7 and self.min_writer not in _LEGACY_WRITERS:
@@ -108,11 +110,11 @@ class TableShape:
 
     @property
     def unreadable(self) -> list[tuple[str, str]]:
-        """Columns, each with its type, that make a table one which no reader but Spark can open."""
+        """Columns that keep every reader but Spark from opening the table, each with its type."""
         return unreadable(self.schema)
 
     def actions(self, new_id: str, now_ms: int) -> list[JsonDict]:
-        """``protocol`` and ``metaData`` for version 0 of a table of this shape."""
+        """The ``protocol`` and ``metaData`` actions for version 0 of a table of this shape."""
         features = {"readerFeatures": self.reader_features, "writerFeatures": self.writer_features}
         metadata = {
             "id": new_id,
@@ -130,25 +132,26 @@ class TableShape:
         return [{"protocol": protocol}, {"metaData": metadata}]
 
     def for_staging(self) -> TableShape:
-        """The same table as a private one: its rules hold, its upkeep does not.
+        """The shape of the staging table: it keeps the table's rules, and leaves out its upkeep.
 
-        Random prefixes keep partition values out of file paths: percent-encoded ones are deleted by Spark's VACUUM.
+        Random prefixes keep partition values out of file paths. If a path were percent-encoded, Spark's VACUUM would
+        delete the file.
         """
         kept = {key: value for key, value in self.properties.items() if not key.startswith(_NOT_FOR_STAGING)}
         return replace(self, properties={**kept, RANDOM_PREFIXES: "true"})
 
     def with_properties(self, properties: Mapping[str, str]) -> TableShape:
-        """The same table with more properties."""
+        """This shape with more properties."""
         return replace(self, properties={**self.properties, **properties})
 
     def without(self, names: Iterable[str]) -> TableShape:
-        """The same table without some properties."""
+        """This shape without some properties."""
         return replace(self, properties={k: v for k, v in self.properties.items() if k not in names})
 
     def difference_for(self, staged: TableShape) -> str | None:
-        """Why files staged for the shape ``staged`` must not be added to this table as they are; None: they may.
+        """Why files staged for the shape ``staged`` must not be added to this table unchanged; None if they may.
 
-        Allowed: nullable columns added, properties added or changed that rule nothing about the rows.
+        The table may have gained nullable columns, and may have changed properties that set no rule for rows.
         """
         if self.partition_by != staged.partition_by:
             return f"it is partitioned by {list(self.partition_by)}, staged was for {list(staged.partition_by)}"
@@ -175,7 +178,7 @@ def metadata_of(table: DeltaTable) -> JsonDict:
 
 
 def unreadable(schema: JsonDict) -> list[tuple[str, str]]:
-    """Columns of types that no reader but Spark knows, each with its type."""
+    """Columns that only Spark can read, each with its type."""
     return list(_unreadable(schema))
 
 
@@ -195,7 +198,7 @@ def _sorted(features: Any) -> tuple[str, ...] | None:
 
 
 def _rules_of(shape: TableShape) -> dict[str, str]:
-    # The highest id used so far grows with every added column and rules nothing.
+    # maxColumnId is the highest id used so far. It grows with each new column and sets no rule for rows.
     return {
         key: value
         for key, value in shape.properties.items()

@@ -1,8 +1,8 @@
-"""What a table shows before a commit: its version, and its marker.
+"""A table's version and marker before a commit.
 
-Through deltalake, which lists the log and reads a checkpoint; or on from a known *position*, a log entry that was read
-when the rows were staged: log entries never change, so reading the few that follow it tells as much, and takes as
-long at version 10,000 as at version 10.
+They come from deltalake, which lists the log and reads a checkpoint. Or they are read on from a known *position*: a log
+entry that was read when the rows were staged. Log entries never change, so the few later ones tell as much, and reading
+them takes as long at version 10,000 as at version 10.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from airflow_epochs.model import JsonDict, Marker
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
-"""With more entries than this after the known position, deltalake is faster."""
+"""If more entries than this follow the known position, deltalake is faster."""
 
 
 @dataclass(frozen=True)
 class LogPosition:
-    """A log entry and the marker as of its version. The digest tells whether it is still the same table's."""
+    """A log entry, and the marker as of its version. The digest tells whether the table has been replaced."""
 
     version: int
     digest: str
     marker: Marker | None
 
     def as_json(self) -> JsonDict:
+        """As the staging table's note keeps it."""
         marker = [self.marker.epoch, self.marker.token] if self.marker else None
         return {"version": self.version, "digest": self.digest, "marker": marker}
 
     @classmethod
     def from_json(cls, value: Any) -> LogPosition | None:
-        """None also for what is no position: a snapshot through deltalake tells as much."""
+        """The inverse of ``as_json``; None for anything else, because deltalake can be asked instead."""
         try:
             marker = Marker(*value["marker"]) if value["marker"] else None
             return cls(value["version"], value["digest"], marker)
@@ -57,11 +58,11 @@ class Snapshot:
     """A table at its newest version.
 
     Attributes:
-        version: -1 where there is no table.
-        marker: Of the sink that asks.
-        shape: None where there is no table, or where it is as it was at the known position.
-        position: From where the next snapshot may go on.
-        commit: The entry that brought the marker's epoch, if it was read on the way.
+        version: -1 if there is no table.
+        marker: The marker of the sink that asks.
+        shape: None if there is no table, or if it is unchanged since the known position.
+        position: Where the next snapshot can continue.
+        commit: The log entry that committed the marker's epoch, if it was read on the way.
     """
 
     version: int
@@ -72,7 +73,7 @@ class Snapshot:
 
 
 def read_snapshot(location: TableLocation, app: App) -> Snapshot:
-    """Through deltalake. Raises what ``open_table`` raises."""
+    """The table through deltalake. Raises what ``open_table`` raises."""
     table, files = open_table(location), location.files
     if table is None:
         return Snapshot(-1, None, None, None, None)
@@ -81,15 +82,16 @@ def read_snapshot(location: TableLocation, app: App) -> Snapshot:
 
 
 def position_at(version: int, marker: Marker | None, files: Files) -> LogPosition | None:
+    """The position at ``version``; None if its log entry is gone."""
     entry = files.read(log_entry(version))
     return None if entry is None else LogPosition(version, _digest(entry), marker)
 
 
 def snapshot_from(known: LogPosition, app: App, files: Files) -> Snapshot | None:
-    """From a known position to the newest version; None where that cannot tell, and deltalake must be asked.
+    """The table at its newest version, read on from a known position; None if only deltalake can tell.
 
-    That is: its entry is gone or another one stands there; the table was altered since; the log was
-    cleaned up past it.
+    That is the case if the known entry is gone or has been replaced, the table has been altered since, the log has been
+    cleaned up past the position, or too many entries follow.
     """
     entry = files.read(log_entry(known.version))
     if entry is None or _digest(entry) != known.digest:
@@ -109,14 +111,14 @@ def snapshot_from(known: LogPosition, app: App, files: Files) -> Snapshot | None
 
 
 def alters(entry: bytes) -> bool:
-    """Whether a log entry changes the table's schema, properties or protocol."""
+    """Whether a log entry sets the table's schema, properties or protocol."""
     if b'"metaData"' not in entry and b'"protocol"' not in entry:
         return False
     return any("metaData" in action or "protocol" in action for action in actions_of(entry))
 
 
 def _marker_in(entry: bytes, app: App) -> Marker | None:
-    """The marker that an entry of ours sets. One that Spark has written has its transaction in the note only."""
+    """The marker that one of our entries sets. If Spark wrote the entry, only its note has the transaction."""
     if app.epoch.encode() not in entry:
         return None
     versions = {action["txn"]["appId"]: action["txn"]["version"] for action in actions_of(entry) if "txn" in action}
@@ -130,7 +132,7 @@ def _marker_in(entry: bytes, app: App) -> Marker | None:
 
 
 def commit_of(seen: Snapshot, app: App, files: Files) -> FoundCommit:
-    """The entry that brought the marker's epoch."""
+    """The log entry that committed the marker's epoch."""
     found = seen.commit
     if found is None and seen.marker is not None:
         found = find_commit(files, app, seen.marker.epoch, seen.version)

@@ -1,4 +1,4 @@
-"""A Delta table as the task process sees it through deltalake: where it lies, its shape, its markers."""
+"""A Delta table as a task process sees it through deltalake: its location, newest version, markers and log."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 STAGING_FOLDER = "epochs"
-"""Visible on purpose: VACUUM ignores ``_`` and ``.`` folders, so files there would leak once tombstoned."""
+"""Visible on purpose: VACUUM ignores folders that begin with ``_`` or ``.`` and would leave their files behind."""
 NOTES_FOLDER = "_epochs"
-"""Hidden on purpose: what is noted there stays, and is none of the table's files."""
+"""Hidden on purpose: these files are not the table's, and VACUUM must keep them."""
 PUTS_BACK = "puts_back"
-"""Key of the note in an entry that replaces lost files of a commit: that commit's version."""
+"""A key of the note, in an entry that replaces a commit's lost files: that commit's version."""
 _VANISHED = re.compile(r"not found|no such file", re.IGNORECASE)
 _LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000
@@ -32,34 +32,38 @@ COMMITS_SEARCHED_MAX = 2_000
 
 @dataclass(frozen=True)
 class App:
-    """The names under which a pipeline's sink signs its commits in a table.
+    """The application ids under which a pipeline's sink signs its commits in a table (``txn`` actions).
 
-    ``epoch`` counts epochs. ``token`` holds ``TransactionId.token`` of the epoch that ``token_epoch`` names: Spark's
-    writer can sign one name only, so after a commit through Spark the two are known to be of an older epoch.
+    ``epoch`` counts epochs. ``token`` holds ``TransactionId.token`` of the epoch that ``token_epoch`` names. Spark's
+    writer can sign under one id only, so after a commit through Spark the other two belong to an older epoch.
     """
 
     epoch: str
 
     @classmethod
     def of(cls, pipeline: str, sink: str) -> App:
+        """The ids of one sink of one pipeline."""
         return cls(f"airflow_epochs/{pipeline}/{sink}")
 
     @property
     def sink(self) -> str:
+        """The sink's name."""
         return self.epoch.rpartition("/")[2]
 
     @property
     def token(self) -> str:
+        """The id that carries the token."""
         return f"{self.epoch}.txn"
 
     @property
     def token_epoch(self) -> str:
+        """The id that carries the token's epoch."""
         return f"{self.epoch}.txn.epoch"
 
 
 @dataclass(frozen=True)
 class TableLocation:
-    """The place of a table. ``name`` is how the user calls it."""
+    """Where a table is. ``name`` is the user's name for it; ``options`` are the store's, with credentials."""
 
     name: str
     url: str
@@ -67,14 +71,16 @@ class TableLocation:
 
     @property
     def files(self) -> Files:
+        """The table's folder."""
         return open_files(self.url, self.options)
 
     def relative(self, place: str) -> str:
+        """A place inside the table, relative to it."""
         return place.removeprefix(f"{self.url}/")
 
 
 class CannotOpen(Exception):
-    """deltalake cannot open this table, though there seems to be one. Never leaves this package."""
+    """deltalake cannot open the table, though there seems to be one. Callers in this package handle this error."""
 
 
 def open_table(location: TableLocation) -> DeltaTable | None:
@@ -82,7 +88,7 @@ def open_table(location: TableLocation) -> DeltaTable | None:
 
     Raises:
         NotApplied: The store does not answer.
-        Refused: Something else than a Delta table lies there.
+        Refused: Something other than a Delta table is there.
         CannotOpen: deltalake does not understand the table.
     """
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -102,7 +108,7 @@ def open_table(location: TableLocation) -> DeltaTable | None:
 
 
 def _opened(location: TableLocation) -> DeltaTable:
-    """A file of the log may vanish after it was listed, when somebody cleans the log up: then it is listed again."""
+    """A clean-up of the log may delete a file after it was listed. The log is then listed again."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -120,7 +126,7 @@ def _opened(location: TableLocation) -> DeltaTable:
 
 
 def _require_nothing(location: TableLocation) -> None:
-    # deltalake says "not found" also for folders it may not read; listing tells the difference.
+    # deltalake says "not found" also for a folder that it may not read. Listing the folder tells the difference.
     others = location.files.names("") - {STAGING_FOLDER, NOTES_FOLDER, "_delta_log"}
     if others:
         raise Refused(
@@ -130,12 +136,13 @@ def _require_nothing(location: TableLocation) -> None:
 
 
 def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not empty; the error's class if there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
-    """The marker as of the handle's version."""
+    """The marker as of the handle's version; None if the sink has none."""
     epoch = table.transaction_version(app.epoch)
     if epoch is None:
         return None
@@ -147,7 +154,7 @@ def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
 
 @dataclass(frozen=True)
 class FoundCommit:
-    """The log entry that brought an epoch; without a version where it is known to have, but is no longer there."""
+    """The log entry that committed an epoch. ``version`` is None if the entry is known to be gone."""
 
     version: int | None
     timestamp_ms: int
@@ -155,15 +162,17 @@ class FoundCommit:
 
     @classmethod
     def unknown(cls) -> FoundCommit:
+        """For an epoch that was committed by an entry that is gone."""
         return cls(None, 0, None)
 
     @property
     def token(self) -> int | None:
+        """The token of the note's transaction; None without a note."""
         return TransactionId.parse(self.note["txn"]).token if self.note else None
 
 
 def find_commit(files: Files, app: App, epoch: int, newest: int) -> FoundCommit | None:
-    """Search the log backwards from ``newest`` for the commit of ``epoch``; None if its entry is no longer there."""
+    """Search the log backwards from ``newest`` for the commit of ``epoch``; None if its entry is gone."""
     for version in range(newest, max(-1, newest - COMMITS_SEARCHED_MAX), -1):
         entry = files.read(log_entry(version))
         if entry is None:
@@ -174,7 +183,7 @@ def find_commit(files: Files, app: App, epoch: int, newest: int) -> FoundCommit 
 
 
 def commit_in(entry: bytes, app: App, epoch: int, version: int) -> FoundCommit | None:
-    """What the log entry says if it is the commit of ``epoch``."""
+    """The log entry's facts if it is the commit of ``epoch``; else None."""
     if app.epoch.encode() not in entry:
         return None
     actions = list(actions_of(entry))
@@ -187,14 +196,14 @@ def commit_in(entry: bytes, app: App, epoch: int, version: int) -> FoundCommit |
 
 
 def _puts_back(note: JsonDict | None, app: App, epoch: int) -> bool:
-    """Whether an entry has put the rows of ``epoch`` back: the marker is older, but it says where the rows are."""
+    """Whether the entry put the rows of ``epoch`` back. Their marker is older, but this entry names their files."""
     if not note or PUTS_BACK not in note:
         return False
     return bool(note["app"] == app.epoch and TransactionId.parse(note["txn"]).epoch == epoch)
 
 
 def newest_checkpoint(files: Files) -> int:
-    """The version of the newest checkpoint as the log's hint has it; -1 if there is no readable hint."""
+    """The version of the newest checkpoint, from the hint ``_last_checkpoint``; -1 without a readable hint."""
     hint = files.read("_delta_log/_last_checkpoint")
     try:
         return int(json.loads(hint)["version"]) if hint else -1
@@ -203,13 +212,13 @@ def newest_checkpoint(files: Files) -> int:
 
 
 def newest_entry(files: Files) -> int:
-    """The version of the newest log entry, by listing all of them; -1 if there is none."""
+    """The version of the newest log entry, from a listing of the log; -1 if there is none."""
     found = (entry_version(name) for name in files.names("_delta_log"))
     return max((version for version in found if version is not None), default=-1)
 
 
 def newest_schema(files: Files) -> JsonDict | None:
-    """The schema as the log spells it, for a table that deltalake cannot open; None if no entry left has it."""
+    """The schema as the log has it, for a table that deltalake cannot open; None if no entry left contains it."""
     entries = sorted((name for name in files.names("_delta_log") if name.endswith(".json")), reverse=True)
     for name in entries[:COMMITS_SEARCHED_MAX]:
         entry = files.read(f"_delta_log/{name}") or b""

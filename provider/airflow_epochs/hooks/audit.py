@@ -1,4 +1,4 @@
-"""Who typed a command, by the word of the operating system; and the entry in Airflow's audit log."""
+"""Which user typed a command, as the operating system knows it, and the entry for Airflow's audit log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from airflow.utils import cli_action_loggers
 
 _LOGIN_NAMES = ("SUDO_USER", "LOGNAME", "USER", "LNAME", "USERNAME")
-"""Variables that say who logged in. Anybody can set them, so they prove nothing."""
+"""Variables with the login name. Anybody can set them, so they prove nothing."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """``who``: the effective user. ``login``: whom the environment names, if that is somebody else."""
+    """``who``: the effective user. ``login``: the name in the environment if it differs; else empty."""
 
     who: str
     host: str
@@ -32,13 +32,14 @@ class Caller:
 
 
 def caller() -> Caller:
+    """The user of this process, with the host and the login name that the environment claims."""
     who = _effective_user()
     login = next(filter(None, map(os.environ.get, _LOGIN_NAMES)), who)
     return Caller(who, socket.gethostname(), "" if login == who else as_text(login))
 
 
 def _effective_user() -> str:
-    """The user's name; its number, if no name belongs to it, as in some containers."""
+    """The user's name. If the number has no name, as in some containers, the number."""
     number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name
@@ -47,16 +48,16 @@ def _effective_user() -> str:
 
 
 def as_text(typed: str) -> str:
-    """What JSON takes: a shell may pass bytes that are no text."""
+    """``typed`` as text that JSON accepts: a shell may pass bytes that are not valid text."""
     return typed.encode(errors="backslashreplace").decode()
 
 
 @contextmanager
 def logged(command: str, *, dag_id: str, by: Caller) -> Iterator[None]:
-    """An entry in Airflow's audit log, made before the command changes anything.
+    """Put an entry into Airflow's audit log before the command changes anything, and end it afterwards.
 
-    Airflow's ``action_cli`` would make the same one, but takes ``LOGNAME`` for the user. A log that cannot be written
-    is a warning of Airflow's: what the ledger keeps does not depend on the metadata database.
+    Airflow's ``action_cli`` would do the same, but believes ``LOGNAME``. If the log cannot be written, Airflow only
+    warns: the ledger's own entry does not depend on the metadata database.
     """
     entry: dict[str, Any] = {
         "sub_command": f"epochs_{command}",

@@ -1,4 +1,4 @@
-"""The ``epochs`` connection: where a pipeline's ledger is. And Airflow's side of ``contracts.Environment``."""
+"""The ``epochs`` connection, which says where a pipeline's ledger is, and ``contracts.Environment`` for Airflow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SET_KEY = (
 
 
 def connection(conn_id: str) -> Connection:
-    """An Airflow connection as plain values. Raises Refused if there is none of that id."""
+    """The Airflow connection with this id, as plain values. Raises Refused if there is none."""
     from airflow_epochs.contracts import Connection
 
     try:
@@ -54,7 +54,7 @@ def connection(conn_id: str) -> Connection:
 
 
 def _keep_secret(described: Connection) -> None:
-    """Have neither this package nor Airflow show what is secret in a connection."""
+    """Make this package and Airflow hide the connection's secrets in everything they print."""
     secrecy.tell(_mask)
     fields = {"host": described.host, "schema": described.schema, "password": described.password}
     if described.conn_type == EpochsHook.conn_type:
@@ -63,18 +63,20 @@ def _keep_secret(described: Connection) -> None:
 
 
 def _mask(forms: list[str]) -> None:
-    """Tell Airflow's masker, here and in the supervisor, which writes the task's log."""
+    """Tell Airflow's masker, in this process and in the supervisor, which writes the task's log."""
     mask_secret([*forms])
 
 
 class EpochsHook(BaseHook):
-    """Opens ledgers.
+    """Opens ledgers through a connection of type ``epochs``.
 
-    The connection's password is the key that records are signed with (at least 32 random characters); several, the
-    newest first, are separated by commas. Its extra fields: ``ledger_root``, a path or URL (``s3://bucket/prefix`` …);
-    ``storage_conn_id``, optionally the connection that has the object store's credentials; ``storage_options``,
-    optionally more ``object_store`` options as a JSON object; ``require_signed``, optionally true: a ledger that was
-    never signed is refused.
+    The password is the key that signs records: at least 32 random characters. To change keys, give several, separated
+    by commas, the newest first. The extra fields are:
+
+    - ``ledger_root``: a path or a URL (``s3://bucket/prefix`` …);
+    - ``storage_conn_id`` (optional): the connection with the object store's credentials;
+    - ``storage_options`` (optional): more ``object_store`` options, as a JSON object;
+    - ``require_signed`` (optional): if true, refuse a ledger that was never signed.
     """
 
     conn_name_attr = "ledger_conn_id"
@@ -91,7 +93,7 @@ class EpochsHook(BaseHook):
         return connection(self.ledger_conn_id)
 
     def get_conn(self) -> Store:
-        """The byte store at the ledger's root. Raises Refused if the connection does not say where that is."""
+        """The byte store at the ledger's root. Raises Refused if the connection has no ``ledger_root``."""
         from airflow_epochs.ledger.store import open_store
 
         described = self._described
@@ -104,7 +106,7 @@ class EpochsHook(BaseHook):
         return open_store(root, _storage_options(described))
 
     def ledger(self, pipeline: str) -> Ledger:
-        """The ledger of a pipeline. Raises Refused if the connection asks for signatures and has no key."""
+        """The pipeline's ledger. Raises Refused if the connection requires signatures but has no key."""
         from airflow_epochs.ledger.ledger import Ledger
 
         store, keys = self.get_conn(), self._keys
@@ -133,11 +135,11 @@ class EpochsHook(BaseHook):
         return Keys.parse(self._described.password)
 
     def _flaw_of_keys(self) -> str | None:
-        """What somebody should know who relies on signatures; None if all is well."""
+        """What is weak about the signing keys, for people who rely on them; None if nothing is."""
         if not self._keys:
             return (
-                f"THE LEDGER IS NOT SIGNED: connection {self.ledger_conn_id!r} has no password. Whoever can write to "
-                "the ledger's store can forge records, and by them have rows written, left out or doubled. "
+                f"THE LEDGER IS NOT SIGNED: connection {self.ledger_conn_id!r} has no password. Anybody who can write "
+                "to the ledger's store can forge records, and so add, drop or double rows. "
                 f"What to do: {_SET_KEY}. See SECURITY.md."
             )
         if self._keys.is_weak:
@@ -148,7 +150,7 @@ class EpochsHook(BaseHook):
         return None
 
     def test_connection(self) -> tuple[bool, str]:
-        """Put, read back and delete a probe: what the first `open` of a pipeline does too."""
+        """Test the ledger's store with a probe record, as the first ``open`` of a pipeline does."""
         try:
             self.ledger("connection-test").probe()
         except Exception as error:
@@ -158,7 +160,7 @@ class EpochsHook(BaseHook):
 
 
 def _storage_options(described: Connection) -> dict[str, str]:
-    """Those of the connection with the credentials, and over them the ledger connection's own."""
+    """The options of the connection with the credentials. The ledger connection's own options override them."""
     from airflow_epochs.storage.options import storage_options
 
     conn_id = described.extra.get("storage_conn_id")
@@ -166,17 +168,19 @@ def _storage_options(described: Connection) -> dict[str, str]:
 
 
 class AirflowEnvironment:
-    """``contracts.Environment`` inside an Airflow task."""
+    """``contracts.Environment`` in an Airflow task."""
 
     def __init__(self, spark: SparkConnect | SparkSubmit) -> None:
         self._spark = spark
 
     @cached_property
     def spark(self) -> SparkRunner:
+        """The runner for Spark Connect or spark-submit, made once per task."""
         return self._spark.runner(self)
 
     def connection(self, conn_id: str) -> Connection:
+        """The Airflow connection with this id. Raises Refused if there is none."""
         return connection(conn_id)
 
     def reached(self, phase: str) -> None:
-        pass
+        """Does nothing: phases are for tests."""

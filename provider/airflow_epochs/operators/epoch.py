@@ -1,7 +1,7 @@
-"""One operator per step of an epoch. Thin: each asks the coordinator and turns its answer into Airflow's terms.
+"""One operator per step of an epoch. Each calls the coordinator and translates its answer into Airflow's terms.
 
-Every operator returns the checkpoint record (its XCom), and reads the ledger before it has an effect. The heart is
-imported where it is used: every task parses its DAG file, and needs only one step.
+Every operator returns the checkpoint record as its XCom and reads the ledger before it has an effect. The coordinator
+is imported inside methods: every task parses its whole DAG file, but runs only one step.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 
 
 class EpochOperator(BaseOperator):
-    """What the six operators share: the pipeline's definition and the translation of errors.
+    """Base of the six operators: holds the pipeline's definition and translates errors.
 
     Args:
-        pipeline: The pipeline's name: 1 to 63 letters, digits, ``-`` and ``_``. The ledger is found by it.
+        pipeline: The pipeline's name: 1 to 63 letters, digits, ``-`` and ``_``. It identifies the ledger.
         source: Where rows come from.
-        transform: ``path/to/file.py:function``; relative paths are looked for beside the DAG file, in the folder
-            above it, in the DAGs folder and in the folder above that.
-        sinks: Where rows go; names must differ.
-        spark: How staging runs.
+        transform: ``path/to/file.py:function``. A relative path is looked up beside the DAG file, in the folder above
+            it, in the DAGs folder, and in the folder above that.
+        sinks: Where rows go. Their names must differ.
+        spark: How Spark runs: ``SparkConnect`` or ``SparkSubmit``.
         ledger_conn_id: A connection of type ``epochs``.
-        keep_epochs: How many complete epochs keep all their records in the ledger. Positions and transaction
-            ids are kept for ever.
-        measure_input: Whether the checkpoint record's metrics get ``rows_in`` and ``max_timestamp`` (of the records
-            read, UTC). Spark counts as it reads, which takes about 3 % longer.
-        backfill: For a sink that the pipeline has not had before, the number of the epoch with whose input it begins,
-            e.g. ``{"gold": 12}``. Its first epoch then takes the input of the epochs from there on too, in one batch.
-            Without effect once the sink shows an epoch.
-        wait_for_others: For how many seconds ``open`` lets another run's young attempt be before it aborts it: two
-            installations, or runs that somebody started by hand, would else abort each other for ever. 0: not at all.
-        checkpoint: The XCom of the step before, or a list of them (``previous.output``). Carries measurements
-            and, into ``vote``, what was staged; the ledger wins wherever they disagree.
+        keep_epochs: How many complete epochs keep all their ledger records. Positions and transaction ids are kept
+            for ever.
+        measure_input: Whether the metrics get ``rows_in`` and ``max_timestamp`` (UTC) of the records read. Spark counts
+            while it reads, which takes about 3 % longer.
+        backfill: For a sink that is new to the pipeline, the number of the epoch whose input it begins with, e.g.
+            ``{"gold": 12}``. The sink's first epoch then also takes the input of the epochs from there on, in one
+            batch. Has no effect once the sink shows an epoch.
+        wait_for_others: Seconds that ``open`` leaves another run's young attempt alone before it aborts it. Without
+            this, two installations, or runs started by hand, could abort each other's attempts for ever. 0: no wait.
+        checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
+            ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
     """
 
     template_fields: Sequence[str] = ("source", "transform", "sinks", "spark", "ledger_conn_id", "checkpoint")
@@ -95,11 +95,11 @@ class EpochOperator(BaseOperator):
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
-        """Run the step. Skips where there is nothing to do; fails without retry where a retry cannot help."""
+        """Run the step. Skip if there is nothing to do; fail without retry if a retry cannot help."""
         try:
             return self._executed(context)
         except Exception as error:
-            failure = secrecy.cleaned(error)  # Airflow logs the causes too
+            failure = secrecy.cleaned(error)  # Airflow also logs the causes of an exception
         raise failure
 
     def _executed(self, context: Context) -> JsonDict:
@@ -113,14 +113,16 @@ class EpochOperator(BaseOperator):
         return to_xcom(self._measured(checkpoint, time.monotonic() - started))
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """The step itself. Safe to call again."""
         raise NotImplementedError
 
     def on_kill(self) -> None:
-        """Stop what Spark does for this task. What it wrote is invisible, whenever it stops."""
+        """Stop this task's Spark job. What the job has written stays invisible."""
         self.environment.spark.cancel()
 
     @cached_property
     def environment(self) -> AirflowEnvironment:
+        """Airflow's connections, and Spark as ``spark`` configures it."""
         return AirflowEnvironment(self.spark)
 
     def _coordinator(self, context: Context) -> Coordinator:
@@ -136,7 +138,10 @@ class EpochOperator(BaseOperator):
         )
 
     def _definition(self, dag: DAG) -> Pipeline:
-        """What the DAG file says, as rendered. The checks that ``EpochPipeline`` could not make, or did not."""
+        """The pipeline as the rendered DAG defines it.
+
+        Checks it again: templates are rendered only now, and not every DAG uses ``EpochPipeline``.
+        """
         transform = self._transform(Path(dag.fileloc).parent)
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
@@ -155,7 +160,7 @@ class EpochOperator(BaseOperator):
             raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error
 
     def _transform(self, beside_dag: Path) -> Transform:
-        """The transform's name; the steps that run or record the file look for it, and only they need it."""
+        """The transform by its name alone. Steps that run the file or record its digest override this."""
         return Transform.parse(self.transform)
 
     def _checkpoints(self) -> list[Checkpoint]:
@@ -165,7 +170,7 @@ class EpochOperator(BaseOperator):
         return [msgspec.convert(value, Checkpoint, strict=False) for value in values if value]
 
     def _measured(self, checkpoint: Checkpoint, seconds: float) -> Checkpoint:
-        """The checkpoint with what this and the earlier steps measured."""
+        """``checkpoint`` with the measurements of this step and of the steps before."""
         carried, metrics = self._measurements()
         if checkpoint.stage:
             metrics |= checkpoint.stage.metrics
@@ -174,7 +179,7 @@ class EpochOperator(BaseOperator):
         )
 
     def _measurements(self) -> tuple[dict[str, float], JsonDict]:
-        """Seconds per step and Spark's metrics, as the steps before carried them here."""
+        """Seconds per step, and Spark's metrics, from the checkpoints of the steps before."""
         seconds: dict[str, float] = {}
         metrics: JsonDict = {}
         for checkpoint in self._checkpoints():
@@ -184,6 +189,8 @@ class EpochOperator(BaseOperator):
 
 
 class _NeedsTransform(EpochOperator):
+    """A step that finds the transform's file, to run it or to record its digest."""
+
     def _transform(self, beside_dag: Path) -> Transform:
         from airflow_epochs.operators.transform_file import find_transform
 
@@ -192,16 +199,17 @@ class _NeedsTransform(EpochOperator):
 
 
 class OpenEpochOperator(_NeedsTransform):
-    """Finishes what earlier runs left, or opens an epoch for this run; skips if there is no new data.
+    """Finishes what earlier runs left behind, or opens a new epoch for this run. Skips if there is no new data.
 
-    A run works through one epoch. One that is complete by then passes through the tasks that follow, which do nothing.
+    A run works on one epoch. If that epoch is complete already, the tasks that follow succeed and leave it as it is.
 
-    Reads the DAG params ``max_records`` and ``starting``, where they are set, over the source's own.
+    The DAG params ``max_records`` and ``starting`` override the source's own settings.
     """
 
     step = "open"
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """Open or recover this run's epoch, and return its checkpoint."""
         from airflow_epochs.contracts import Limits
 
         params = context["params"]
@@ -211,12 +219,13 @@ class OpenEpochOperator(_NeedsTransform):
 
 
 class StageEpochOperator(_NeedsTransform):
-    """Runs the Spark micro-batch: every sink's rows become durable where no reader sees them."""
+    """Runs the Spark micro-batch. It makes every sink's rows durable where no reader sees them."""
 
     step = "stage"
     retry_defaults = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """Stage all sinks, and log Spark's warnings."""
         checkpoint = coordinator.stage(run)
         for warning in checkpoint.stage.warnings if checkpoint.stage else ():
             self.log.warning("%s", warning)
@@ -224,21 +233,22 @@ class StageEpochOperator(_NeedsTransform):
 
 
 class VoteEpochOperator(_NeedsTransform):
-    """Verifies what was staged, sink by sink, and writes the decision. Fails on GLOBAL_ABORT, with the reasons.
+    """Verifies each sink's staged rows and writes the decision. Fails on GLOBAL_ABORT, with the reasons.
 
-    ``checkpoint`` must be the output of the stage operator. Cleared without it after a GLOBAL_ABORT, it stages
-    the next attempt itself.
+    ``checkpoint`` must be the stage operator's output. If this task is cleared after a GLOBAL_ABORT, and ``stage`` is
+    not, it stages the next attempt itself.
     """
 
     step = "vote"
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """Collect the votes and decide, on the newest stage report in ``checkpoint``."""
         staged = [checkpoint.stage for checkpoint in self._checkpoints() if checkpoint.stage]
         return coordinator.vote(run, staged[-1] if staged else None)
 
 
 class CommitSinkOperator(_NeedsTransform):
-    """Makes one sink show the epoch. After GLOBAL_COMMIT the only way is forward, hence the many retries."""
+    """Makes one sink show the epoch. It retries often: after GLOBAL_COMMIT the only way is forward."""
 
     step = "commit"
     retry_defaults = {
@@ -252,13 +262,14 @@ class CommitSinkOperator(_NeedsTransform):
     def __init__(self, *, sink: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.sink = sink
-        self.step = f"commit.{sink}"  # type: ignore[misc]  # the measurement's name, one per sink
+        self.step = f"commit.{sink}"  # type: ignore[misc]  # the name of the measurement, one per sink
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """Commit this operator's sink."""
         return coordinator.commit(run, self.sink)
 
     def _transform(self, beside_dag: Path) -> Transform:
-        """Looked for, but not insisted on: only rows that are gone are staged again."""
+        """The transform's file is optional here: only lost rows, which must be staged again, need it."""
         try:
             return super()._transform(beside_dag)
         except Refused as missing:
@@ -267,7 +278,7 @@ class CommitSinkOperator(_NeedsTransform):
 
 
 class CompleteEpochOperator(EpochOperator):
-    """Closes the epoch and emits an asset event per sink. ``checkpoint`` should be the commit operators' outputs."""
+    """Closes the epoch and emits one asset event per sink. Pass all commit operators' outputs as ``checkpoint``."""
 
     step = "complete"
     retry_defaults = CommitSinkOperator.retry_defaults
@@ -279,7 +290,8 @@ class CompleteEpochOperator(EpochOperator):
         self.assets = assets
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
-        seconds, metrics = self._measurements()  # a stale XCom does no harm here
+        """Complete the epoch; the asset events carry the newest complete epoch, which may be a later one."""
+        seconds, metrics = self._measurements()  # from XCom, which may be stale: only measurements, no facts
         checkpoint = coordinator.complete(run, {**metrics, "seconds": seconds})
         newest = coordinator.newest_complete()
         for sink, asset in self.assets.items():
@@ -296,11 +308,11 @@ class CompleteEpochOperator(EpochOperator):
 
 
 class AbortEpochOperator(EpochOperator):
-    """Aborts what this run left undecided, and then fails on purpose.
+    """Aborts this run's undecided attempt, and then fails on purpose.
 
-    The run is thereby red, and "clear failed tasks" clears this task too. Skips where there is nothing to abort.
-    Where ``stage`` and ``vote`` did not fail, the scheduler skips it without a process: a task that skips itself
-    is heard of up to 5 s late in Airflow 3.3, and ``complete`` waits for it.
+    The failure makes the run red, and lets "clear failed tasks" clear this task too. Skips if there is nothing to
+    abort. If neither ``stage`` nor ``vote`` failed, the scheduler skips this task without starting a process: Airflow
+    3.3 notices a task that skips itself up to 5 s late, and ``complete`` would wait for it.
     """
 
     step = "abort"
@@ -309,6 +321,7 @@ class AbortEpochOperator(EpochOperator):
         super().__init__(trigger_rule=trigger_rule, **kwargs)
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """Abort, then raise AirflowFailException with the reason that the ledger records."""
         reason = coordinator.abort(run, f"{run} failed before a decision")
         raise AirflowFailException(
             f"The attempt is aborted: {reason}. Nothing is visible. Mend the cause and clear the failed tasks, or "
@@ -317,7 +330,7 @@ class AbortEpochOperator(EpochOperator):
 
 
 def to_xcom(checkpoint: Checkpoint) -> JsonDict:
-    """Plain JSON types only: Airflow's own serialisation would wrap every tuple. At most 48 KB."""
+    """The checkpoint in plain JSON types, at most 48 KB. Airflow's own serialisation would wrap every tuple."""
     from airflow_epochs.operators.xcom import fitted
 
     value: JsonDict = json.loads(msgspec.json.encode(fitted(checkpoint)))

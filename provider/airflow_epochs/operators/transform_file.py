@@ -1,4 +1,4 @@
-"""Finding the user's transform on the worker. Reads files; runs nothing."""
+"""Finds the user's transform on the worker. Reads files, and runs none of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_epochs.spark.driver.user_files import siblings_of
 
 
 def find_transform(text: str, folders: Iterable[Path]) -> Transform:
-    """The transform with its absolute path and a digest of the file and the siblings it imports.
+    """The transform with its absolute path, and a digest of its file and of the siblings it imports.
 
     Args:
-        text: ``path/to/file.py:function``; an absolute path, or relative to one of the folders.
-        folders: Where to look, in order.
+        text: ``path/to/file.py:function``; the path is absolute, or relative to one of the folders.
+        folders: Where to look, in this order.
 
     Raises:
-        Refused: There is no such file, or it is not Python.
+        Refused: The file does not exist, or it is not Python.
     """
     transform = Transform.parse(text)
     relative = transform.path

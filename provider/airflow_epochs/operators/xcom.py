@@ -1,6 +1,6 @@
-"""The checkpoint record as it fits into XCom, which Airflow keeps in its database: no more than 48 KB of JSON.
+"""Fits the checkpoint record into XCom: at most 48 KB of JSON, because Airflow keeps XComs in its database.
 
-What is left out then is what grows with the number of partitions. All of it stands in the ledger.
+A record that is too large loses what grows with the number of partitions. The ledger still has all of it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from airflow_epochs.model import Checkpoint, JsonDict, Receipt
 
 BYTES_MAX = 47 * 1024
-"""Of the JSON as Airflow writes it, with blanks. Some air is left for what Airflow adds."""
+"""Of the JSON with blanks, as Airflow writes it. The rest of the 48 KB is for what Airflow adds."""
 ENTRIES_MAX = 100
-"""A collection in a receipt's detail with more entries than this is left out first."""
+"""A receipt loses the collections in its detail that have more entries than this."""
 
 
 def fitted(checkpoint: Checkpoint) -> Checkpoint:
-    """The same, without long details of receipts, and then without ranges, if it is too large otherwise."""
+    """The checkpoint as it is if it is small enough; else without long receipt details; else also without ranges."""
     steps: list[Callable[[Checkpoint], Checkpoint]] = [_without_long_details, _without_ranges]
     for step in steps:
         if _size(checkpoint) <= BYTES_MAX:

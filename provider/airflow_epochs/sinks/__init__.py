@@ -1,4 +1,4 @@
-"""Sinks. ``from_spec`` rebuilds one from what the ledger says about it."""
+"""Sinks. ``from_spec`` rebuilds a sink from its specification in the ledger."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _KINDS = {
     "memory": "airflow_epochs.testing:MemorySink",
     "sql": "airflow_epochs.sinks.sql.sink:SqlSink",
 }
-"""``kind`` of a specification: where its class is. Modules are imported only when a sink of the kind is built."""
+"""Kind -> module and class. A module is imported only when a sink of its kind is built."""
 
 GROUP = "airflow_epochs.sinks"
-"""The entry point group in which packages register sinks that are not ours; a kind is an entry's name, or its value."""
+"""The entry point group in which packages register sinks of their own. The kind is an entry's name or its value."""
 
 
 def from_spec(spec: JsonDict, today: Collection[Sink] = ()) -> Sink:
-    """The sink that ``spec`` describes; the inverse of ``Sink.spec``.
+    """The sink that ``spec`` describes. The inverse of ``Sink.spec``.
 
-    Nothing is imported because ``spec`` names it: the kind is one of ours, one that is registered in the entry point
-    group ``airflow_epochs.sinks``, or that of one of the sinks of ``today``. What a newer version has added to the
-    specification of one of our kinds, in the same format, is left out.
+    Nothing is imported merely because ``spec`` names it. The kind must be built in, registered in the entry point group
+    ``airflow_epochs.sinks``, or the kind of a sink in ``today``. Fields that a newer version has added to a built-in
+    kind, within the same format, are left out with a warning.
 
     Raises:
-        Refused: The kind is none of these, or it cannot be imported here.
+        Refused: The kind is none of these, or its class cannot be imported here.
     """
     kind = str(spec["kind"])
     if kind in _KINDS:
@@ -49,7 +49,7 @@ def from_spec(spec: JsonDict, today: Collection[Sink] = ()) -> Sink:
 
 
 def _of_others(kind: str, today: Collection[Sink]) -> Any:
-    """The class of a sink that is not ours."""
+    """The class of a kind that is not built in."""
     for sink in today:
         if not type(sink).__module__.startswith("airflow_epochs.") and sink.spec()["kind"] == kind:
             return type(sink)

@@ -1,4 +1,4 @@
-"""No login in a place that records name. Imports next to nothing: a DAG file, parsed in every task, needs it."""
+"""Keeps logins out of the places that records name. Imports little: DAG files need this module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_epochs.secrecy import shown
 
 
 def require_no_login(what: str, url: str, sink: str) -> None:
-    """Raise Refused if a user, or a user and a password, stand in the URL of a sink's table or staging folder."""
+    """Raise Refused if the URL of a sink's table or staging folder contains a user, with or without a password."""
     if secrecy.has_login(url):
         raise Refused(
             f"The URL of {what} {shown(url)} holds a login, which records and asset events would show.",

@@ -1,7 +1,7 @@
-"""The one row that a destination cannot take: which record it came from, which column, which value.
+"""Names the row that a destination cannot take: the record it came from, the column and the value.
 
-One record must not stop a pipeline without a word about which one it is: whoever reads the vote has to find it among
-millions, and to tell the transform what to keep out.
+A single bad record stops the pipeline. A person must then find it among millions, and tell the transform what to keep
+out.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Check = Callable[["pa.Array"], "str | None"]
-"""What is wrong with some value of a column; None if there is nothing."""
+"""Describes what is wrong with a value of the column; None if nothing is."""
 
 ORIGIN = ("topic", "partition", "offset")
 _SHOWN_MAX = 80
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_US = 86_400_000_000
 _CYCLE_DAYS = 146_097
-"""400 years of the Gregorian calendar."""
+"""400 years of the Gregorian calendar, in days."""
 _RANGES = {
     "date": (_FIRST_DAY, _LAST_DAY),
     "timestamp": (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
     "timestamp_ntz": (_FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1),
 }
-"""From the first day of year 1 to the last of 9999: in days, and in microseconds."""
+"""From the first day of year 1 to the last of year 9999: in days, or in microseconds."""
 
 
 def require_sound(
     batch: pa.RecordBatch, checks: Mapping[str, Check], keys: Sequence[str] = (), *, flat: bool = True
 ) -> None:
-    """Raise Refused if a column fails its check; names the row, as ``row_named`` does, and the value."""
+    """Raise Refused if a column fails its check. Names the row, as ``row_named`` does, the column and the value."""
     for name, check in checks.items():
         column = batch.column(name)
         if check(column) is None:
@@ -56,13 +56,13 @@ def refusal(why: str) -> Refused:
 
 
 def row_named(batch: pa.RecordBatch, row: int, keys: Sequence[str] = (), *, flat: bool = True) -> str:
-    """The record that a row came from, if the row says so; else its keys and how to carry the record's place.
+    """The record that a row came from, if the row tells; else the row's keys, and how rows can tell their record.
 
     Args:
-        batch: Where the row is.
-        row: Its number there.
-        keys: Columns that tell rows apart.
-        flat: Whether columns ``topic``, ``partition`` and ``offset`` are the record's. Within a struct, they are.
+        batch: The row's batch.
+        row: The row's number in the batch.
+        keys: Columns that identify a row.
+        flat: Whether columns ``topic``, ``partition`` and ``offset`` are the record's. In a struct they always are.
     """
     if (origin := _origin(batch, row, flat)) is not None:
         topic, partition, offset = origin
@@ -95,7 +95,7 @@ def _plain(value: pa.Array) -> Any:
 
 
 def _shown(value: pa.Array) -> str:
-    """The one value of an array, for people, in few characters."""
+    """The only value of an array, for people, in few characters."""
     import pyarrow as pa
 
     try:
@@ -125,9 +125,9 @@ def _year_of(value: pa.Array) -> str:
 
 
 def sound(kind: Any, *, nul: bool = True) -> Check:
-    """The check of a column of Delta's type ``kind``: texts are UTF-8, dates and times within the years 1 to 9999.
+    """The check for a column of Delta's type ``kind``: texts are UTF-8, dates and times are in the years 1 to 9999.
 
-    ``nul``: whether a text may have the character NUL.
+    ``nul``: whether a text may contain the character NUL.
     """
 
     def check(column: pa.Array) -> str | None:

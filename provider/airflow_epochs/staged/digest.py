@@ -1,13 +1,13 @@
-"""Two digests of what was staged: is this still what was voted for, and are these the same rows?
+"""Two digests of what was staged: are the files still those of the vote, and are these the same rows?
 
-``digest_of`` is of what the log says: of every file and in no order, its partition values, rows, bytes, and the
-minimum, maximum and number of nulls of each column that Delta keeps statistics of; of the columns' names and types; and
-for which table all this was staged. It leaves out what differs from try to try: names of files, times, physical names
-of columns. It costs nothing, and tells that the staged files are those of the vote.
+``digest_of`` covers what the log says: of every file, in any order, its partition values, bytes, and Delta's statistics
+(rows, and per column minimum, maximum and nulls); the columns' names and types; and the table that the rows were staged
+for. It leaves out what differs between tries: file names, times, and physical column names. It reads no rows, and tells
+whether the staged files are those of the vote.
 
-``content_of`` is of the rows: of every value (``spark.driver.row_digest``), whatever their order and files. Rows that
-are staged again are the promised ones if theirs is equal. The hashes are what Spark says of the rows that it wrote;
-what the log says beside them is counted in, and must agree.
+``content_of`` covers the rows: every value (``spark.driver.row_digest``), in any order and any files. Rows that are
+staged again are the promised ones if their digest is equal. Spark reports the hashes of the rows that it wrote. The
+digest also includes what the log says about them, and both must agree on the number of rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = secrecy.logger(__name__)
 
 CONTENT_SCHEME = "rows-1:"
 SCHEME = "content-1:"
-"""Digests of another scheme cannot be compared with these."""
+"""Digests with another prefix cannot be compared with these."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _STATISTICS = ("numRecords", "minValues", "maxValues", "nullCount")
 
 
 def staged_of(claim: StagedClaim, staging: Staging) -> Staged:
-    """What a vote promises of the rows staged at the claimed place."""
+    """What a vote promises about the rows at the claimed place."""
     return Staged(
         place=claim.place,
         version=staging.version,
@@ -46,10 +46,12 @@ def staged_of(claim: StagedClaim, staging: Staging) -> Staged:
 
 
 def content_of(staging: Staging, told: JsonDict) -> str | None:
-    """The digest of the rows; None if Spark, in a task that ran twice, counted other rows than lie there."""
+    """The digest of the rows; None if Spark hashed other rows than it staged, because a task ran twice."""
     rows = sum(map(rows_of, staging.files))
     if told["rows"] != rows:
-        log.warning("%s: %s rows were hashed, %s staged: no digest of theirs", staging.place, told["rows"], rows)
+        log.warning(
+            "%s: Spark hashed %s rows and staged %s, so the rows get no digest", staging.place, told["rows"], rows
+        )
         return None
     content = {
         "table": staging.note.get("table_id"),
@@ -63,7 +65,7 @@ def content_of(staging: Staging, told: JsonDict) -> str | None:
 
 
 def _nulls(staging: Staging, rows: int) -> dict[str, int]:
-    """Per column and field, how many are NULL, as the log says; without those that the table has and the rows lack."""
+    """The number of NULLs per column and field, from the log. Columns without any value are left out."""
     found: Counter[str] = Counter()
     for file in staging.files:
         nulls = _logical(json.loads(file.stats).get("nullCount"), staging.shape.schema["fields"])
@@ -80,7 +82,7 @@ def _leaves(nulls: Any) -> Iterator[tuple[list[str], int]]:
 
 
 def _partitions(staging: Staging) -> Counter[str]:
-    """Rows per partition, as the log says."""
+    """The number of rows per partition, from the log."""
     found: Counter[str] = Counter()
     for file in staging.files:
         values = _logical(file.partition_values, staging.shape.schema["fields"])
@@ -89,6 +91,7 @@ def _partitions(staging: Staging) -> Counter[str]:
 
 
 def digest_of(staging: Staging) -> str:
+    """The digest of the staged files, from the log alone."""
     fields = staging.shape.schema["fields"]
     content = {
         "table": staging.note.get("table_id"),
@@ -109,7 +112,7 @@ def _facts(file: StagedFile, fields: list[JsonDict]) -> list[Any]:
 
 
 def _logical(values: Any, fields: list[JsonDict]) -> Any:
-    """``values`` per column under the columns' own names; physical ones are drawn anew for every staging table."""
+    """``values`` by the columns' own names. Every staging table gets new physical names."""
     if not isinstance(values, dict):
         return values
     by_physical = {field.get("metadata", {}).get(_PHYSICAL, field["name"]): field for field in fields}
@@ -125,7 +128,7 @@ def _fields_of(kind: Any) -> list[JsonDict]:
 
 
 def _columns(kind: Any) -> Any:
-    """A type with the names, types and nullability of what is in it, and nothing else of it."""
+    """A type reduced to the names, types and nullability of its parts."""
     if not isinstance(kind, dict):
         return kind
     if kind["type"] == "struct":

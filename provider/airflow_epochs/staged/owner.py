@@ -1,4 +1,4 @@
-"""Whose a staging folder is: a small file in it says so, to people and to whoever is about to delete there."""
+"""Signs a staging folder with a small file. It tells people, and ``discard``, whose folder it is."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
 OWNER = "_owner.json"
-"""Hidden, so that VACUUM of the table around it leaves it alone."""
+"""Hidden, so that VACUUM of the table around it keeps it."""
 _COMPARED = ("ledger_id", "pipeline", "sink")
 
 
 def sign(files: Files, folder: str, attempt: SinkAttempt, sink: str) -> None:
-    """Say whose ``folder`` is, unless that is said already."""
+    """Write the owner's file into ``folder``, unless there is one."""
     path = f"{folder}/{OWNER}"
     if files.read(path) is None:
         files.write_new(path, json.dumps(_owner(attempt, sink), indent=1).encode())
 
 
 def require_owner(files: Files, folder: str, attempt: SinkAttempt, sink: str) -> None:
-    """The folder is this sink's. One of version 0.1 does not say whose it is.
+    """Check that the folder is this sink's. A folder of version 0.1 has no owner's file and passes.
 
     Raises:
-        Refused: It says that it is somebody else's, or what it says cannot be read.
+        Refused: The file names another owner, or cannot be read.
     """
     said, owner = files.read(f"{folder}/{OWNER}"), _owner(attempt, sink)
     if said is not None and _compared(said) != [owner[key] for key in _COMPARED]:

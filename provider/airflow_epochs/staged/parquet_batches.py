@@ -1,8 +1,8 @@
-"""The rows of a Parquet file in batches of a bounded size, also where a row is a megabyte.
+"""Reads a Parquet file's rows in batches of bounded size, even if a single row takes a megabyte.
 
-pyarrow counts rows, not bytes; by itself it reads whole row groups ahead, 128 MB and more. What a row takes in memory
-is known per row group before it is read: the mean of what is in its pages, and for what is encoded by a dictionary,
-where a page says next to nothing about it, the longest entry of the dictionary.
+pyarrow counts rows, not bytes, and by default reads whole row groups ahead, 128 MB and more. So each row group's
+memory per row is estimated before it is read. It is the mean size in the pages. A column encoded by a dictionary has
+pages that say little about its size, so the longest entry of the dictionary counts there.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 1_000
 BATCH_BYTES = 8 << 20
-"""Of a batch, about, unless one row is larger."""
+"""A batch takes about this much, unless one row alone takes more."""
 READ_BYTES = 2 << 20
-"""So much of each column is read from the file at once."""
+"""How much of each column is read from the file at once."""
 
 
 def batches(opened: BinaryIO, rows_max: int = ROWS_MAX) -> Iterator[pa.RecordBatch]:
-    """All rows of the file, in order, at most ``rows_max`` in a batch. Raises what pyarrow raises."""
+    """All rows of the file, in order, at most ``rows_max`` per batch. Raises what pyarrow raises."""
     with reader(opened) as parquet:
         yield from batches_of(parquet, opened, rows_max)
 
 
 def batches_of(parquet: Any, opened: BinaryIO, rows_max: int = ROWS_MAX) -> Iterator[pa.RecordBatch]:
-    """What ``batches`` yields, of a file for which ``reader`` was opened already."""
+    """Like ``batches``, for a file that ``reader`` has opened already."""
     for group in range(parquet.num_row_groups):
         at_once = min(rows_max, _rows_at_once(opened, parquet.metadata, group))
-        # Threads would take more memory, and the time of those that send.
+        # Threads would take more memory, and CPU time from those that send.
         yield from parquet.iter_batches(at_once, row_groups=[group], use_threads=False)
 
 
 def reader(opened: BinaryIO, read_dictionary: Sequence[str] = ()) -> Any:
-    """A ``pyarrow.parquet.ParquetFile`` that reads values as Delta's readers do, but for ``parquet_calendar``."""
+    """A ``pyarrow.parquet.ParquetFile`` that reads values as Delta's readers do, except for ``parquet_calendar``."""
     import pyarrow.parquet as pq
 
-    # Spark may write instants as INT96: read as nanoseconds, those after 2262 would be others.
+    # Spark may write instants as INT96. pyarrow's default, nanoseconds, would change those after the year 2262.
     return pq.ParquetFile(
         opened,
         page_checksum_verification=True,
@@ -65,7 +65,7 @@ def _is_text_by_dictionary(column: Any) -> bool:
 
 
 def _longest(opened: BinaryIO, group: int, columns: Sequence[Any]) -> dict[str, int]:
-    """Per column, bytes of the longest entry of its dictionary: the first row brings all of the dictionary along."""
+    """Per column, the bytes of its dictionary's longest entry. Reading one row loads the whole dictionary."""
     paths = [column.path_in_schema for column in columns]
     if not paths:
         return {}
@@ -79,7 +79,7 @@ def _longest(opened: BinaryIO, group: int, columns: Sequence[Any]) -> dict[str, 
 
 
 def _dictionaries(column: pa.Array) -> Iterator[pa.Array]:
-    """The dictionaries of a column's leaves, in the order of the schema."""
+    """The dictionaries of a column's leaves, in the schema's order."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -92,7 +92,7 @@ def _dictionaries(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def _length_max(dictionary: pa.Array, otherwise: int) -> int:
-    """``otherwise`` where nothing is known: the first row has no value of the column, not even NULL."""
+    """The longest entry; ``otherwise`` if the dictionary is empty, as when the first row has no value of the column."""
     import pyarrow.compute as pc
 
     return int(pc.max(pc.binary_length(dictionary)).as_py()) if len(dictionary) else otherwise

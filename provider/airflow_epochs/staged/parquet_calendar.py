@@ -1,9 +1,9 @@
-"""Dates and instants of long ago that a Parquet file has in another calendar than pyarrow reads.
+"""Finds old dates and instants that a Parquet file has in another calendar than pyarrow expects.
 
-Spark 2 and Hive wrote the Julian calendar's days before 1582-10-15, and instants before 1900 in the local time of a
-place. Newer Sparks do the same if they are told to (``spark.sql.parquet.datetimeRebaseModeInWrite=LEGACY``) and mark
-the file. Spark reads such files right, pyarrow moves their dates by days without a word. Where the file's statistics
-say that all its values are newer, both calendars are the same.
+Spark 2 and Hive wrote days before 1582-10-15 in the Julian calendar, and instants before 1900 in a place's local time.
+Newer versions of Spark do so if ``spark.sql.parquet.datetimeRebaseModeInWrite=LEGACY`` is set, and mark the file. Spark
+reads such files correctly. pyarrow shifts their dates by days without a warning. If the file's statistics show that all
+values are newer, both calendars agree.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY_DATES, _LEGACY_INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 _PROLEPTIC_SINCE, _PROLEPTIC_INT96_SINCE = (3, 0), (3, 1)
 _ALWAYS_PROLEPTIC = ("parquet-cpp", "parquet-rs", "delta-rs", "DuckDB", "Polars")
-"""How writers without the JVM's calendars call themselves."""
+"""Names of writers that never use the old calendar."""
 _FIRST_DAY = -141_427
-"""1582-10-15, in days since 1970."""
+"""1582-10-15, in days since 1970-01-01."""
 _FIRST_SECOND = -2_208_988_800
-"""1900-01-01 in UTC: since then every time zone's offset is the same in both calendars."""
+"""1900-01-01 in UTC. Since then every time zone has the same offset in both calendars."""
 _PER_SECOND = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
 
 def misread(metadata: Any) -> list[str]:
-    """The columns of a Parquet file of which pyarrow may read other days or instants than were written.
+    """The columns of a Parquet file whose days or instants pyarrow may read wrongly.
 
     Args:
         metadata: The file's ``pyarrow.parquet.FileMetaData``.
@@ -43,7 +43,7 @@ def misread(metadata: Any) -> list[str]:
 
 
 def _is_legacy(metadata: Any) -> tuple[bool, bool]:
-    """Whether dates and timestamps, and whether INT96 timestamps, may be in the calendar of old."""
+    """Whether dates and timestamps, and whether INT96 timestamps, may be in the old calendar."""
     marks = metadata.metadata or {}
     version = marks.get(_SPARK_VERSION)
     if version is None:
@@ -58,7 +58,7 @@ def _is_legacy(metadata: Any) -> tuple[bool, bool]:
 
 
 def _may_be_old(metadata: Any, number: int, column: Any, *, of_dates: bool, of_int96: bool) -> bool:
-    if column.physical_type == "INT96":  # which has no statistics
+    if column.physical_type == "INT96":  # has no statistics
         return of_int96 and metadata.num_rows > 0
     first = _first_of_new(column)
     if first is None or not of_dates:
@@ -79,7 +79,7 @@ def _chunks(metadata: Any, number: int) -> Iterator[Any]:
 
 
 def _first_of_new(column: Any) -> int | None:
-    """The first value of a date or timestamp column that is the same in both calendars; None for other columns."""
+    """The first value that is the same in both calendars; None if the column has neither dates nor timestamps."""
     kind = json.loads(column.logical_type.to_json())
     if kind["Type"] == "Date":
         return _FIRST_DAY

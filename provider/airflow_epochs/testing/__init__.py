@@ -1,7 +1,7 @@
-"""In-memory doubles of everything around the coordinator, for our own tests and for yours.
+"""In-memory doubles of everything around the coordinator, for this project's tests and for yours.
 
-A ``MemoryWorld`` holds what outlives a process: the ledger's store, the topics, the tables and the staging
-places. Everything else is a view of it, made and thrown away like a task process::
+A ``MemoryWorld`` holds what outlives a process: the ledger's store, the topics, the tables and the staging places. All
+other objects are views of it, which you make and throw away like a task's process::
 
     world = MemoryWorld()
     world.produce("orders", 0, ["a", "b", "c"])
@@ -11,14 +11,14 @@ places. Everything else is a view of it, made and thrown away like a task proces
     run_epoch(coordinator, run)
     assert world.table("orders").values() == ["a", "b", "c"]
 
-Faults: ``world.observer`` sees every effect before and after it happens, and ``MemoryEnvironment.observer``
-every named phase; either may raise ``Crash`` or do something else meanwhile. ``FaultyStore`` loses
-acknowledgements, refuses, or is unreachable; ``OverwritingStore`` ignores "if absent".
+Faults: ``world.observer`` is called before and after every effect, ``MemoryEnvironment.observer`` at every named
+phase. Either may raise ``Crash``, or do something else meanwhile. ``FaultyStore`` loses acknowledgements, refuses
+calls, or is unreachable. ``OverwritingStore`` ignores "if absent".
 
-Proof: ``check(History(...))`` says of any run, also of one on real servers, whether exactly once held; see
-``checkers`` for the invariants and ``history`` for what to fill in.
+Proof: ``check(History(...))`` tells whether any run, also one on real servers, was exactly once. ``checkers`` lists the
+invariants, ``history`` explains what to fill in.
 
-A sink of your own: ``testing.conformance`` has the tests that every sink must pass (it needs pytest).
+A sink of your own: ``testing.conformance`` has the tests that every sink must pass. It needs pytest.
 """
 
 from __future__ import annotations

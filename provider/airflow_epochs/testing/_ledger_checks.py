@@ -1,4 +1,4 @@
-"""Checks of the ledger, its past and who acted on it: I4 to I6, I8 to I11, I13, I14. Public names: ``checkers``."""
+"""Checks of the ledger, and of the processes that act on it: I4 to I6, I8 to I11, I13, I14. See ``checkers``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_epochs.testing.ledger_facts import LedgerFacts, epoch_of_key, newes
 
 
 def gaps(history: History) -> Iterator[Violation]:
-    """I4."""
+    """I4: contiguous offsets."""
     complete = history.facts.complete
     missing = set(range(1, history.facts.newest_complete + 1)) - set(complete)
     if missing:
@@ -50,7 +50,7 @@ def _falling(history: History) -> Iterator[Violation]:
 
 
 def _shown(history: History) -> Iterator[tuple[str, str | Marker, LedgerFacts]]:
-    """Every commit that was ever seen in a sink, and what the ledger said afterwards."""
+    """Every commit that was ever seen in a sink, with the ledger's facts at that time or later."""
     for sink, commits in (history.commits or {}).items():
         for commit in commits:
             yield f"Sink {sink} shows", commit, history.facts
@@ -62,7 +62,7 @@ def _shown(history: History) -> Iterator[tuple[str, str | Marker, LedgerFacts]]:
 
 
 def aborted_visible(history: History) -> Iterator[Violation]:
-    """I5."""
+    """I5: aborted attempts are never visible."""
     for who, shown, facts in _shown(history):
         txn = history.transaction(shown)
         if txn is None:
@@ -80,7 +80,7 @@ def aborted_visible(history: History) -> Iterator[Violation]:
 
 
 def undecided_or_redecided(history: History) -> Iterator[Violation]:
-    """I6."""
+    """I6: one decision per attempt."""
     yield from _changed_decisions(history.timeline)
     yield from _decided_against_the_votes(history.facts)
     for who, shown, facts in _shown(history):
@@ -121,14 +121,14 @@ def _decided_against_the_votes(facts: LedgerFacts) -> Iterator[Violation]:
 
 
 def changed_by_repeating(history: History) -> Iterator[Violation]:
-    """I8."""
+    """I8: a repeat changes nothing."""
     for repeat in history.repeats:
         if repeat.changed:
             yield Violation(f"Repeating {repeat.what} changed something.", repeat.changed)
 
 
 def changed_by_the_late(history: History) -> Iterator[Violation]:
-    """I11."""
+    """I11: late processes are fenced."""
     for zombie in history.zombies:
         if zombie.changed:
             yield Violation(f"A late process changed something: {zombie.what}.", zombie.changed)
@@ -141,7 +141,7 @@ def changed_by_the_late(history: History) -> Iterator[Violation]:
 
 
 def _written_after_the_end(before: LedgerCopy, after: LedgerCopy) -> Iterator[Violation]:
-    """Tries are noted before anybody looks, and a pruned epoch has nothing left to compare with."""
+    """Records put after the epoch was complete. Tries may be late, and a pruned epoch has nothing to compare with."""
     for key in sorted(set(after) - set(before)):
         epoch = epoch_of_key(key)
         if epoch is None or ".try." in key or complete_key(epoch) not in before:
@@ -155,7 +155,7 @@ def _written_after_the_end(before: LedgerCopy, after: LedgerCopy) -> Iterator[Vi
 
 
 def not_at_rest(history: History) -> Iterator[Violation]:
-    """I9."""
+    """I9: liveness."""
     rest = history.rest
     assert rest is not None
     if rest.recoveries > rest.recoveries_max:
@@ -173,7 +173,7 @@ def not_at_rest(history: History) -> Iterator[Violation]:
 
 
 def litter(history: History) -> Iterator[Violation]:
-    """I10."""
+    """I10: no litter, and no loss."""
     present, referenced = set(history.places or ()), set(history.referenced or ())
     if present - referenced:
         yield Violation(f"{len(present - referenced)} staging places are left.", some(present - referenced))
@@ -185,7 +185,7 @@ def litter(history: History) -> Iterator[Violation]:
 
 
 def guessed(history: History) -> Iterator[Violation]:
-    """I13."""
+    """I13: nobody acts on an unknown result."""
     lost: dict[str, set[str]] = {}
     looked: dict[str, set[str]] = {}
     for event in history.trace or ():
@@ -219,7 +219,7 @@ def _acted_blindly(event: Event, unknown: set[str], known: set[str]) -> Iterator
 
 
 def not_replayable(history: History) -> Iterator[Violation]:
-    """I14."""
+    """I14: the ledger replays."""
     facts = history.facts
     for key, why in facts.unreadable.items():
         yield Violation(f"A record cannot be read: {why}.", key)
@@ -259,7 +259,7 @@ def _incomplete(facts: LedgerFacts, opened: OpenRecord) -> Iterator[Violation]:
 
 
 def _is_of_the_same(final: Receipt | None, receipt: Receipt, again: list[RestagedRecord]) -> bool:
-    """Whether an epoch was completed with a receipt, or with that of the same rows, which were put back after it."""
+    """Whether ``final`` is ``receipt``, or the receipt of the same rows after they were staged again and put back."""
     places = {record.staged.place for record in again if (record.txn_id, record.sink) == (receipt.txn_id, receipt.sink)}
     if final is None or final.place not in places:
         return final == receipt
@@ -276,7 +276,7 @@ def _unfaithful(before: LedgerCopy, after: LedgerCopy) -> Iterator[Violation]:
 
 
 def _may_go(key: str, after: Mapping[str, bytes]) -> bool:
-    """Probes, and of a complete epoch all but ``complete.json`` once it is pruned."""
+    """Whether a record may be removed: probes may, and a complete epoch's records other than ``complete.json``."""
     epoch = epoch_of_key(key)
     if epoch is None:
         return key.startswith("probe/") and key != PIPELINE_KEY

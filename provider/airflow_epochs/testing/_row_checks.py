@@ -1,4 +1,4 @@
-"""Checks of what the sinks show, row by row: I1, I2, I3, I7 and I12. The public names are in ``checkers``."""
+"""Checks of the rows that the sinks show: I1, I2, I3, I7 and I12. The public names are in ``checkers``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PerEpoch = Mapping[int | None, set[Origin]]
 
 
 def _finals(history: History) -> Mapping[str, SinkState]:
-    """What the sinks show at the end, without the rows of those that rewrite them."""
+    """What the sinks show at the end. Sinks that rewrite rows are without their rows here."""
     states = history.sinks or {}
     return {name: replace(s, rows=None) if name in history.rewritten else s for name, s in states.items()}
 
@@ -27,7 +27,7 @@ def _observed(seen: Observation, history: History) -> dict[str, SinkState]:
 
 
 def _of_epoch(history: History) -> dict[str, PerEpoch]:
-    """Per sink, the records it shows at the end, by epoch."""
+    """Per sink, the records that it shows at the end, by epoch."""
     return {sink: history.epochs.split(state.origins) for sink, state in _finals(history).items()}
 
 
@@ -43,7 +43,7 @@ def _before_the_start(history: History, origin: Origin) -> bool:
 
 
 def lost(history: History) -> Iterator[Violation]:
-    """I1."""
+    """I1: no loss."""
     wanted = history.epochs.split({*(history.produced or {})} - {*history.filtered})
     left = {origin for origin in wanted.pop(None, set()) if not _before_the_start(history, origin)}
     if left and history.rest is not None:
@@ -68,7 +68,7 @@ def _named(group: Iterable[str]) -> str:
 
 
 def duplicated(history: History) -> Iterator[Violation]:
-    """I2."""
+    """I2: no duplicates."""
     for sink, state in _finals(history).items():
         yield from _twice(f"Sink {sink} shows", state.rows or ())
         epochs = Counter(_epoch_of_commit(shown) for shown in state.commits or ())
@@ -105,7 +105,7 @@ def _epoch_of_commit(shown: object) -> int:
 
 
 def torn(history: History) -> Iterator[Violation]:
-    """I3."""
+    """I3: atomic across sinks."""
     parts = _of_epoch(history)
     for epoch in sorted(history.facts.complete):
         yield from _differ(f"Epoch {epoch} is complete, but", history, parts, epoch)
@@ -117,7 +117,7 @@ def torn(history: History) -> Iterator[Violation]:
 
 
 def _differ(when: str, history: History, parts: Mapping[str, PerEpoch], epoch: int) -> Iterator[Violation]:
-    """Groups that show different records of an epoch."""
+    """Groups of sinks that show different records of an epoch."""
     shown = [(group, _union(parts, group, epoch)) for group in history.groups_of(epoch)]
     for (one, first), (other, second) in pairwise(shown):
         if first != second:
@@ -170,13 +170,13 @@ def _torn_reading(
 
 
 def has_payloads(history: History) -> bool:
-    """Whether rows can be compared by content; so it is if there are no rows."""
+    """Whether rows can be compared by content. True also if there are no rows."""
     rows = [row for state in _finals(history).values() for row in state.rows or ()]
     return not rows or any(row.payload for row in rows)
 
 
 def foreign_content(history: History) -> Iterator[Violation]:
-    """I7."""
+    """I7: the content is that of the epoch's ranges."""
     yield from _changed_input(history)
     known = dict(history.produced or {})
     observed = [state for seen in history.observations for state in _observed(seen, history).values()]
@@ -215,13 +215,13 @@ def _changed_input(history: History) -> Iterator[Violation]:
 
 
 def _known_before(history: History, epoch: int) -> set[tuple[str, int]]:
-    """Partitions that an earlier epoch has ranges of."""
+    """Partitions for which an earlier epoch has ranges."""
     earlier = (record.ranges for number, record in history.facts.complete.items() if number < epoch)
     return {(topic, r.partition) for ranges in earlier for topic in ranges for r in ranges[topic]}
 
 
 def _same_or_begun_later(first: Ranges, later: Ranges, known: set[tuple[str, int]]) -> bool:
-    """Only a partition that was never read may begin later: its oldest records may be gone before they are read."""
+    """Whether the ranges are equal. A partition never read before may begin later, if its oldest records are gone."""
     if first == later:
         return True
     pairs = [(topic, *pair) for topic in first for pair in zip(first[topic], later.get(topic, ()), strict=False)]
@@ -238,14 +238,14 @@ def _same_or_begun_later(first: Ranges, later: Ranges, known: set[tuple[str, int
 
 
 def has_counts(history: History) -> bool:
-    """Whether it is known for every complete epoch how many records were read."""
+    """Whether the number of records read is known for every complete epoch."""
     return history.produced is not None or all(
         record.metrics.get("rows_in") is not None for record in history.facts.complete.values()
     )
 
 
 def miscounted(history: History) -> Iterator[Violation]:
-    """I12."""
+    """I12: accounting."""
     produced = history.epochs.split(set(history.produced or {}))
     filtered = history.epochs.split(set(history.filtered))
     rows = {

@@ -1,4 +1,4 @@
-"""What a checker answers with."""
+"""The violations that a checker reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXAMPLES = 3
 
 
 class Violation(NamedTuple):
-    """One thing that must not be. ``witness``: the least that shows it (rows, records, keys …)."""
+    """Something that must not happen. ``witness``: the least that shows it (rows, records, keys …)."""
 
     sentence: str
     witness: Any
@@ -19,7 +19,7 @@ class Violation(NamedTuple):
 
 
 def some(things: Collection[Any]) -> str:
-    """A few of them, in order, and how many more there are."""
+    """The first few of ``things``, sorted, and how many more there are."""
     first = [str(tuple(each)) if isinstance(each, tuple) else str(each) for each in sorted(things)[:EXAMPLES]]
     more = len(things) - len(first)
     return ", ".join(first) + (f" and {more} more" if more > 0 else "")

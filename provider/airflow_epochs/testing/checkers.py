@@ -1,8 +1,8 @@
 """Checkers for what "exactly once" means, I1 to I14, over the history of any run.
 
-``check(history)`` runs all of them. Each answers PASS, FAIL with its violations (a sentence and a minimal witness
-each), or UNKNOWN if the history lacks what it needs. UNKNOWN is not PASS: ``Report.verdict`` is PASS only if every
-invariant is, and ``Report.require`` raises unless that is so.
+``check(history)`` runs all of them. Each answers PASS; or FAIL with its violations, each a sentence and a minimal
+witness; or UNKNOWN if the history lacks what the check needs. UNKNOWN is not PASS: ``Report.verdict`` is PASS only if
+every invariant passes. Otherwise ``Report.require`` raises.
 
 ===  ===================== =======================================================================================
 I1   no_loss               every acknowledged record up to the newest complete epoch is in every sink (or group)
@@ -40,6 +40,8 @@ VIOLATIONS_SHOWN = 5
 
 
 class Verdict(str, Enum):
+    """The outcome of one check, or of a whole report."""
+
     PASS = "PASS"
     FAIL = "FAIL"
     UNKNOWN = "UNKNOWN"
@@ -47,7 +49,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One invariant's verdict. ``lacking``: what the history would have to have, if the verdict is UNKNOWN."""
+    """One invariant's verdict. ``lacking``: what the history would need, if the verdict is UNKNOWN."""
 
     invariant: str
     name: str
@@ -67,18 +69,19 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all checks that were asked for."""
+    """The results of all requested checks."""
 
     results: tuple[Result, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """FAIL if any check failed; else UNKNOWN if any could not be made; else PASS."""
+        """FAIL if any check failed; else UNKNOWN if any check lacked data; else PASS."""
         verdicts = {result.verdict for result in self.results}
         return next(v for v in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS) if v in verdicts or v is Verdict.PASS)
 
     @property
     def violations(self) -> tuple[Violation, ...]:
+        """The violations of all checks."""
         return tuple(violation for result in self.results for violation in result.violations)
 
     def named(self, verdict: Verdict) -> set[str]:
@@ -86,7 +89,7 @@ class Report:
         return {result.invariant for result in self.results if result.verdict is verdict}
 
     def require(self, *, unknown: Collection[str] = ()) -> None:
-        """Raise AssertionError unless every invariant is PASS; those in ``unknown`` may be UNKNOWN, not FAIL."""
+        """Raise AssertionError unless every invariant is PASS. Those in ``unknown`` may be UNKNOWN, but not FAIL."""
         if self.named(Verdict.FAIL) or self.named(Verdict.UNKNOWN) - set(unknown):
             raise AssertionError(f"\n{self}")
 
@@ -114,7 +117,7 @@ _NEEDS: dict[str, Needs] = {
 
 @dataclass(frozen=True)
 class Invariant:
-    """A checker: call it with a history."""
+    """A checker. Call it with a history."""
 
     key: str
     name: str
@@ -174,7 +177,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def check(history: History, only: Collection[str] | None = None) -> Report:
-    """All checks, or those named ("I1" …). A name that is no invariant raises ValueError."""
+    """Run all checks, or only those named ("I1" …). Raises ValueError for a name that is not an invariant's."""
     if unheard := set(only or ()) - {invariant.key for invariant in INVARIANTS}:
         raise ValueError(f"no such invariants: {sorted(unheard)}")
     return Report(tuple(each(history) for each in INVARIANTS if only is None or each.key in only))

@@ -1,4 +1,4 @@
-"""One suite of tests for every sink: what exactly once asks of a sink, whatever it writes to.
+"""One suite of tests for every sink: what exactly once demands of a sink, whatever it writes to.
 
 Write a class that can do four things with your sink, and inherit the tests::
 
@@ -7,8 +7,8 @@ Write a class that can do four things with your sink, and inherit the tests::
         def subject(self, tmp_path: Path) -> Subject:
             return MySubject(tmp_path)
 
-The suite plays the coordinator: it draws transaction ids, has rows staged, votes, commits, and does all that a retry,
-a clear, a zombie or a restored ledger would do. Needs pytest.
+The suite plays the coordinator: it draws transaction ids, stages rows, votes, commits, and does what a retry, a clear,
+a zombie or a restored ledger would do. It needs pytest.
 """
 
 from __future__ import annotations
@@ -35,43 +35,45 @@ class Subject(Protocol):
     """A sink under test, with a destination of its own that is empty at first."""
 
     @property
-    def env(self) -> Environment: ...
+    def env(self) -> Environment:
+        """The environment in which the suite calls the sink."""
+        ...
 
     def sink(self) -> Sink:
-        """The sink, built anew; always on the same destination."""
+        """A new instance of the sink, always on the same destination."""
         ...
 
     def stage(self, plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
-        """Do what Spark does with a plan of the sink: stage one row for each id, in a column ``id`` of 64 bits."""
+        """Do what Spark does with the sink's plan: stage one row per id, in a 64-bit column ``id``."""
         ...
 
     def visible(self) -> list[int]:
-        """The ids that a reader of the destination sees, in any order, as often as he sees them."""
+        """The ids that a reader of the destination sees, in any order, with duplicates."""
         ...
 
     def fingerprint(self) -> object:
-        """What no write to the destination leaves equal, be it of the same rows: a version, say, or end offsets."""
+        """Something that changes with every write, even of equal rows, for example a version or end offsets."""
         ...
 
 
 class SinkConformance:
-    """The suite. What it cannot know of a sink is said here, and may be overridden."""
+    """The suite. Override the attributes and ``shows`` where your sink differs."""
 
     many = 1_000_000
-    """Rows of the largest epoch."""
+    """The number of rows of the largest epoch."""
 
     names_moments = True
-    """Whether a commit calls ``env.reached`` before its atomic step: there the suite lets another one overtake it."""
+    """Whether a commit calls ``env.reached`` before its atomic step. There the suite lets another one overtake it."""
 
     overtaken_within_s = 60.0
-    """How long it is held up for that. A sink that holds a lock meanwhile needs no more than a moment."""
+    """Seconds to hold a commit up for that. If the sink holds a lock meanwhile, a moment is enough."""
 
     def shows(self, before: Sequence[int], ids: Sequence[int]) -> list[int]:
-        """What readers see after an epoch of ``ids``, if they saw ``before``: both, unless the sink replaces rows."""
+        """What readers see after an epoch of ``ids`` if they saw ``before``: both, unless the sink replaces rows."""
         return [*before, *ids]
 
     def after(self, *epochs: Sequence[int]) -> list[int]:
-        """What readers see after these epochs, one after the other, sorted."""
+        """What readers see after these epochs in this order, sorted."""
         shown: list[int] = []
         for ids in epochs:
             shown = self.shows(shown, ids)
@@ -79,6 +81,7 @@ class SinkConformance:
 
     @pytest.fixture
     def subject(self) -> Subject:
+        """Override it: your sink with an empty destination, for one test."""
         raise NotImplementedError("override the fixture `subject`")
 
     # -- one epoch ---------------------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ class SinkConformance:
         assert (sorted(subject.visible()), _marker(subject)) == (self.after([1, 2], [2, 3]), Marker.of(second))
 
     def test_a_commit_that_is_overtaken_after_it_has_looked_changes_nothing(self, subject: Subject) -> None:
-        """A zombie sleeps before it writes; its successor commits the same epoch, and then the next one."""
+        """A zombie pauses before it writes. Its successor commits the same epoch, and then the next one."""
         zombie = _attempt(1)
         staged = _staged(subject, zombie, [1, 2])
 
@@ -206,7 +209,7 @@ class SinkConformance:
         assert (held.by is not None) == self.names_moments
 
     def _gone_on(self, subject: Subject, attempt: SinkAttempt, staged: Staged) -> TransactionId:
-        """Show epoch 1 of this attempt, and epoch 2; the latter's transaction."""
+        """Commit epoch 1 of this attempt, and then epoch 2. Returns the transaction of epoch 2."""
         _rebuilt(subject).commit(attempt, staged, subject.env)
         return _epoch(subject, 2, attempt.txn, [2, 3])
 
@@ -278,7 +281,7 @@ def _attempt(epoch: int, previous: TransactionId | None = None, number: int = 1)
 
 
 def _rebuilt(subject: Subject) -> Sink:
-    """The sink as commit and roll-forward have it: from the ledger."""
+    """The sink as commit and roll-forward get it: rebuilt from the ledger's specification."""
     sink = subject.sink()
     return from_spec(json.loads(json.dumps(sink.spec())), [sink])
 
@@ -295,7 +298,7 @@ def _staged(subject: Subject, attempt: SinkAttempt, ids: Sequence[int]) -> Stage
 
 
 def _vote_against(subject: Subject, attempt: SinkAttempt, claim: StagedClaim) -> bool:
-    """Whether the sink makes no promise: a VOTE_ABORT with a reason, or an error that is no vote."""
+    """Whether the sink refuses the promise: by VOTE_ABORT, or by an error, which is not a vote."""
     try:
         vote: Vote = subject.sink().vote(attempt, claim, subject.env)
     except (NotApplied, Corrupt):
@@ -326,7 +329,7 @@ def _seen(subject: Subject) -> tuple[object, list[int], Marker | None]:
 
 @contextmanager
 def _untouched(subject: Subject) -> Iterator[None]:
-    """Nothing is written meanwhile, not even the same once more."""
+    """Check that the block writes nothing, not even equal rows."""
     before = _seen(subject)
     yield
     assert _seen(subject) == before
@@ -334,7 +337,7 @@ def _untouched(subject: Subject) -> Iterator[None]:
 
 @contextmanager
 def _refused(subject: Subject) -> Iterator[None]:
-    """The commit stops with an error that calls for a human, and writes nothing."""
+    """Check that the commit raises an error that calls for a human, and writes nothing."""
     with _untouched(subject), pytest.raises((Corrupt, Fenced)) as stopped:
         yield
     assert not isinstance(stopped.value, RowsGone), "that would have the rows staged again"
@@ -342,7 +345,7 @@ def _refused(subject: Subject) -> Iterator[None]:
 
 @dataclass
 class _HeldUp:
-    """An environment in which the first moment that is named waits for another commit, for so long at most."""
+    """An environment that holds the first named phase up until another commit ends, at most ``within_s`` seconds."""
 
     env: Environment
     other: Callable[[], Future[tuple[TransactionId, object]]]

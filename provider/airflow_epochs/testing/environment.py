@@ -1,4 +1,4 @@
-"""An environment in memory: connections, a "Spark" that runs Python functions, phases that can crash or pause."""
+"""An environment in memory: connections, a "Spark" that runs Python functions, and phases that can crash or pause."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_epochs.testing.world import MemoryWorld, Place, Row
 
 
 class Crash(BaseException):
-    """The process dies here. Not an ``Exception``: no handler may soften it."""
+    """The process dies here. It is no ``Exception``, so that no handler catches it."""
 
 
 @dataclass
 class Observed:
-    """An observer that records what it sees and acts once, at the moment ``at`` (counted from 0).
+    """An observer that records what it sees, and acts once, at the call numbered ``at`` (from 0).
 
-    ``then`` defaults to a crash; give it a function to do something else meanwhile, as a second process would.
+    It crashes by default. Give it a function as ``then`` to do something else instead, as a second process would.
     """
 
     at: int | None = None
@@ -39,7 +39,7 @@ class Observed:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEpoch:
-    """What a transform may know of its epoch; the same for every attempt but ``attempt``."""
+    """What a transform may know about its epoch. Only ``attempt`` differs between attempts."""
 
     pipeline: str
     epoch: int
@@ -49,16 +49,16 @@ class MemoryEpoch:
 
 
 MemoryTransform = Callable[[list[Row], MemoryEpoch], "list[Row] | Mapping[str, list[Row] | str]"]
-"""Rows for every sink, or per sink its rows, or, in place of rows, why they cannot be staged."""
+"""Returns rows for all sinks, or rows per sink. In place of a sink's rows, a text says why they cannot be staged."""
 
 
 def keep_all(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
-    """The transform that shows every record in every sink."""
+    """The transform that sends every record to every sink."""
     return batch
 
 
 class MemorySpark:
-    """Runs the ``stage`` job: reads the planned ranges, transforms, and fills every sink's staging place."""
+    """Runs only the ``stage`` job: reads the planned ranges, transforms them, and fills every sink's staging place."""
 
     def __init__(self, transform: MemoryTransform = keep_all) -> None:
         self.transform = transform
@@ -67,10 +67,12 @@ class MemorySpark:
         self._sessions = 0
 
     def new_session(self) -> JsonDict:
+        """Numbers, from 1."""
         self._sessions += 1
         return {"session": self._sessions}
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        """Run the job at once, in this process."""
         if job.kind != "stage":
             raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="use real Spark for this job.")
         self.jobs.append(job)
@@ -80,9 +82,10 @@ class MemorySpark:
         return {"sinks": sinks, "metrics": {"rows_in": len(batch)}, "warnings": []}
 
     def cancel(self) -> None:
-        """Nothing runs in memory while anybody could cancel it."""
+        """Does nothing: a job has ended before anybody could cancel it."""
 
     def stop(self, session: JsonDict) -> None:
+        """Only remember the session in ``stopped``."""
         self.stopped.append(session)
 
     def _transformed(self, args: JsonDict, batch: list[Row]) -> Mapping[str, list[Row] | str]:
@@ -115,16 +118,18 @@ def _stage(plan: JsonDict, rows: list[Row] | str) -> JsonDict:
 
 @dataclass
 class MemoryEnvironment:
-    """Connections in a dict, Spark in memory. ``observer`` sees every named phase of the coordinator."""
+    """Connections in a dict, and Spark in memory. ``observer`` is called at every named phase of the coordinator."""
 
     spark: MemorySpark = field(default_factory=MemorySpark)
     connections: dict[str, Connection] = field(default_factory=dict)
     observer: Observer = unobserved
 
     def connection(self, conn_id: str) -> Connection:
+        """From ``connections``. Raises Refused if it is not there."""
         if conn_id not in self.connections:
             raise Refused(f"There is no connection {conn_id!r}.", remedy="add it to MemoryEnvironment.connections.")
         return self.connections[conn_id]
 
     def reached(self, phase: str) -> None:
+        """Call ``observer``."""
         self.observer(phase)

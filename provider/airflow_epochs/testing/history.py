@@ -1,7 +1,7 @@
 """What happened in a run, as plain values: the input of ``airflow_epochs.testing.checkers``.
 
-Fill in what your run can tell and leave the rest out: a check that lacks something answers UNKNOWN, never PASS.
-The ledger part comes from a real ledger; rows and markers are read from the sinks by whatever reader you trust::
+Fill in what you know about your run and leave the rest out. A check that lacks something answers UNKNOWN, never PASS.
+The ledger part comes from a real ledger. Read rows and markers from the sinks with a reader that you trust::
 
     history = History.of_ledger(
         ledger,
@@ -13,8 +13,8 @@ The ledger part comes from a real ledger; rows and markers are read from the sin
     print(report)
     report.require()
 
-A *copy* of the ledger is a dict of its files, key to bytes, without the pipeline's folder in front
-(``copy_of_ledger``). Copies taken during the run let the checkers see records that changed or vanished.
+A *copy* of the ledger is a dict of its files: key -> bytes, without the pipeline's folder in the key
+(``copy_of_ledger``). From copies taken during the run, the checkers see records that changed or vanished.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from airflow_epochs.testing.ledger_facts import LedgerFacts
 from airflow_epochs.testing.stores import DictStore
 
 LedgerCopy = Mapping[str, bytes]
-"""The ledger's files at one moment, by key below the pipeline's folder."""
+"""The ledger's files at one moment, by their key below the pipeline's folder."""
 
 
 class Origin(NamedTuple):
-    """Where a record came from: its identity, everywhere."""
+    """Where a record came from. It identifies the record everywhere."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class Origin(NamedTuple):
 
 
 class VisibleRow(NamedTuple):
-    """A row that a reader of a sink sees. ``payload`` is a hash of what comes unchanged from the record; "" unknown."""
+    """A row that a sink's reader sees. ``payload``: a hash of what the transform leaves unchanged; "" if unknown."""
 
     topic: str
     partition: int
@@ -55,16 +55,17 @@ class VisibleRow(NamedTuple):
 
     @property
     def origin(self) -> Origin:
+        """The record that the row came from."""
         return Origin(*self[:3])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkState:
-    """What a sink shows at one moment; None where nobody looked.
+    """What a sink shows at one moment. None: not read.
 
     Attributes:
         rows: All rows that a reader sees, in any order.
-        commits: The epochs' markers in the order in which the sink committed them: transaction ids or ``Marker``.
+        commits: The epochs' markers, in the order of their commits: transaction ids or ``Marker``.
     """
 
     rows: Sequence[VisibleRow] | None = None
@@ -72,6 +73,7 @@ class SinkState:
 
     @cached_property
     def origins(self) -> frozenset[Origin]:
+        """The records of all rows; empty if the rows were not read."""
         return frozenset(row.origin for row in self.rows or ())
 
 
@@ -82,8 +84,8 @@ class Observation:
     Attributes:
         complete: The newest complete epoch, read from the ledger *before* the sinks.
         sinks: What each sink showed.
-        ledger: A copy of the ledger taken *after* the sinks were read: what is shown must be decided in it.
-        balance: What the reader's sum over all rows up to ``complete`` was, for the bank workload.
+        ledger: A copy of the ledger, taken *after* the sinks were read. All that they show must be decided in it.
+        balance: For the bank workload: the sum over all rows up to ``complete``.
     """
 
     complete: int
@@ -93,12 +95,13 @@ class Observation:
 
     @cached_property
     def facts(self) -> LedgerFacts | None:
+        """The copy of the ledger, decoded; None without a copy."""
         return None if self.ledger is None else LedgerFacts.of(self.ledger)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:
-    """Fingerprints (ledger keys, table versions, file lists, end offsets …) before and after something was repeated."""
+    """Fingerprints (ledger keys, table versions, file lists, end offsets …) before and after an action was repeated."""
 
     what: str
     before: Mapping[str, Any]
@@ -106,15 +109,16 @@ class Repeat:
 
     @property
     def changed(self) -> list[str]:
+        """The names of the fingerprints that differ."""
         return sorted(k for k in {*self.before, *self.after} if self.before.get(k) != self.after.get(k))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rest:
-    """The faults had stopped, and runs came until there was nothing to do.
+    """The run was brought to rest: without faults, until there was nothing left to do.
 
     Attributes:
-        recoveries: How many runs without faults that took.
+        recoveries: How many runs that took.
         recoveries_max: How many it may take.
         hanging: Transactions, sessions, locks and processes that were still open then.
     """
@@ -125,12 +129,14 @@ class Rest:
 
 
 class Act(str, Enum):
+    """What a process did, for I13."""
+
     LOST = "lost"
     """A write of ``about`` ended without a known outcome."""
     LOOKED = "looked"
-    """``about`` was read, or put-if-absent gave its answer."""
+    """``about`` was read, or a put-if-absent of it got its answer."""
     DECIDED = "decided"
-    """The decision record ``about`` was put (and stands)."""
+    """The decision record ``about`` was put, and stands."""
     COMMITTED = "committed"
     """The sink ``about`` was made to show the transaction."""
     DISCARDED = "discarded"
@@ -138,7 +144,7 @@ class Act(str, Enum):
 
 
 class Event(NamedTuple):
-    """One thing that one process did. ``about``: a ledger key (below the pipeline's folder), a sink or a place."""
+    """One act of one process. ``about``: a ledger key (below the pipeline's folder), a sink or a place."""
 
     actor: str
     act: Act
@@ -148,25 +154,26 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A run and how it ended. Everything is optional but the pipeline's name.
+    """A run and its end. Everything but the pipeline's name is optional.
 
     Attributes:
         ledger: The ledger at the end.
         copies: Earlier copies of it, oldest first.
         sinks: What the sinks show at the end.
-        groups: Sinks that share the records: each record is in exactly one sink of a group (orders and rejected
-            orders). A sink in no group shows every record.
-        rewritten: Sinks that rewrite their rows (upsert, overwrite): only their commits are checked.
-        produced: Every record whose producer got an acknowledgement, with the hash of its payload or "".
+        groups: Sinks that share the records, for example orders and rejected orders: each record is in exactly one sink
+            of a group. A sink in no group shows every record.
+        rewritten: Sinks that rewrite their rows (upsert, overwrite). Only their commits are checked.
+        produced: Every record whose producer got an acknowledgement, with the hash of its payload, or "".
         filtered: Records that the transform leaves out on purpose.
         withdrawn: Records of producer transactions that were aborted.
-        starts: Per (topic, partition) the first offset that the pipeline had to read; 0 if not named.
+        starts: (topic, partition) -> the first offset that the pipeline had to read; 0 by default.
         observations: What readers saw during the run, oldest first.
         balance: What every observation's balance must be.
-        repeats: Things done again that must change nothing (I8).
-        zombies: What a process did that woke up after its epoch had been finished by another one (I11).
+        repeats: Repeated actions, which must change nothing (I8).
+        zombies: What a process did that went on after another one had finished its epoch (I11).
         rest: Set if the run was brought to rest before the end was read.
-        places: Staging places or files at the end; referenced: those that the sinks' visible data consist of.
+        places: Staging places or files at the end.
+        referenced: Those places or files that belong to the sinks' visible data.
         trace: What each process did, in order.
     """
 
@@ -191,38 +198,39 @@ class History:
 
     @classmethod
     def of_ledger(cls, ledger: Ledger, **more: Any) -> History:
-        """A history whose ledger is a copy of a real one; ``more`` are the other attributes."""
-        store, pipeline = ledger._store, ledger._pipeline  # the same package: a ledger gives its store to nobody else
+        """A history with a copy of a real ledger. ``more``: the other attributes."""
+        store, pipeline = ledger._store, ledger._pipeline  # private, but of this package: a ledger shares its store
         return cls(pipeline=pipeline, ledger=copy_of_ledger(store, pipeline), **more)
 
     # -- what follows from it ---------------------------------------------------------------------------------
 
     @cached_property
     def facts(self) -> LedgerFacts:
+        """The final ledger, decoded; empty without a ledger."""
         return LedgerFacts.of(self.ledger or {})
 
     @property
     def timeline(self) -> list[LedgerCopy]:
-        """All copies of the ledger, oldest first; observations' copies only if there are no others."""
+        """All copies of the ledger, oldest first. Observations' copies are used only if there are no others."""
         observed = [seen.ledger for seen in self.observations if seen.ledger is not None]
         return [*(self.copies or observed), *([self.ledger] if self.ledger is not None else [])]
 
     @property
     def rows(self) -> Mapping[str, Sequence[VisibleRow]] | None:
-        """The final rows of every sink that keeps them; None if those of one are missing."""
+        """The final rows of every sink that does not rewrite them; None if some sink's rows are missing."""
         states = {name: state for name, state in (self.sinks or {}).items() if name not in self.rewritten}
         found = {name: state.rows for name, state in states.items() if state.rows is not None}
         return found if self.sinks is not None and len(found) == len(states) else None
 
     @property
     def commits(self) -> Mapping[str, Sequence[str | Marker]] | None:
-        """The final commits of every sink; None if those of one are missing."""
+        """The final commits of every sink; None if some sink's commits are missing."""
         states = self.sinks or {}
         found = {name: state.commits for name, state in states.items() if state.commits is not None}
         return found if self.sinks is not None and len(found) == len(states) else None
 
     def view(self, epoch: int) -> EpochView:
-        """What the protocol makes of the final records. Raises Corrupt if they contradict each other."""
+        """What the protocol derives from the final records. Raises Corrupt if they contradict each other."""
         return self._reader.view(epoch)
 
     @cached_property
@@ -232,7 +240,7 @@ class History:
         return Ledger(store, self.pipeline, checked=False)
 
     def groups_of(self, epoch: int) -> list[frozenset[str]]:
-        """The groups of sinks that each show every record of a complete epoch; without those with a waived sink."""
+        """Groups of sinks that each show every record of a complete epoch. Groups with a waived sink are left out."""
         complete = self.facts.complete[epoch]
         parts = frozenset(complete.receipts) - {*self.rewritten}
         shared = [frozenset(group) for group in self.groups]
@@ -241,10 +249,11 @@ class History:
 
     @cached_property
     def epochs(self) -> EpochIndex:
+        """The epochs of the offsets."""
         return EpochIndex(self.facts.complete)
 
     def transaction(self, shown: str | Marker) -> TransactionId | None:
-        """The attempt that a sink's marker names, among those that the ledger knows of."""
+        """The attempt that a sink's marker names; None if the ledger knows none."""
         if isinstance(shown, str):
             return self.facts.transactions.get(shown)
         in_epoch = (txn for txn in self.facts.transactions.values() if txn.epoch == shown.epoch)
@@ -252,7 +261,7 @@ class History:
 
 
 class EpochIndex:
-    """Which complete epoch an offset belongs to."""
+    """Finds the complete epoch that an offset belongs to."""
 
     def __init__(self, complete: Mapping[int, CompleteRecord]) -> None:
         self._bounds: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
@@ -265,6 +274,7 @@ class EpochIndex:
             bounds.sort()
 
     def of(self, origin: Origin) -> int | None:
+        """The epoch of a record; None if it is in no complete epoch."""
         bounds = self._bounds.get((origin.topic, origin.partition), [])
         index = bisect_right(bounds, origin.offset, key=lambda each: each[0]) - 1
         if index < 0 or origin.offset >= bounds[index][1]:
@@ -272,7 +282,7 @@ class EpochIndex:
         return bounds[index][2]
 
     def split(self, origins: Collection[Origin]) -> dict[int | None, set[Origin]]:
-        """Origins by epoch; None: in no complete epoch."""
+        """Records by epoch. None: in no complete epoch."""
         parts: dict[int | None, set[Origin]] = {}
         for origin in origins:
             parts.setdefault(self.of(origin), set()).add(origin)
@@ -280,7 +290,7 @@ class EpochIndex:
 
 
 def copy_of_ledger(store: Store, pipeline: str) -> dict[str, bytes]:
-    """The pipeline's records as they lie in the store. What is written meanwhile may be in it or not."""
+    """The pipeline's records in the store now. A record that is put meanwhile may be missing."""
     return dict(_copied(store, pipeline))
 
 

@@ -29,24 +29,24 @@ _SINK = re.compile(r"(.+)\.(receipt|waived|restaged)(?:\.\d{10})?")
 
 @lru_cache(maxsize=8192)
 def _decoded(value: bytes, kind: type[R]) -> R:
-    """Copies of one ledger share almost all of their records."""
+    """Cached, because copies of one ledger share almost all of their records."""
     return decode(value, kind)
 
 
 def newest_complete_of(copy: Mapping[str, bytes]) -> int:
-    """The newest complete epoch of a copy of a ledger, without decoding it; 0 if none."""
+    """The newest complete epoch in a copy of a ledger, found without decoding it; 0 if there is none."""
     return max((epoch_of_key(key) or 0 for key in copy if key.endswith("/complete.json")), default=0)
 
 
 def epoch_of_key(key: str) -> int | None:
-    """The epoch that a record's key belongs to; None for the pipeline's own records."""
+    """The epoch of a record's key; None for the pipeline's own records."""
     match = _EPOCH.fullmatch(key)
     return int(match[1]) if match else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerFacts:
-    """What one copy of a ledger says. ``unreadable``: keys whose records do not decode, and why."""
+    """The records of one copy of a ledger. ``unreadable``: the keys that do not decode, and why."""
 
     opens: dict[tuple[int, int], OpenRecord] = field(default_factory=dict)
     decisions: dict[tuple[int, int], DecisionRecord] = field(default_factory=dict)
@@ -59,6 +59,7 @@ class LedgerFacts:
 
     @classmethod
     def of(cls, copy: Mapping[str, bytes]) -> LedgerFacts:
+        """Decode a copy of a ledger. Signatures are not checked."""
         facts = cls()
         for key in sorted(copy):
             match = _EPOCH.fullmatch(key)
@@ -96,20 +97,22 @@ class LedgerFacts:
 
     @property
     def newest_complete(self) -> int:
+        """0 if no epoch is complete."""
         return max(self.complete, default=0)
 
     @cached_property
     def transactions(self) -> dict[str, TransactionId]:
-        """Every attempt that the ledger knows of, by its id; of a pruned epoch only the one that was committed."""
+        """Every attempt that the ledger knows, by its id. Of a pruned epoch it knows only the committed one."""
         records: list[OpenRecord | CompleteRecord] = [*self.opens.values(), *self.complete.values()]
         return {record.txn_id: record.txn for record in records}
 
     def decision_of(self, txn: TransactionId) -> DecisionRecord | None:
+        """The decision on this transaction; None if there is none, or it is another transaction's."""
         record = self.decisions.get((txn.epoch, txn.attempt))
         return record if record and record.txn_id == str(txn) else None
 
     def is_committed(self, txn: TransactionId) -> bool:
-        """Whether GLOBAL_COMMIT was decided, by the decision record or, once pruned, by the completion record."""
+        """Whether the decision is GLOBAL_COMMIT. In a pruned epoch, the completion record tells."""
         complete = self.complete.get(txn.epoch)
         if complete:
             return complete.txn == txn

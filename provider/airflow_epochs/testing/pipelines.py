@@ -1,4 +1,4 @@
-"""Short ways to a pipeline over a ``MemoryWorld`` and to a whole epoch."""
+"""Short ways to make a pipeline over a ``MemoryWorld``, and to run a whole epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def memory_pipeline(
     keep_epochs: int = 1000,
     wait_for_others: float = 0,
 ) -> Pipeline:
-    """A pipeline from the world's topics to tables named as the sinks."""
+    """A pipeline from topics of the world to tables that are named like the sinks."""
     return Pipeline(
         name=name,
         dag_id=dag_id,
@@ -47,7 +47,7 @@ def memory_pipeline(
 def memory_coordinator(
     world: MemoryWorld, pipeline: Pipeline, *, env: MemoryEnvironment | None = None, store: Store | None = None
 ) -> Coordinator:
-    """A coordinator as a task process makes one: nothing in it outlives the task."""
+    """A coordinator as a task's process makes it: nothing in it outlives the task."""
     return Coordinator(
         TaskTry(
             pipeline=pipeline,
@@ -58,7 +58,7 @@ def memory_coordinator(
 
 
 def run_epoch(coordinator: Coordinator, run: Run, limits: Limits | None = None) -> Checkpoint:
-    """All tasks of one Airflow run in order, but ``abort``. Raises what the first failing task raises."""
+    """Run all tasks of an Airflow run in order, except ``abort``. Raises what the first failing task raises."""
     coordinator.open(run, limits)
     report = coordinator.stage(run).stage
     coordinator.vote(run, report)

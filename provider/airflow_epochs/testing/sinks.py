@@ -1,4 +1,4 @@
-"""A sink that keeps its rows in a ``MemoryWorld``: the whole contract of ``contracts.Sink``, without a disk."""
+"""A sink that stores its rows in a ``MemoryWorld``. It fulfils all of ``contracts.Sink``, without a disk."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim,
 from airflow_epochs.testing.world import MemoryWorld, Place, TableCommit, marker_of
 
 _EPOCH_0 = "1970-01-01T00:00:00+00:00"
-"""When everything in memory happens: a repeat must return the same receipt."""
+"""The time of every commit in memory, because a repeat must return the same receipt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySink:
-    """The table ``table`` (by default named as the sink) of the world named ``world``."""
+    """Writes to the table ``table`` of the world named ``world``. By default the table has the sink's name."""
 
     name: str
     world: str
     table: str = ""
 
     def spec(self) -> JsonDict:
+        """The sink's fields, with ``kind``."""
         return {"kind": "memory", "name": self.name, "world": self.world, "table": self.table}
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> MemorySink:
+        """The sink that ``spec`` describes."""
         return cls(name=spec["name"], world=spec["world"], table=spec["table"])
 
     def asset_uri(self, pipeline: str) -> str:
+        """``memory://<world>/<table>``."""
         return f"memory://{self.world}/{self._table}"
 
     def destination(self) -> str:
+        """World and table."""
         return f"{self.world}/{self._table}"
 
     @property
@@ -42,13 +46,16 @@ class MemorySink:
         return f"{pipeline}.{self.name}"
 
     def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        """A name in ``MemoryWorld.places``."""
         return f"{self._table}/{attempt.ledger_id}.{self.name}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """What ``MemorySpark`` needs to fill the place."""
         place = self.place(attempt, nonce, env)
         return {"kind": "memory", "place": place, "world": self.world, "txn_id": str(attempt.txn)}
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        """Check the place, its transaction, the table's marker and ``MemoryWorld.refusals``."""
         world = MemoryWorld.named(self.world)
         place = world.place(claim.place)
         if place is None or not place.log or not place.files:
@@ -65,6 +72,7 @@ class MemorySink:
         return world.refusals.get(self.name)
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        """Publish the place in the world. A repeat returns the same receipt."""
         commit = TableCommit(self._app(attempt.txn.pipeline), str(attempt.txn), staged.place)
         published = MemoryWorld.named(self.world).publish(self._table, commit, _text(attempt.previous))
         return Receipt(
@@ -79,9 +87,11 @@ class MemorySink:
         )
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
+        """Delete the place; of a published one, only its log."""
         MemoryWorld.named(self.world).discard(place, published=published)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        """The marker of the sink's last commit to the table."""
         return marker_of(MemoryWorld.named(self.world).marker(self._table, self._app(pipeline)))
 
 

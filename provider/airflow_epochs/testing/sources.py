@@ -1,4 +1,4 @@
-"""A source that plans ranges of a ``MemoryWorld``'s topics."""
+"""A source that reads topics of a ``MemoryWorld``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from airflow_epochs.testing.world import MemoryWorld
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySource:
-    """Topics of the world named ``world``. Takes what is there, at most ``max_records`` per partition; never waits."""
+    """Topics of the world named ``world``. Takes all records, at most ``max_records`` per partition. Never waits."""
 
     world: str
     topics: tuple[str, ...]
     max_records: int | None = None
 
     def spec(self) -> JsonDict:
+        """The source's fields, with ``kind``."""
         return {"kind": "memory", "world": self.world, "topics": list(self.topics), "max_records": self.max_records}
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        """Ranges up to the topics' ends."""
         world = MemoryWorld.named(self.world)
         at_most = limits.max_records or self.max_records
         starts = {(topic, r.partition): r.end for topic, rs in position.ranges.items() for r in rs} if position else {}
@@ -37,15 +39,18 @@ class MemorySource:
         return PlannedEpoch(ranges=ranges, state={"topics": sorted(self.topics)})
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Read all records of the ranges. Raises Corrupt if some are gone."""
         world = MemoryWorld.named(self.world)
         for topic, per_topic in ranges.items():
             for each in per_topic:
                 world.read(topic, each)
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
+        """World and ranges, as ``MemorySpark`` reads them."""
         return SparkRead(options={"world": self.world, "ranges": json.dumps(ranges)})
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
+        """Append the ranges to ``MemoryWorld.acknowledged``."""
         MemoryWorld.named(self.world).acknowledged.append(ranges)
 
 

@@ -1,7 +1,7 @@
 """What outlives a process, in memory: topics, tables, staging places, and the ledger's store.
 
-A table is modelled on a Delta table with staged files: a commit only *refers* to the files of a staging place,
-so clearing away a published place loses rows here as it would there.
+A table is like a Delta table with staged files: a commit only *refers* to a staging place's files. So deleting a
+published place loses rows here as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORLDS: WeakValueDictionary[str, MemoryWorld] = WeakValueDictionary()
 
 
 class Row(NamedTuple):
-    """One record on its way: where it came from, and its value."""
+    """One record: where it came from, and its value."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """One staging place. ``log`` says what was staged; ``files`` are the rows, which a commit makes the table's."""
+    """A staging place. ``log`` tells what was staged. ``files`` are the rows; a commit makes them the table's."""
 
     txn_id: str
     rows: tuple[Row, ...]
@@ -38,13 +38,15 @@ class Place:
 
 
 class TableCommit(NamedTuple):
+    """One commit in a table: the sink's application id, its marker, and the staging place that it refers to."""
+
     app: str
     txn_id: str
     place: str
 
 
 class Published(NamedTuple):
-    """Where in a table's history a transaction is, and whose files it took."""
+    """Where a transaction is in a table's history, and which place's files it took."""
 
     version: int
     place: str
@@ -70,14 +72,15 @@ class _Topic:
 
 
 class MemoryWorld:
-    """Topics, tables, places and the ledger's store. Found again by ``MemoryWorld.named(world.name)``.
+    """Topics, tables, places and the ledger's store. ``MemoryWorld.named(world.name)`` finds the world again.
 
     Attributes:
         store: The ledger's store.
-        tables: Per table, its commits; each is atomic and carries the marker.
-        places: All staging places there are.
-        observer: Called before and after every effect on tables and places; ``observe`` sets the store's, too.
-        refusals: Per sink name, why its next votes are VOTE_ABORT; a schema that does not match, say.
+        tables: Table -> its commits. Each is atomic and carries the marker.
+        places: All staging places.
+        observer: Called before and after every effect on tables and places. ``observe`` sets it for the store, too.
+        refusals: Sink -> the reason of its next VOTE_ABORTs, for example a schema that does not match.
+        acknowledged: The ranges that sources have acknowledged, in order.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -93,7 +96,7 @@ class MemoryWorld:
 
     @staticmethod
     def named(name: str) -> MemoryWorld:
-        """Raises Refused if there is no such world in this process."""
+        """The world of this name. Raises Refused if this process has none, or nothing refers to it any more."""
         try:
             return _WORLDS[name]
         except KeyError:
@@ -103,24 +106,25 @@ class MemoryWorld:
             ) from None
 
     def observe(self, observer: Observer) -> None:
-        """Let ``observer`` see every effect, the store's included."""
+        """Call ``observer`` at every effect, also the store's."""
         self.observer = self.store.observer = observer
 
     # -- topics -------------------------------------------------------------------------------------------------
 
     def produce(self, topic: str, partition: int, values: list[object]) -> None:
+        """Append records to a partition. Creates topic and partition."""
         self._topics.setdefault(topic, _Topic()).partitions.setdefault(partition, []).extend(values)
 
     def expire(self, topic: str, partition: int, before: int) -> None:
-        """Delete what is before an offset, as retention does."""
+        """Delete all records before an offset, as retention does."""
         self._topics[topic].gone_before[partition] = before
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Per partition, the first offset not yet written."""
+        """Per partition, the offset of the next record."""
         return {number: len(values) for number, values in self._topics.get(topic, _Topic()).partitions.items()}
 
     def start(self, topic: str, partition: int) -> int:
-        """The first offset still there."""
+        """The first offset that is left."""
         return self._topics[topic].gone_before.get(partition, 0)
 
     def read(self, topic: str, wanted: OffsetRange) -> tuple[Row, ...]:
@@ -145,6 +149,7 @@ class MemoryWorld:
         return Table(name, commits, tuple(row for place in places if place for row in place.rows))
 
     def place(self, name: str) -> Place | None:
+        """The staging place of this name; None if there is none."""
         return self.places.get(name)
 
     def stage(self, name: str, place: Place) -> None:
@@ -160,10 +165,10 @@ class MemoryWorld:
         return next((c.txn_id for c in reversed(self.tables.get(table, ())) if c.app == app), None)
 
     def publish(self, table: str, commit: TableCommit, previous: str | None) -> Published:
-        """Compare the marker and commit, atomically; what stands, also if it is a repeat, and of another place.
+        """Compare the marker and commit, atomically. A repeat returns the commit that stands, perhaps of another place.
 
         Raises:
-            RowsGone: The marker is ``previous``, but the files are gone.
+            RowsGone: The marker is ``previous``, but the place's files are gone.
             Corrupt: The marker is neither ``previous`` nor this commit's.
         """
         self.observer(f"before publish {table} {commit.txn_id}")
@@ -187,17 +192,17 @@ class MemoryWorld:
         return Published(len(commits), commit.place)
 
     def lose_last_commit(self, table: str) -> None:
-        """What a failover to a replica that was late does, or a file put back from a copy."""
+        """Take the last commit back, as a failover to a late replica does, or a file restored from a copy."""
         self.tables[table] = self.tables[table][:-1]
 
     def vacuum(self, name: str) -> None:
-        """Take a place's files, as VACUUM does where no table's commit refers to them."""
+        """Delete a place's files if no commit refers to them, as VACUUM does."""
         place = self.places.get(name)
         if place and not any(commit.place == name for commits in self.tables.values() for commit in commits):
             self.places[name] = replace(place, files=False)
 
     def discard(self, name: str, *, published: bool) -> None:
-        """Delete a place; of a published one only the log. Idempotent."""
+        """Delete a place; of a published one, only its log. Idempotent."""
         self.observer(f"before discard {name}")
         place = self.places.get(name)
         if place and published:
@@ -209,10 +214,11 @@ class MemoryWorld:
     # -- what is left at the end --------------------------------------------------------------------------------
 
     def litter(self) -> set[str]:
-        """Staging places that no commit refers to, and published ones whose log is still there."""
+        """Staging places that no commit refers to, and published ones that still have their log."""
         published = {commit.place for commits in self.tables.values() for commit in commits}
         return {name for name, place in self.places.items() if name not in published or place.log}
 
 
 def marker_of(txn_id: str | None) -> Marker | None:
+    """The marker of a transaction id; None for None."""
     return Marker.of(TransactionId.parse(txn_id)) if txn_id else None

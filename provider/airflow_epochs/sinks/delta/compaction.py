@@ -1,13 +1,13 @@
-"""Compaction of a Delta table: the rows of many small files in few larger ones, swapped by one log entry.
+"""Compaction of a Delta table: rewrites many small files into a few larger ones, and swaps them by one log entry.
 
-deltalake's own is not used: it commits two compactions that remove the same files, and every row is there twice. Here
-the entry is written with put-if-absent, at a version up to which every entry was looked at, so that each file which
-it removes is in the table, on any store and whoever else writes. Who loses to an entry that matters gives up: nothing
-here is ever urgent.
+It does not use deltalake's compaction: if two of those remove the same files, both commit, and every row is there
+twice. Here put-if-absent writes the entry at version N+1 only after all entries up to N have been read. So every file
+that the entry removes is still in the table, on any store, whatever other writers do. If another writer's entry
+conflicts, compaction gives up: it is never urgent.
 
-Whoever began before the swap and ends after it must notice, too. deltalake overlooks files that were removed without
-a change of data: an overwrite, a DELETE or a z-order of its own would bring the removed rows back. What it never
-overlooks is ``metaData``, so the swap says the table's metadata once more, as it is.
+A writer that began before the swap and commits after it must notice the swap as well. deltalake does not notice removed
+files that are marked as no change of data: its overwrite, DELETE or z-order would then bring the removed rows back. It
+always notices ``metaData``, so the swap repeats the table's metadata unchanged.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ log = secrecy.logger(__name__)
 
 SMALL_BYTES = TARGET_BYTES // 2
 FILES_MIN = 4
-"""Fewer small files than this in a partition are left alone."""
+"""A partition with fewer small files than this is left alone."""
 FILES_MAX = 20_000
-"""No more small files than this are looked at; the rest is done next time."""
+"""At most this many small files are considered in one run; the rest wait for the next."""
 WORK_BYTES_MAX = 2 * 2**30
-"""No more than this is rewritten at once; the rest is done next time."""
+"""At most this many bytes are rewritten in one run; the rest wait for the next."""
 PARTITIONS_MAX = 32
 ENTRIES_MAX = 500
-"""Files older than so many versions are left alone. What is due comes at every so many epochs, so these are few."""
+"""The log is read back this many versions; older small files are left alone. Regular compaction leaves few of them."""
 TOUCHED_MAX = 200_000
-"""Nor is the log read back further than this many files."""
+"""The log is read back only until this many files have been seen."""
 ROUNDS_MAX = 20
 _PARALLEL_READS = 8
 _MAPPED = frozenset({"columnMapping", "variantType", "variantType-preview"})
@@ -55,7 +55,7 @@ _MAPPED = frozenset({"columnMapping", "variantType", "variantType-preview"})
 
 @dataclass(frozen=True)
 class _Swap:
-    """What one log entry replaces by what, and the ``metaData`` action of the table as it is."""
+    """One log entry's content: the files it removes and adds, and the table's ``metaData`` action, unchanged."""
 
     done: Rewritten
     metadata: JsonDict
@@ -90,16 +90,17 @@ class _Swap:
 
 
 def rewritable(shape: TableShape) -> bool:
-    """Whether a file's columns are the table's by name. If not, only Spark knows which is which."""
+    """Whether files name their columns as the table does. With column mapping, only Spark can match them."""
     features = {*(shape.reader_features or ()), *(shape.writer_features or ())}
     mapped = shape.properties.get("delta.columnMapping.mode", "none") != "none"
     return not mapped and not features & _MAPPED and len(shape.schema["fields"]) > len(shape.partition_by)
 
 
 def compact(table: DeltaTable, files: Files) -> JsonDict:
-    """Rewrite small files into larger ones, partition by partition, the worst first, within bounds.
+    """Rewrite small files into larger ones, one partition after another, the one with the most files first.
 
-    Killed or beaten on the way, it leaves files that no log entry names: VACUUM deletes them.
+    Returns how many files were removed and added, and the bytes rewritten. If the task is killed, or another writer
+    wins, files remain that no log entry names; VACUUM deletes them.
     """
     table.update_incremental()
     shape, version, metadata = TableShape.of_table(table), table.version(), metadata_of(table)
@@ -113,7 +114,9 @@ def compact(table: DeltaTable, files: Files) -> JsonDict:
                 continue
             landed = _swapped(_Swap(done, metadata), version, files)
         if landed is None:
-            log.info("not compacted now: somebody else changed the files of %s", group[0].add["partitionValues"])
+            log.info(
+                "partition %s is not compacted now: another writer changed its files", group[0].add["partitionValues"]
+            )
             break
         version, swaps = landed, swaps + 1
         totals["files_removed"] += len(done.old)
@@ -123,12 +126,12 @@ def compact(table: DeltaTable, files: Files) -> JsonDict:
 
 
 def small_files(files: Files, version: int) -> list[Small]:
-    """Small files that are in the table at ``version`` and came with its newest entries; oldest first."""
+    """Small files in the table at ``version`` that its newest entries added; oldest first."""
     return list(islice(_newest_small(files, version), FILES_MAX))[::-1]
 
 
 def _newest_small(files: Files, version: int) -> Iterator[Small]:
-    superseded: set[int] = set()  # of hashes: one that is equal by chance costs a file its compaction, for now
+    superseded: set[int] = set()  # hashes of paths: if two collide, a file merely misses this compaction
     for entry in newest_entries(files, version):
         touched = set()
         for action in reversed(list(actions_of(entry))):
@@ -143,9 +146,9 @@ def _newest_small(files: Files, version: int) -> Iterator[Small]:
 
 
 def _small(add: JsonDict) -> Iterator[Small]:
-    """The file, if it is small and the log says how many rows it has.
+    """The file, if it is small and the log counts its rows.
 
-    Another writer need not count them, and then their loss would go unseen.
+    Other writers need not count rows. Without a count, lost rows would not be noticed.
     """
     if add["size"] >= SMALL_BYTES or add.get("deletionVector"):
         return
@@ -157,7 +160,7 @@ def _small(add: JsonDict) -> Iterator[Small]:
 
 
 def newest_entries(files: Files, version: int) -> Iterator[bytes]:
-    """Log entries from ``version`` backwards, up to one that was cleaned up."""
+    """Log entries from ``version`` backwards, until one has been cleaned up."""
     versions = range(version, max(-1, version - ENTRIES_MAX), -1)
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         for start in range(0, len(versions), _PARALLEL_READS):
@@ -172,7 +175,7 @@ def _touched(actions: Iterable[JsonDict]) -> set[str]:
 
 
 def _crowded(small: list[Small]) -> list[list[Small]]:
-    """The small files of each partition that has many, the worst first."""
+    """The small files of each partition that has at least ``FILES_MIN``; the partition with the most comes first."""
     partitions: dict[str, list[Small]] = {}
     for each in small:
         partitions.setdefault(json.dumps(each.add["partitionValues"], sort_keys=True), []).append(each)
@@ -185,10 +188,10 @@ def _affordable(group: list[Small], budget: int) -> list[Small]:
 
 
 def _swapped(swap: _Swap, version: int, files: Files) -> int | None:
-    """Write the swap as the next entry that is free; its version, or None if an entry before it does not allow it.
+    """Write the swap at the next free version, and return it; None if other writers prevent that.
 
     Raises:
-        OutcomeUnknown: It may be there. The rows are the same either way.
+        OutcomeUnknown: The entry may have been written. The table's rows are the same either way.
     """
     for path, local in swap.done.local.items():
         files.upload(path, local)
@@ -215,7 +218,7 @@ def _written(path: str, entry: bytes, files: Files) -> bool:
 
 
 def _forbids(entry: bytes | None, swap: _Swap) -> bool:
-    """Whether an entry touches the files to be removed, or alters the table. One that is gone may have."""
+    """Whether an entry touches the files to be removed, or alters the table. A missing entry might have."""
     if entry is None:
         return True
     return alters(entry) or not swap.paths.isdisjoint(_touched(actions_of(entry)))

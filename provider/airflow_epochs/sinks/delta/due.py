@@ -1,4 +1,4 @@
-"""When a table is to be compacted: after so many epochs, and sooner where an epoch brings many small files."""
+"""When to compact a table: every so many epochs, and sooner if an epoch brings many small files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_epochs.sinks.delta.compaction import SMALL_BYTES, newest_entries
 from airflow_epochs.storage.files import Files
 
 FILES_DUE = 1_000
-"""So many small files since the last look are reason for another."""
+"""Compaction is due whenever the number of small files passes a multiple of this."""
 ENTRIES_MAX = 200
 
 
 def is_due(files: Files, version: int, app: App, epoch: int, every: int) -> bool:
-    """Whether compaction is due after ``epoch``, the newest one of ``app`` in the table at ``version``.
+    """Whether compaction is due after ``epoch``, which is ``app``'s newest one in the table at ``version``.
 
-    That is after every so many epochs, and whenever the epoch brings the number of small files that have come since,
-    or since the table was compacted, over another ``FILES_DUE``. ``every=0``: never.
+    It is due every ``every`` epochs, and whenever this epoch makes the number of small files pass a multiple of
+    ``FILES_DUE``. The count starts at the last regular epoch or the last compaction. ``every=0``: never.
     """
     if not every:
         return False
@@ -30,7 +30,7 @@ def is_due(files: Files, version: int, app: App, epoch: int, every: int) -> bool
 
 
 def _small_files(files: Files, version: int, app: App, epoch: int, since: int) -> tuple[int, int]:
-    """Small files that came since the epoch before ``epoch``, and before that but after epoch ``since``."""
+    """How many small files came after epoch ``epoch - 1``; how many before it, back to ``since`` or a compaction."""
     counts, is_new = [0, 0], True
     for entry in islice(newest_entries(files, version), ENTRIES_MAX):
         actions = list(actions_of(entry))

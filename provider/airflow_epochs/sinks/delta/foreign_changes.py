@@ -1,7 +1,7 @@
-"""What others have done to a table that takes whole epochs away while their markers stay: RESTORE, REPLACE, overwrite.
+"""Finds changes by others that removed whole epochs from a table but left their markers: RESTORE, REPLACE, overwrite.
 
-The few log entries since an earlier commit of the sink are read. An ordinary DELETE, UPDATE or OPTIMIZE is nobody's
-business: users correct rows and compact files, and a table may be theirs in part.
+It reads the few log entries since an earlier commit of the sink. It ignores DELETE, UPDATE and OPTIMIZE: users correct
+rows and compact files, and part of the table may be their own.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from airflow_epochs.sinks.delta.other_pipelines import pipeline_of
 from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
-"""No more than so many entries are read; between two epochs there are a few."""
+"""At most this many entries are read. There are only a few between two epochs."""
 _DYNAMIC = "isDynamicPartitionOverwrite"
 _WORTH_A_LOOK = (b'"RESTORE"', b"REPLACE", b"verwrite", b'"CLONE"')
 
 
 @dataclass(frozen=True)
 class ForeignChange:
-    """An entry that takes away rows of epochs.
+    """A log entry that removes rows of epochs.
 
     Attributes:
-        version: Its version.
-        what: The operation, as ``DESCRIBE HISTORY`` has it.
-        built_on: Whether the sink has committed on top of it.
+        version: The entry's version.
+        what: The operation, as ``DESCRIBE HISTORY`` names it.
+        built_on: Whether the sink has committed after it.
     """
 
     version: int
@@ -39,7 +39,7 @@ class ForeignChange:
 
 
 def foreign_changes(files: Files, app: App, since: int) -> list[ForeignChange]:
-    """The changes after version ``since``, which is a commit of the sink; without those that a RESTORE took back."""
+    """The changes after version ``since``, a commit of the sink, without those that a later RESTORE undid."""
     found: list[ForeignChange] = []
     own = since
     for version in range(since + 1, since + 1 + ENTRIES_MAX):

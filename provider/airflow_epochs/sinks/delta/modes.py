@@ -1,6 +1,6 @@
-"""How the rows of an epoch change a Delta table: appended, merged into it by key, or put in place of what was there.
+"""How an epoch's rows change a Delta table: they are appended, merged by key, or replace other rows.
 
-Everything but a plain append is committed by Spark, in one transaction of its own (``spark.driver.delta.merge``).
+Spark commits everything but a plain append, in one transaction (``spark.driver.delta.merge``).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _OF_MODES = {
     "empty": (OVERWRITE,),
     "replaces_others": (OVERWRITE, OVERWRITE_PARTITIONS),
 }
-"""Option -> the modes that know it; of every other mode it is an error."""
+"""Option -> the modes that accept it. With any other mode it is an error."""
 _CLAUSES = re.compile(r"\s*WHEN\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """A sink's mode with its options, as ``DeltaSink`` documents them."""
+    """A sink's mode with its options. ``DeltaSink`` documents them."""
 
     mode: str = APPEND
     keys: tuple[str, ...] = ()
@@ -49,10 +49,10 @@ class Mode:
 
     @classmethod
     def of(cls, *, keys: Sequence[str] = (), **options: Any) -> Mode:
-        """The mode with these options.
+        """The mode with these options, checked.
 
         Raises:
-            ValueError: An option does not exist, does not go with the mode, or is missing.
+            ValueError: An option is unknown, does not fit the mode, or is missing.
         """
         if isinstance(keys, str):
             raise ValueError(f"keys is a list of columns, like [{keys!r}]")
@@ -94,25 +94,25 @@ class Mode:
 
     @property
     def is_plain_append(self) -> bool:
-        """Rows are added as they are: the only thing that can be done by metadata alone."""
+        """Whether rows are only added, unchanged. Only such a commit needs no more than metadata."""
         return self == Mode()
 
     @property
     def notes_deletions(self) -> bool:
-        """Keys that the sink deletes are noted beside the table, lest rows that are older bring them back."""
+        """Whether the sink notes deleted keys beside the table, so that older rows cannot bring them back."""
         return self.delete_when is not None and self.sequence_by is not None
 
     def spares_others(self, rows: int) -> bool:
-        """Whether an epoch of so many rows must leave the rows of other pipelines where they are, and might not."""
+        """Whether an epoch with ``rows`` rows replaces rows, but must not replace those of other pipelines."""
         if self.mode not in (OVERWRITE, OVERWRITE_PARTITIONS) or self.replaces_others:
             return False
         return rows > 0 or (self.mode, self.empty) == (OVERWRITE, TRUNCATE)
 
     def require_committer(self, commit: str | None, properties: Mapping[str, str]) -> str | None:
-        """Who commits: what the user said, or Spark where nobody else can.
+        """The committer that the user chose, or ``spark`` if only Spark can commit this mode.
 
         Raises:
-            ValueError: It is said to be another, or the table is to be append-only.
+            ValueError: The user chose another committer, or made an append-only table for a mode that changes rows.
         """
         if self.is_plain_append:
             return commit
@@ -125,12 +125,12 @@ class Mode:
         return "spark"
 
     def spec(self) -> JsonDict:
-        """The options that are set, as JSON; ``mode`` always."""
+        """The options that differ from their defaults, as JSON, and always ``mode``."""
         options = {key: value for key, value in asdict(self).items() if value != getattr(Mode, key)}
         return options | {"mode": self.mode} | ({"keys": list(self.keys)} if self.keys else {})
 
     def plan(self) -> JsonDict:
-        """What ``spark.driver.delta.merge`` has to know, as JSON: not what is the vote's alone."""
+        """The options that ``spark.driver.delta.merge`` needs, as JSON. The vote alone uses ``replaces_others``."""
         options = asdict(self) | {"keys": list(self.keys)}
         del options["replaces_others"]
         return options

@@ -1,8 +1,8 @@
-"""Rows of other pipelines in a table that an epoch overwrites: they would go, and their pipelines' markers would stay.
+"""Finds rows of other pipelines that an overwrite would remove, while their pipelines' markers stayed.
 
-Every commit of the provider names its pipeline. So the log entries since the sink's own last commit, which are few,
-tell whether others feed the table, too. Before its first epoch, and where its last commit is far back, no more than the
-newest 1,000 entries are read.
+Every commit of this provider names its pipeline. So the log entries since the sink's own last commit tell whether
+others write to the table. Usually these are few. Before the sink's first epoch, or if its last commit is far back, only
+the newest 1,000 entries are read.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from airflow_epochs.storage.files import Files
 
 ENTRIES_MAX = 1_000
 _SIGNATURE = re.compile(r"airflow_epochs/([^/.]+)/([^/.]+)")
-"""Of a commit: its pipeline and sink. The other names of ``App`` have a dot."""
+"""A commit's pipeline and sink. ``App``'s other names contain a dot."""
 
 Touches = Callable[[JsonDict], bool]
-"""Whether an overwrite would replace the rows of a file, by its ``add`` action."""
+"""Takes a file's ``add`` action, and tells whether an overwrite would replace the file's rows."""
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A commit of another pipeline that has rows which are still there."""
+    """A commit of another pipeline whose rows are still in the table."""
 
     version: int
     pipeline: str
@@ -41,10 +41,10 @@ class Foreign:
 
 
 def require_none(location: TableLocation, app: App, newest: int, touches: Touches, how: Mode) -> None:
-    """Nothing that another pipeline has brought in since this sink's last epoch would be replaced.
+    """Check that the overwrite would replace no row that another pipeline has written since this sink's last epoch.
 
     Raises:
-        Refused: Something would.
+        Refused: It would.
     """
     if found := newest_of_others(location.files, app, newest, touches):
         raise Refused(
@@ -56,7 +56,7 @@ def require_none(location: TableLocation, app: App, newest: int, touches: Touche
 
 
 def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
-    """What an overwrite by these rows replaces of a table of this shape."""
+    """Which files of a table of this shape an overwrite with the staged rows would replace."""
     if how.mode != OVERWRITE_PARTITIONS:
         return lambda add: True
     names, staged_names = physical_names(shape), physical_names(staging.shape)
@@ -68,7 +68,7 @@ def touched_by(how: Mode, shape: TableShape, staging: Staging) -> Touches:
 
 
 def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> Foreign | None:
-    """The newest commit of another pipeline since this sink's own last one with rows that the overwrite touches."""
+    """Another pipeline's newest commit since this sink's own last one, if the overwrite would replace rows of it."""
     gone: set[str] = set()
     for version in range(newest, max(-1, newest - ENTRIES_MAX), -1):
         entry = files.read(log_entry(version))
@@ -87,7 +87,7 @@ def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> F
 
 
 def pipeline_of(signature: str) -> str | None:
-    """The pipeline of the sink that signs its commits so."""
+    """The pipeline in a commit's signature; None if the signature is not a sink's."""
     found = _SIGNATURE.fullmatch(signature)
     return found[1] if found else None
 
@@ -107,7 +107,7 @@ def _of_others(version: int, signed: dict[str, int], app: App) -> Foreign | None
 
 
 def _taken_away(actions: list[JsonDict]) -> set[str]:
-    """Files whose rows have gone with them. An entry that only rewrites rows leaves them in other files."""
+    """Files whose rows this entry removed. An entry that only rewrites rows keeps them in other files."""
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     mode = str((info.get("operationParameters") or {}).get("mode", "")).lower()
     replaced = mode == "overwrite" or any(word in str(info.get("operation")) for word in ("REPLACE", "RESTORE"))

@@ -1,7 +1,7 @@
-"""Whether the columns of a Parquet file are those of a table, so that reading them by name gives the table's values.
+"""Whether a Parquet file can be read by a table's column names without changing a value.
 
-Readers of Delta find columns without regard to case, and some convert types on the way; pyarrow looks for exactly
-the name, and what it does not find is NULL. So only what is named exactly as in the table is rewritten.
+Readers of Delta ignore the case of column names, and some convert types. pyarrow looks for the exact name and gives
+NULL if it does not find it. So compaction rewrites only files whose names match exactly.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _UNIT = "us"
-"""In which Delta has timestamps."""
+"""Delta's unit for timestamps."""
 
 
 def misfit(metadata: Any, file: pa.Schema, table: pa.Schema, partition_by: Collection[str] = ()) -> str | None:
-    """Why the file cannot be read as the table's; None: it can, and columns that it lacks are NULL.
+    """Why the file cannot be read with the table's columns; None if it can. Columns that it lacks read as NULL.
 
     Args:
         metadata: The file's ``pyarrow.parquet.FileMetaData``.
-        file: Its columns in Arrow's types, with INT96 read as microseconds.
-        table: The table's columns, without those that it is partitioned by.
-        partition_by: Those: the log has their values, and nobody reads what a file says of them.
+        file: The file's columns in Arrow types, with INT96 read as microseconds.
+        table: The table's columns without its partition columns.
+        partition_by: The partition columns. Their values come from the log; what a file says of them is ignored.
     """
     import pyarrow.types as kinds
 
@@ -47,7 +47,7 @@ def _fields_misfit(file: Any, table: Any, int96: Iterator[bool], within: str) ->
 
 
 def _misfit(file: pa.DataType, table: pa.DataType, int96: Iterator[bool], name: str) -> str | None:
-    """``int96`` has one flag per leaf of the file, in the order of the file."""
+    """Why a column does not fit. ``int96`` yields one flag per leaf of the file, in the file's order."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(file) and kinds.is_struct(table):
@@ -70,7 +70,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _holds(table: pa.DataType, file: pa.DataType, *, is_int96: bool) -> bool:
-    """Whether ``table`` has every value that ``file`` has, with the same meaning."""
+    """Whether type ``table`` can hold every value of type ``file`` with the same meaning."""
     import pyarrow.types as kinds
 
     if kinds.is_timestamp(table) and kinds.is_timestamp(file):

@@ -1,9 +1,9 @@
-"""Which files of a staging place does the table refer to? Asked before any of them is deleted.
+"""Finds the files of a staging place that the table refers to, before any of them is deleted.
 
-The log is read from its newest entry back to one that is older than the place: the commit of an earlier epoch of the
-same sink, since an attempt is opened after that. A file that an entry on the way adds *or removes* is kept: a version
-that still has it can be read as long as the entries after it are there. Where the log was cleaned up that far, what
-the newest version consists of counts too.
+The log is read from its newest entry backwards, to a commit of an earlier epoch of the same sink. That commit is older
+than the place, because an attempt is opened after it. A file that an entry on the way adds *or removes* is kept: older
+versions with it can be read as long as the log entries exist. If the log has been cleaned up before that point, the
+files of the newest version count as well.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
 
 ENTRIES_MAX = 1_000
-"""So many log entries are read. A place older than that is left to VACUUM."""
+"""This many log entries are read at most. Older places are left to VACUUM."""
 _OF_THE_LOG = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
 
 
 def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set[str]:
-    """The files below ``place``, made for ``epoch``, that a readable version of the table has; relative to the table.
+    """The files below ``place``, relative to the table, that some readable version of the table has.
+
+    ``epoch`` is the one that the place was made for.
 
     Raises:
-        NotApplied: It cannot be told.
+        NotApplied: The log does not allow an answer.
     """
     files, found = location.files, set[str]()
     newest = max((int(name[1]) for name in map(_OF_THE_LOG.fullmatch, files.names("_delta_log")) if name), default=-1)
@@ -45,7 +47,7 @@ def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set
 
 
 def _below(place: str, logged: Iterable[str]) -> set[str]:
-    """The paths below ``place``, of those that a log has. An absolute one counts as well."""
+    """The logged paths below ``place``, relative to the table. Absolute paths count as well."""
     parts = (unquote(path).partition(f"{place}/") for path in logged)
     return {between + rest for _, between, rest in parts if between}
 

@@ -1,7 +1,7 @@
-"""The rows of many small Parquet files, written into few larger ones: the part of compaction that touches rows.
+"""Writes the rows of many small Parquet files into few larger ones: the part of compaction that touches rows.
 
-deltalake writes the new files, and their statistics, into a private table on the local disk. They are uploaded from
-there, and stay there as long as they may have to be uploaded again.
+deltalake writes the new files and their statistics into a private table on the local disk, from which they are
+uploaded. They stay on the disk until no new upload can be needed.
 """
 
 from __future__ import annotations
@@ -38,53 +38,55 @@ log = secrecy.logger(__name__)
 TARGET_BYTES = 128 * 2**20
 ROWS_AT_ONCE = 8_192
 ROWS_IN_GROUP = 128 * 1_024
-"""Larger row groups than this take more memory to write than a task should have."""
+"""Writing larger row groups takes too much memory for a task."""
 _WHOLE_BYTES = 2 * 2**20
-"""Files up to this size are read at once and ahead of time."""
+"""Files up to this size are read whole and ahead of time."""
 _READ_AHEAD = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Small:
-    """A small file of the table: its ``add`` action without statistics, and the rows that these count."""
+    """A small file of the table: its ``add`` action without statistics, and the row count from the statistics."""
 
     add: JsonDict
     rows: int
 
     @property
     def path(self) -> str:
+        """Relative to the table, percent-decoded."""
         return unquote(self.add["path"])
 
     @property
     def size(self) -> int:
+        """In bytes."""
         return int(self.add["size"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """Files of one partition and what has their rows now: ``add`` actions, and where on the local disk they lie."""
+    """Old files of one partition, and the new files with their rows: ``add`` actions, and paths on the local disk."""
 
     old: list[Small]
     new: list[JsonDict]
     local: dict[str, Path] = field(repr=False)
 
     def restore(self, files: Files) -> None:
-        """Upload those of the new files that are not there: VACUUM takes what no log entry names yet.
+        """Upload the new files that are missing: until a log entry names them, VACUUM may delete them.
 
-        After the swap there is no reason for anybody to delete them again, so a few rounds are enough.
+        After the swap nothing deletes them, so a few rounds are enough.
         """
         for _ in range(3):
             gone = files.missing(self.local)
             if not gone:
                 return
-            log.warning("%s files that compaction wrote were deleted by somebody: writing them again", len(gone))
+            log.warning("%s files that compaction wrote have been deleted: uploading them again", len(gone))
             for path in gone:
                 files.upload(path, self.local[path])
 
 
 @contextmanager
 def rewritten(group: list[Small], shape: TableShape, files: Files) -> Iterator[Rewritten]:
-    """Write the rows of those files of ``group`` that can be read as the table's; the others are left alone."""
+    """Write the rows of those files of ``group`` that fit the table's columns. The other files are left alone."""
     from deltalake import DeltaTable, Schema, WriterProperties, write_deltalake
 
     with TemporaryDirectory() as scratch:
@@ -114,12 +116,12 @@ def _arrow_schema(table: DeltaTable) -> pa.Schema:
 def _rows(
     group: list[Small], schema: pa.Schema, partition_by: tuple[str, ...], files: Files, taken: list[Small]
 ) -> pa.RecordBatchReader:
-    """The rows of all files that are the table's, which are noted in ``taken``, in constant memory."""
+    """The rows of all files that fit the table, in constant memory. ``taken`` collects those files."""
     import pyarrow as pa
 
     def batches() -> Iterator[pa.RecordBatch]:
-        # Most files have the same columns, and looking at them takes as long as reading them. Their text is compared,
-        # because two schemas of Parquet are equal to pyarrow whatever the columns that have fields are called.
+        # Most files have the same columns, and checking them takes as long as reading them. Compare their text: pyarrow
+        # finds two Parquet schemas equal even if their nested columns have different names.
         fitting = None
         for small, opened in _opened(group, files):
             with opened, parquet_batches.reader(opened) as parquet:
@@ -136,7 +138,7 @@ def _rows(
 
 
 def _problem(parquet: Any, schema: pa.Schema | None, partition_by: tuple[str, ...]) -> str | None:
-    """Why a file is left alone. ``schema`` is the table's; None for a file whose columns are known to fit."""
+    """Why a file is left alone; None if it fits. ``schema`` is the table's; None skips the check of the columns."""
     if schema is not None and (problem := misfit(parquet.metadata, parquet.schema_arrow, schema, partition_by)):
         return problem
     if columns := misread(parquet.metadata):
@@ -145,7 +147,7 @@ def _problem(parquet: Any, schema: pa.Schema | None, partition_by: tuple[str, ..
 
 
 def _opened(group: list[Small], files: Files) -> Iterator[tuple[Small, BinaryIO]]:
-    """Each file, opened. Small ones are read ahead, as a store takes longer to answer than to send them."""
+    """Each file, opened. Small ones are read ahead, because a store takes longer to answer than to send them."""
     ahead: deque[tuple[Small, Future[bytes | None] | None]] = deque()
     with ThreadPoolExecutor(_READ_AHEAD) as pool:
         for small in group:
@@ -169,7 +171,7 @@ def _next(ahead: deque[tuple[Small, Future[bytes | None] | None]], files: Files)
 
 
 def _as_of(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch as the table has it now: columns added later are NULL."""
+    """The batch with the table's columns of today. Columns that the file lacks are NULL."""
     import pyarrow as pa
 
     have = set(batch.schema.names)
@@ -192,7 +194,7 @@ def _require_same_count(taken: list[Small], written: list[JsonDict]) -> None:
 
 
 def _named(taken: list[Small], written: list[JsonDict], scratch: Path) -> Rewritten:
-    # at the root: a folder named after the partition's value may need encoding, which Spark's VACUUM takes amiss
+    # At the table's root: Spark's VACUUM mishandles paths whose partition values need percent-encoding.
     named = {f"part-{uuid.uuid4()}.zstd.parquet": add for add in written}
     values = taken[0].add["partitionValues"] if taken else {}
     new = [add | {"path": name, "partitionValues": values, "dataChange": False} for name, add in named.items()]

@@ -1,8 +1,8 @@
-"""The Delta sink: an epoch's rows get into a table exactly once.
+"""The Delta sink: it brings an epoch's rows into a table exactly once.
 
-Spark stages the rows in a private Delta table *inside* the target's folder. The vote checks it. The commit of an append
-adds the staged files to the target where they lie, in one log entry together with the marker; upserts and overwrites
-are one transaction of Spark, signed with the epoch.
+Spark stages the rows in a private Delta table *inside* the target's folder, and the vote checks them. To commit an
+append, the sink adds the staged files to the target where they are, in one log entry together with the marker. Upserts
+and overwrites are one Spark transaction that carries the epoch.
 """
 
 from __future__ import annotations
@@ -28,36 +28,38 @@ _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){1,2}")
 
 
 class DeltaSink:
-    """Brings rows into a Delta table, exactly once per epoch.
+    """Writes rows into a Delta table, exactly once per epoch.
 
     Args:
-        name: The sink's name in the pipeline; the key under which the transform returns its rows.
-        table: An absolute path, ``file://``, ``s3://`` (or another object store), or ``catalog.schema.table``. A table
-            on a path is created by the first commit if it does not exist.
-        partition_by: Partition columns of a table that is created; of one that exists they must agree.
-        mode: ``append``; ``upsert``: the newest row per key stays; ``merge``: clauses of your own; ``overwrite``: the
-            epoch's rows replace all others; ``overwrite_partitions``: they replace those of their partitions. Every
-            mode but ``append`` is committed by Spark.
-        keys: For ``upsert`` and ``merge``: the columns that tell one row from another. Never NULL.
-        sequence_by: For ``upsert``: the column that says which of two rows with one key is newer. Without, a key may
-            appear once per epoch, and the row of the later epoch is the newer one.
-        delete_when: For ``upsert``: a SQL condition on a staged row, which must not depend on the time; a key whose
-            newest row meets it goes.
-        merge: For ``merge``: the clauses of MERGE from the first WHEN on; ``t`` is the table, ``s`` a staged row.
-        on: For ``merge``: a condition in addition to the equality of the keys, such as one that prunes partitions.
-        schema_evolution: ``add_columns``: columns that the table lacks are added to it, else they are a VOTE_ABORT.
-        empty: For ``overwrite``: what an epoch without rows does, ``keep`` or ``truncate`` the table.
-        replaces_others: For ``overwrite`` and ``overwrite_partitions``: whether rows that other pipelines have brought
-            into the table since this sink's last epoch may go. If not, they are a VOTE_ABORT.
-        commit: Who commits: ``deltalake`` (metadata only: milliseconds) or ``spark`` (rows are written once more).
-            Left out: deltalake, and Spark for catalog names and for tables that deltalake refuses. Where anybody else
-            writes or optimizes the table through Spark, it must be ``spark``.
-        storage_conn_id: Connection with the credentials of the table's store; without, the environment's count.
-        properties: Table properties of a table that is created.
-        compact_every: Compact small files after every so many epochs, and sooner when many have come; 0: never.
-        checkpoint_every: Checkpoint the table's log after every so many versions; 0: never.
-        on_foreign_change: What ``open`` does if others have taken rows of whole epochs away (RESTORE to an earlier
-            version, CREATE OR REPLACE, overwrite): ``warn`` in log, ledger and XCom, or ``stop``.
+        name: The sink's name in the pipeline. The transform returns the sink's rows under it.
+        table: An absolute path, a URL (``file://``, ``s3://`` or another object store), or ``catalog.schema.table``.
+            A table at a path or URL that does not exist is created by the first commit.
+        partition_by: Partition columns for a table that the sink creates. An existing table must have the same.
+        mode: ``append`` adds rows; ``upsert`` keeps the newest row per key; ``merge`` runs your own clauses;
+            ``overwrite`` replaces all rows; ``overwrite_partitions`` replaces the rows of the partitions that the
+            epoch has rows for. Spark commits every mode but ``append``.
+        keys: For ``upsert`` and ``merge``: the columns that identify a row. They must not be NULL.
+        sequence_by: For ``upsert``: of two rows with one key, the one with the larger value in this column is newer.
+            Without it, a key may appear once per epoch, and the row of the later epoch is newer.
+        delete_when: For ``upsert``: a SQL condition on a staged row. If a key's newest row meets it, the key is
+            deleted. The condition must not depend on the time.
+        merge: For ``merge``: the clauses of MERGE from the first WHEN on. ``t`` is the table, ``s`` a staged row.
+        on: For ``merge``: a condition besides the equality of the keys, for example one that prunes partitions.
+        schema_evolution: ``add_columns`` adds columns that the table lacks. By default such a column is a VOTE_ABORT.
+        empty: For ``overwrite``: whether an epoch without rows leaves the table alone (``keep``) or empties it
+            (``truncate``).
+        replaces_others: For ``overwrite`` and ``overwrite_partitions``: whether the sink may replace rows that other
+            pipelines have written since its own last epoch. By default such rows are a VOTE_ABORT.
+        commit: ``deltalake`` commits metadata only, in milliseconds; ``spark`` writes the rows a second time. By
+            default deltalake commits, and Spark for catalog names and for tables that deltalake refuses. Use ``spark``
+            if others write or optimize the table through Spark.
+        storage_conn_id: The connection with the credentials of the table's store. By default the worker's environment
+            provides them.
+        properties: Table properties for a table that the sink creates.
+        compact_every: Compact small files every this many epochs, and sooner if many have come; 0: never.
+        checkpoint_every: Checkpoint the table's log every this many versions; 0: never.
+        on_foreign_change: What ``open`` does if others have removed whole epochs' rows (RESTORE to an earlier version,
+            CREATE OR REPLACE, overwrite): ``warn`` in log, ledger and XCom, or ``stop``.
     """
 
     template_fields: Sequence[str] = ("table", "storage_conn_id", "partition_by", "properties")
@@ -120,17 +122,17 @@ class DeltaSink:
         return f"DeltaSink({self.name!r}, {self.table!r})"
 
     def asset_uri(self, pipeline: str) -> str:
-        """The table's URL; for one in a catalog, or one whose place is a template, a name of the sink."""
+        """The table's URL; for a catalog table or a template, ``epochs://<pipeline>/<sink>``."""
         target = normalised(self.table.strip())
         if "{{" in target or _CATALOG_NAME.fullmatch(target):
             return f"epochs://{pipeline}/{self.name}"
         return f"file://{quote(target)}" if target.startswith("/") else target
 
     def destination(self) -> str | None:
-        """The table, links followed.
+        """The table with symbolic links resolved; None while it is a template.
 
         Raises:
-            Refused: It is neither an absolute place nor a name in a catalog, or it holds a login.
+            Refused: ``table`` is neither an absolute path, nor a URL, nor a catalog name, or it holds a login.
         """
         if is_template(self.table):
             return None
@@ -138,11 +140,12 @@ class DeltaSink:
         return resolved(self.target)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
-        """Its location, in which all its staging places lie."""
+        """The table's location, which contains all its staging places."""
         table, *_ = place.rsplit("/", 3)
         return resolved(table)
 
     def spec(self) -> JsonDict:
+        """The sink's options, as the ledger records them."""
         return {
             "kind": "delta",
             "name": self.name,
@@ -159,14 +162,15 @@ class DeltaSink:
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> DeltaSink:
+        """The sink that ``spec`` describes. It is checked like a new one."""
         return cls(**{key: value for key, value in spec.items() if key != "kind"})
 
     @property
     def target(self) -> str:
-        """The table in its one spelling.
+        """The table in its normal spelling, so that equal tables compare equal.
 
         Raises:
-            Refused: It is neither an absolute place nor a name in a catalog.
+            Refused: ``table`` is neither an absolute path, nor a URL, nor a catalog name.
         """
         table = normalised(self.table.strip())
         if table.startswith("/") or "://" in table or _CATALOG_NAME.fullmatch(table):
@@ -179,48 +183,61 @@ class DeltaSink:
 
     @property
     def in_catalog(self) -> bool:
+        """Whether ``table`` is a catalog name rather than a path or URL."""
         return "/" not in self.target
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
     def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        """A visible folder inside the table: VACUUM ignores hidden folders and would leave their files behind."""
         return self._participant(env).place(attempt, nonce)
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """Describe the staging table to Spark. If deltalake commits, also write that table's version 0."""
         return self._participant(env).plan_stage(attempt, nonce)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        """Check the staged files, the target and its store, and fsync the files on a local disk."""
         return self._participant(env).vote(attempt, claim)
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        """Commit the staged files by metadata alone if the table still allows it, else through Spark."""
         return self._participant(env).commit(attempt, staged)
 
     def is_own_place(self, attempt: SinkAttempt, place: str, env: Environment) -> bool:
+        """Compare the place with the table's location; of a catalog table, only the part below that."""
         return self._participant(env).root_of(place, attempt) is not None
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        """Whether files are left at the place; at a published place, whether its log is."""
         return self._participant(env).has_leftovers(attempt, place, published=published)
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
+        """Delete the place. Files that a readable version of the table refers to are kept."""
         self._participant(env).discard(attempt, place, published=published)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        """The marker in the table's log; for a catalog table, Spark is asked."""
         return self._participant(env).last_committed(pipeline)
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
+        """Explain the marker from the table's identity, history and log."""
         return self._participant(env).diagnose(disagreement)
 
     def has_lost_rows(self, receipt: Receipt, env: Environment) -> bool:
+        """Whether Parquet files of that commit are missing. Always False for a catalog table."""
         return self._participant(env).has_lost_rows(receipt)
 
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
+        """RESTORE, REPLACE or overwrite by others since that commit, found in the table's log."""
         return self._participant(env).foreign_changes(since, pipeline, told)
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
+        """Compact small files and checkpoint the log, as ``compact_every`` and ``checkpoint_every`` say."""
         return self._participant(env).maintain(pipeline, epoch)
 
     def _participant(self, env: Environment) -> DeltaParticipant:
-        # Imported here: a DAG file, parsed in every task, needs only the sink's description.
+        # Imported here: every task parses its DAG file, which needs only the sink's options.
         from airflow_epochs.sinks.delta.participant import DeltaParticipant
 
         return DeltaParticipant(self, env)

@@ -1,6 +1,6 @@
-"""The vote's checks on topics and records: what the commit will need, looked at before the promise.
+"""The vote's checks on topics and records: everything that the commit will need.
 
-Each raises Refused; NotApplied where the brokers do not answer, and then there is no vote yet.
+Each raises Refused if the check fails, and NotApplied if the brokers do not answer; then there is no vote yet.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from airflow_epochs.sinks.kafka.producer import RECORD_BYTES_MAX
 from airflow_epochs.sinks.kafka.rows import Record, size_of
 
 NAMED_MAX = 3
-"""So many records that do not fit are named."""
+"""At most this many unfit records are named."""
 LARGE_OFFSET, KEY_BYTES_MAX = 10**12, 127
 PATIENT_MS = 10_000
-"""So long, at least, records may be on their way to a topic that looks at their time."""
+"""A topic that checks timestamps must allow records to be this old."""
 
 
 def require_topic(cluster: Cluster, name: str) -> TopicFacts:
-    """The topic exists, and as many brokers hold it as a write needs that they acknowledge."""
+    """The topic, if it exists and can have as many replicas in sync as a write needs."""
     facts = cluster.topic(name)
     if facts is None:
         raise Refused(
@@ -42,7 +42,7 @@ def require_topic(cluster: Cluster, name: str) -> TopicFacts:
 
 
 def require_timestamps(facts: TopicFacts) -> None:
-    """The topic takes records that are some seconds old: each has the time at which it was handed to the client."""
+    """Check that the topic takes records that are some seconds old: the client stamps each when it queues it."""
     if facts.settings.get("message.timestamp.type") != "CreateTime":
         return
     bound = int(facts.settings.get("message.timestamp.before.max.ms", PATIENT_MS))
@@ -57,7 +57,7 @@ def require_timestamps(facts: TopicFacts) -> None:
 
 
 def require_time(needed_s: float, timeout_s: int) -> None:
-    """Reading the rows and making records of them, which the commit does too, took less than it may take."""
+    """Check that reading the rows and making records of them, as the commit does too, leaves time to send them."""
     if needed_s >= timeout_s:
         raise Refused(
             f"The rows take longer to send than transaction_timeout={timeout_s} s: making the records alone took "
@@ -68,7 +68,7 @@ def require_time(needed_s: float, timeout_s: int) -> None:
 
 
 def require_rights(facts: TopicFacts, *operations: str) -> None:
-    """The user may do all of ``operations``, as far as the brokers say."""
+    """Check that the user may do all of ``operations``, as far as the brokers say."""
     missing = [name for name in operations if facts.allowed is not None and not {name, "ALL"} & facts.allowed]
     if missing:
         raise Refused(
@@ -78,7 +78,7 @@ def require_rights(facts: TopicFacts, *operations: str) -> None:
 
 
 def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
-    """Every record is one that the topic takes. Makes and measures them all."""
+    """Check that the topic takes every record. Makes and measures all of them."""
     bytes_max = min(facts.record_bytes_max, RECORD_BYTES_MAX)
     problems = (
         f"row {number} {problem}"
@@ -105,7 +105,7 @@ def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
 
 
 def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) -> None:
-    """The marker topic takes the marker, which grows with the topic's partitions and with those of the input."""
+    """Check that the marker topic takes the marker, which grows with the partitions of the topic and of the input."""
     ranges = {str(partition): [LARGE_OFFSET, LARGE_OFFSET] for partition in range(rows.partitions)}
     size = size_of((b"", replace(marker, offsets=ranges).encoded(), None, [])) + KEY_BYTES_MAX
     if size > markers.record_bytes_max:
@@ -118,7 +118,7 @@ def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) ->
 
 
 def require_marker(found: MarkerRecord | None, previous: TransactionId | None, markers: Markers) -> None:
-    """The topic shows the sink's previous epoch, no other."""
+    """Check that the topic shows the sink's previous epoch, and no other."""
     if (found.txn_id if found else None) != (str(previous) if previous else None):
         raise Refused(
             f"The marker of {markers.key} in topic {markers.topic} is {found.txn_id if found else 'missing'}, but the "

@@ -1,7 +1,7 @@
-"""What the Kafka sink asks the brokers, through confluent-kafka: topics, their settings and ends, clients.
+"""The Kafka sink's questions to the brokers, through confluent-kafka: topics, their settings and ends, and clients.
 
-librdkafka tells why a connection fails to a callback only, and the question itself just times out: so what the
-callback heard is kept, and told with the question.
+If a connection fails, librdkafka tells the reason only to a callback, and the question itself times out. So the class
+keeps what the callback was told, and adds it to the error.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 SETTLE_POLL_S = 0.05
 PRODUCE, PRODUCE_OF_3_7 = 0, 10
-"""The number of the request, and its version that came with Kafka 3.7."""
+"""The number of the Produce request, and its version since Kafka 3.7."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicFacts:
-    """A topic as it is now.
+    """A topic's state when it was asked for.
 
     Attributes:
-        id: Another one for a topic that is deleted and created again.
+        id: The brokers' id. A topic that is deleted and created again gets another.
         partitions: How many.
-        replicas: Of the partition that has the fewest.
-        allowed: What this connection's user may do with it ("READ", "WRITE", …); None where the brokers do not say.
+        replicas: How many the partition with the fewest has.
+        allowed: What the connection's user may do with the topic ("READ", "WRITE", …); None if the brokers do not say.
         settings: The settings in force.
     """
 
@@ -45,25 +45,27 @@ class TopicFacts:
 
     @property
     def record_bytes_max(self) -> int:
+        """``max.message.bytes``: the largest batch that the topic takes."""
         return int(self.settings["max.message.bytes"])
 
     @property
     def is_compacted(self) -> bool:
+        """Whether the brokers delete older records of a key, so that every record needs one."""
         return "compact" in self.settings["cleanup.policy"]
 
     @property
     def insync_min(self) -> int:
-        """What ``min.insync.replicas`` says."""
+        """``min.insync.replicas``."""
         return int(self.settings.get("min.insync.replicas", "1"))
 
     @property
     def acknowledgers(self) -> int:
-        """So many replicas have a record before it counts as written: no topic waits for more than it has."""
+        """How many replicas must have a record before it counts as written; never more than the topic has."""
         return min(self.insync_min, self.replicas)
 
     @property
     def elects_uncleanly(self) -> bool:
-        """Whether a replica that lacks records may become the leader: they are lost then."""
+        """Whether a replica that lacks records may become the leader. Those records are then lost."""
         return self.settings.get("unclean.leader.election.enable") == "true"
 
 
@@ -80,7 +82,7 @@ def require_client() -> None:
 
 @dataclass
 class Cluster:
-    """A conversation with one cluster."""
+    """Connections to one cluster: clients, questions, and one translation of errors."""
 
     access: KafkaAccess
     _heard: dict[int, str] = field(default_factory=dict)
@@ -92,21 +94,21 @@ class Cluster:
     # -- clients -------------------------------------------------------------------------------------------------
 
     def producer(self, options: Mapping[str, Any]) -> Producer:
-        """A transactional one."""
+        """A transactional producer."""
         from confluent_kafka import Producer
 
         given = {**self._options(), **options}
-        # The client insists on it.
+        # The client refuses a socket timeout longer than the transaction's.
         given["socket.timeout.ms"] = min(given["socket.timeout.ms"], options["transaction.timeout.ms"])
         with self.asking("start a producer"):
             return Producer(given)
 
     def consumer(self) -> Consumer:
-        """One that reads committed records, and says where the log ends. Joins no group."""
+        """A consumer that reads committed records and reports the end of the log. It joins no group."""
         from confluent_kafka import Consumer
 
         options = {
-            "group.id": "airflow-epochs",  # the client insists on one
+            "group.id": "airflow-epochs",  # the client requires one
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
@@ -133,7 +135,7 @@ class Cluster:
     # -- questions -----------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicFacts | None:
-        """The topic as it is now; None if there is none."""
+        """The topic as it is now; None if it does not exist."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         with self.asking(f"describe topic {name}"):
@@ -142,7 +144,7 @@ class Cluster:
             )
             try:
                 found, settings = question[name].result(), self._settings(name)
-            except KafkaException as error:  # also where a broker does not know yet of one that was just created
+            except KafkaException as error:  # also raised by a broker that has not heard of a new topic yet
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     return None
                 raise
@@ -157,7 +159,7 @@ class Cluster:
         )
 
     def waits_for_its_replicas_only(self) -> bool:
-        """Whether the brokers bound min.insync.replicas by a topic's number of replicas: since Kafka 3.7."""
+        """Whether min.insync.replicas counts no more replicas than a topic has. Brokers do so since Kafka 3.7."""
         from airflow_epochs.kafka.client import KafkaClient
 
         with KafkaClient(self.access) as client:
@@ -172,7 +174,7 @@ class Cluster:
         return {name: str(entry.value) for name, entry in question[resource].result().items()}
 
     def create(self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> TopicFacts:
-        """Create a topic, unless it is there by now, and wait until it is."""
+        """Create a topic, unless it exists by now, and wait until the brokers know it."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
@@ -187,7 +189,7 @@ class Cluster:
         return self._settled(topic, 1, deadline)
 
     def require_partitions(self, topic: str, partitions: int) -> None:
-        """Add partitions to a topic until it has so many."""
+        """Add partitions until the topic has this many, and wait until the brokers know them."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewPartitions
 
@@ -201,13 +203,13 @@ class Cluster:
             )
             try:
                 question[topic].result()
-            except KafkaException as error:  # somebody else has added them
+            except KafkaException as error:  # another process has added them
                 if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
                     raise
         self._settled(topic, partitions, deadline)
 
     def _settled(self, topic: str, partitions: int, deadline: float) -> TopicFacts:
-        """The topic, once it has so many partitions, and each a leader that knows of it."""
+        """The topic, once it has this many partitions and each has a leader that knows it."""
         while not (found := self.topic(topic)) or found.partitions < partitions or not self._is_led(found):
             if time.monotonic() > deadline:
                 raise NotApplied(
@@ -230,12 +232,13 @@ class Cluster:
         return True
 
     def beginning(self, topic: str, partition: int) -> int:
+        """The first offset that the partition still has."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(topic, [partition], OffsetSpec.earliest())[partition]
 
     def ends(self, topic: str, partitions: range) -> dict[int, int]:
-        """The high watermarks: transactions that are still open count."""
+        """The high watermark of each partition. It counts open transactions too."""
         from confluent_kafka.admin import OffsetSpec
 
         return self._offsets(topic, partitions, OffsetSpec.latest())
@@ -248,7 +251,7 @@ class Cluster:
             while True:
                 try:
                     return self._offsets_now(topic, partitions, spec)
-                except KafkaException as error:  # librdkafka asks a broker that has just started once
+                except KafkaException as error:  # librdkafka does not retry if the broker has just started
                     if error.args[0].code() not in _of_a_new_leader() or time.monotonic() > deadline:
                         raise
                 time.sleep(SETTLE_POLL_S)
@@ -267,11 +270,11 @@ class Cluster:
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
-        """Translate what confluent-kafka raises.
+        """Translate confluent-kafka's exceptions.
 
         Raises:
-            Refused: The brokers say no: login, rights, settings.
-            NotApplied: No answer in time.
+            Refused: The brokers refused: the login, the rights or the settings are wrong.
+            NotApplied: The brokers did not answer in time.
         """
         from confluent_kafka import KafkaException
 
@@ -281,10 +284,11 @@ class Cluster:
             raise self.failure(doing, error.args[0]) from error
 
     def failure(self, doing: str, error: KafkaError) -> EpochError:
+        """The error of this package for one of confluent-kafka, with what the callback was told."""
         from confluent_kafka import KafkaError
 
         if self._admin_client is not None:
-            self._admin_client.poll(0)  # serves the callback
+            self._admin_client.poll(0)  # runs the callback
         where = f"Kafka at {', '.join(self.access.servers)} (connection {self.access.conn_id!r})"
         code = error.code()
         if code in (KafkaError._INVALID_ARG, KafkaError._INVALID_TYPE):
@@ -319,7 +323,7 @@ class Cluster:
 
 
 def _of_a_new_leader() -> frozenset[int]:
-    """What a broker answers that does not lead a partition any more, or does so since a moment ago."""
+    """Answers of a broker that no longer leads a partition, or has only just become its leader."""
     from confluent_kafka import KafkaError
 
     return frozenset(

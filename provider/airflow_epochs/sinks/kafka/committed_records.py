@@ -1,7 +1,7 @@
-"""Committed records of one partition, up to its high watermark as of now.
+"""Reads the committed records of one partition, up to its high watermark.
 
-Not to the last stable offset, which is where a reader of committed records stops: a transaction that is open there
-would hide what was committed behind it. What is open is waited for, and not for long: a question has its time.
+Consumers of committed records stop at the last stable offset, so an open transaction hides what was committed behind
+it. This reader waits for an open transaction to end, for at most the connection's timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 FIRST_LOOK = 100
-"""Offsets from the end that are read first to find what is newest."""
+"""How many offsets before the end are read first in the search for the newest record."""
 FURTHER = 50
 
 Keyed = tuple[bytes | None, bytes | None]
@@ -28,8 +28,9 @@ Keyed = tuple[bytes | None, bytes | None]
 class PartitionLog:
     """One partition.
 
-    All methods raise NotApplied: a transaction is open there for longer than the time for a question, or no answer;
-    Refused: the brokers say no.
+    Raises:
+        NotApplied: By every method: a transaction stayed open for too long, or the brokers do not answer.
+        Refused: By every method: the brokers refused.
     """
 
     cluster: Cluster
@@ -37,9 +38,9 @@ class PartitionLog:
     partition: int
 
     def newest(self, key: bytes) -> bytes | None:
-        """The value of the newest record with that key, from the end backwards in steps that grow.
+        """The value of the newest record with this key. Reads from the end backwards, in growing steps.
 
-        Empty if that is a tombstone; None if there is no such record.
+        An empty value means a tombstone; None means that there is no such record.
         """
         beginning, end = self.bounds()
         depth = FIRST_LOOK
@@ -51,20 +52,20 @@ class PartitionLog:
         return None
 
     def records(self) -> Iterator[Keyed]:
-        """Key and value of every record, from the beginning. Whoever stops early waits for nothing behind that."""
+        """Key and value of every record, from the beginning. A caller that stops early waits for nothing further."""
         return ((message.key(), message.value()) for message in self.messages())
 
     def messages(self) -> Iterator[Message]:
-        """Every record, as ``records``."""
+        """Every record, in the order of ``records``."""
         return self._read(*self.bounds())
 
     def bounds(self) -> tuple[int, int]:
-        """The offsets ``[beginning, end)`` that there are. A beginning that has moved on: records were deleted."""
+        """The offsets ``[beginning, end)`` that exist now. ``beginning`` grows when records are deleted."""
         beginning = self.cluster.beginning(self.topic, self.partition)
         return beginning, self.cluster.ends(self.topic, range(self.partition, self.partition + 1))[self.partition]
 
     def _read(self, start: int, end: int) -> Iterator[Message]:
-        """Every committed record in ``[start, end)``."""
+        """Every committed record with an offset in ``[start, end)``."""
         from confluent_kafka import TopicPartition
 
         consumer = self.cluster.consumer()
@@ -86,7 +87,7 @@ class PartitionLog:
             elif message.offset() < end:
                 position = message.offset() + 1
                 yield message
-                deadline = self._deadline()  # it goes on
+                deadline = self._deadline()  # the time counts from the last record
             else:
                 return
 
@@ -94,12 +95,12 @@ class PartitionLog:
         return time.monotonic() + self.cluster.access.timeout_s
 
     def _past(self, error: Any, offset: int, position: int) -> int:
-        """The position after an event that is no record: the end of what can be read now, or a failure that passes."""
+        """The position after an event without a record: the end of what can be read now, or a passing failure."""
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._PARTITION_EOF:
             return max(position, offset)
-        # The client looks for a group's coordinator that is never needed.
+        # The client looks for a group's coordinator, which this consumer never needs.
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or error.retriable():
             return position
         raise self.cluster.failure(f"read topic {self.topic}", error)

@@ -1,10 +1,11 @@
-"""The epoch marker: a record in the transaction of the rows, the newest of its key in a compacted topic.
+"""The epoch marker: a record in the same transaction as the rows, in a compacted topic.
 
-The key is ``<pipeline>/<sink>``. Every sink has a partition of the topic for itself (``kafka_claims``), read to the
-*high watermark*: a transaction that is open there, which can only be the sink's own, must not hide a newer marker.
+Its key is ``<pipeline>/<sink>``, and the newest record of a key counts. Every sink has its own partition of the topic
+(``marker_partitions``), which is read to the *high watermark*: an open transaction there, which can only be the sink's
+own, must not hide a newer marker.
 
-Whoever is about to commit reads the marker only after ``init_transactions``, which ends every earlier transaction of
-the sink: read before, it could still change.
+A commit reads the marker only after ``init_transactions``, which ends every earlier transaction of the sink. Before
+that the marker could still change.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments
 
 FORMAT = 1
 Ends = Mapping[str, Mapping[str, int]]
-"""Topic -> partition -> offset, as ``starting`` takes it."""
+"""Topic -> partition -> offset, in the form of ``starting``."""
 _LATER = frozenset({"topic_id", "marker_topic_id", "ends", "vouched_end"})
-"""Fields that markers of version 0.1 do not have."""
+"""Fields that markers of version 0.1 lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerRecord:
-    """What the marker says of the epoch that it came with; of which the receipt is made.
+    """What the marker says about its epoch. The receipt is made from it.
 
     Attributes:
-        txn_id: None only where an operator put on record that the topic has no epoch of the sink.
+        txn_id: The epoch's transaction; None only if an operator recorded that the topic has no epoch of the sink.
         rows, files, size, place: What was staged and sent.
-        offsets: Per partition of the topic, a range ``[start, end)`` in which the rows lie, with those that others
-            sent at the same time; partitions where nothing was added are left out.
+        offsets: Per partition of the topic, a range ``[start, end)`` that contains the rows, and perhaps records that
+            others sent at the same time. Partitions without new records are left out.
         at: When it was sent.
-        topic_id, marker_topic_id: The brokers' ids of both topics then; None in markers of version 0.1.
-        ends: Topic -> partition -> first offset after the epoch's input, as ``starting`` takes it.
-        vouched_end: Of a marker that an operator put back: where the sink's partition ended then.
+        topic_id, marker_topic_id: The brokers' ids of both topics at that time; None in markers of version 0.1.
+        ends: Topic -> partition -> first offset after the epoch's input, in the form of ``starting``.
+        vouched_end: Set if an operator put the marker back: the end of the sink's partition at that time.
     """
 
     txn_id: str | None
@@ -61,7 +62,7 @@ class MarkerRecord:
     def of(
         cls, txn: TransactionId, topic: TopicFacts, marker_topic: TopicFacts, staged: Staged, ends: Ends
     ) -> MarkerRecord:
-        """Of an epoch that is about to be sent; ``offsets`` are known later."""
+        """The marker for an epoch that is about to be sent. Its ``offsets`` become known later."""
         return cls(
             txn_id=str(txn),
             topic=topic.name,
@@ -78,18 +79,21 @@ class MarkerRecord:
 
     @property
     def txn(self) -> TransactionId | None:
+        """The epoch's transaction; None if an operator recorded that there is none."""
         return TransactionId.parse(self.txn_id) if self.txn_id else None
 
     def encoded(self) -> bytes:
-        value = {"epoch": self.txn.epoch if self.txn else 0, **asdict(self)}  # the epoch for people and other programs
+        """JSON, as the record's value."""
+        # Only people and other programs read "epoch".
+        value = {"epoch": self.txn.epoch if self.txn else 0, **asdict(self)}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def decoded(cls, value: bytes) -> MarkerRecord:
-        """The inverse of ``encoded``; fields that this version does not know are ignored.
+        """The inverse of ``encoded``. Ignores fields that this version does not know.
 
         Raises:
-            ValueError: It is none, or of a newer format.
+            ValueError: The value is not a marker, or its format is newer.
         """
         given: Any = json.loads(value)
         try:
@@ -112,28 +116,28 @@ class Markers:
     topic: str
     key: str
     _assignment: Assignment | None = field(default=None, init=False)
-    """Once known it is kept: an assignment is for ever."""
+    """Kept once it is known: an assignment never changes."""
 
     def assigned(self, *, in_ours: bool = False) -> Assignment:
-        """The sink's assignment in the marker topic, made if it has none yet. The topic must exist."""
+        """The sink's assignment in the marker topic, which must exist. Makes one if the sink has none."""
         if self._assignment is None:
             assignments = self._assignments
             self._assignment = assignments.find(self.key) or assignments.assign(self.key, in_ours=in_ours)
         return self._assignment
 
     def assignment(self) -> Assignment | None:
-        """The sink's assignment; None if it has none, or there is no marker topic."""
+        """The sink's assignment; None if it has none, or the marker topic does not exist."""
         if self._assignment is None and self.cluster.topic(self.topic):
             self._assignment = self._assignments.find(self.key)
         return self._assignment
 
     def newest(self) -> MarkerRecord | None:
-        """The newest committed marker as of now; None if there is none, or no marker topic.
+        """The newest committed marker; None if there is none, or no marker topic.
 
         Raises:
-            NotApplied: A transaction is open there for longer than the time for a question, or no answer.
-            Corrupt: What lies there is no marker.
-            Refused: The brokers say no.
+            NotApplied: A transaction stayed open for too long, or the brokers do not answer.
+            Corrupt: The newest record is not a marker.
+            Refused: The brokers refused.
         """
         if self.assignment() is None:
             return None
@@ -142,7 +146,7 @@ class Markers:
 
     @property
     def log(self) -> PartitionLog:
-        """The sink's partition. The sink must have an assignment."""
+        """The sink's partition. Call ``assigned`` or ``assignment`` before."""
         assert self._assignment
         return PartitionLog(cluster=self.cluster, topic=self.topic, partition=self._assignment.partition)
 

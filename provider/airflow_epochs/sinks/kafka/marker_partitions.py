@@ -1,9 +1,9 @@
-"""Which partition of the marker topic is whose: every sink has one for itself, so that none waits for another's.
+"""Assigns every sink its own partition of the marker topic, so that no sink waits for another sink's transactions.
 
-Partition 0 says so: one record per sink, under the sink's key, with the number of its partition and the transactional
-id that its epochs are sent under. The first vote of a sink makes its assignment, once and for ever. Assignments are
-made one at a time: all under one transactional id, the topic's name. So each new one ends every other that is not
-committed yet, and only then looks which partitions are free.
+Partition 0 keeps the assignments: one record per sink, under the sink's key, with its partition and the transactional
+id for its epochs. A sink's first vote makes its assignment, which never changes. All assignments are made under one
+transactional id, the topic's name, and so one at a time: a new one first ends every other uncommitted one, and then
+looks which partitions are free.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from airflow_epochs.sinks.kafka.producer import fenced, producer_options, transa
 
 FORMAT = 1
 DIRECTORY = 0
-"""The partition of the assignments."""
+"""The partition that keeps the assignments."""
 TIMEOUT_S = 10
-"""After which the brokers end an assignment that was left half made."""
+"""Seconds after which the brokers abort an unfinished assignment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What is a sink's own.
+    """A sink's own partition and transactional id.
 
     Attributes:
-        partition: Of the marker topic.
-        transactional_id: One for all its epochs, or a stray producer of an earlier one would not be fenced.
+        partition: A partition of the marker topic.
+        transactional_id: The same for all epochs, so that each commit fences a stray producer of an earlier one.
     """
 
     partition: int
@@ -41,7 +41,7 @@ class Assignment:
 
     @classmethod
     def decoded(cls, key: str, value: bytes) -> Assignment:
-        """The inverse of ``encoded``. Raises ValueError if it is none, or of a newer format."""
+        """The inverse of ``encoded``. Raises ValueError if the value is not an assignment, or its format is newer."""
         given: Any = json.loads(value)
         try:
             if given["format"] > FORMAT:
@@ -54,6 +54,7 @@ class Assignment:
         return cls(partition=number, transactional_id=given.get("transactional_id") or first_id(key))
 
     def encoded(self) -> bytes:
+        """JSON, as the record's value."""
         value = {"partition": self.partition, "transactional_id": self.transactional_id, "format": FORMAT}
         return json.dumps(value).encode()
 
@@ -61,33 +62,33 @@ class Assignment:
 def first_id(key: str) -> str:
     """The transactional id of a sink whose assignment version 0.1 made.
 
-    It stays: a process of that version may wake up at any time, and of two under one id the later ends the earlier.
+    It must stay: a process of that version may still run, and only producers with the same id fence each other.
     """
     return key.replace("/", ".")
 
 
 def own_id(key: str) -> str:
-    """The transactional id of a sink that gets its partition now: one that no producer of somebody else has."""
+    """The transactional id of a new sink. Its prefix keeps it apart from the ids of other applications."""
     return f"airflow-epochs.{first_id(key)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignments:
-    """The assignments in one marker topic, which exists. Methods raise what ``PartitionLog`` raises."""
+    """The assignments in one marker topic, which must exist. Methods raise what ``PartitionLog`` raises."""
 
     cluster: Cluster
     topic: str
 
     def find(self, key: str) -> Assignment | None:
-        """The assignment of a sink; None if it has none. Does not wait for those of others once it is found."""
+        """A sink's assignment; None if it has none. Reads no further than to the assignment."""
         found = (value for of, value in self._log(DIRECTORY).records() if of == key.encode())
         value = next(found, None)
         return None if value is None else self._decoded(key, value)
 
     def assign(self, key: str, *, in_ours: bool = False) -> Assignment:
-        """The assignment of a sink: the one that it has, or one on a free partition from now on.
+        """A sink's assignment: the one that it has, or a new one on a free partition.
 
-        ``in_ours``: the topic is known to be one of markers, whatever lies in it.
+        ``in_ours``: True if the topic is known to be a marker topic, whatever records it holds.
 
         Raises:
             Refused: The topic holds records that are not ours. Nothing was written.
@@ -99,12 +100,12 @@ class Assignments:
             while True:
                 try:
                     return self._assigned(key, in_ours)
-                except KafkaException as error:  # somebody else assigns one at the same time, and was later
+                except KafkaException as error:  # another process makes an assignment now and has fenced this one
                     if error.args[0].code() not in fenced() or time.monotonic() > deadline:
                         raise
 
     def _assigned(self, key: str, in_ours: bool) -> Assignment:
-        """In this order: after the first step, nobody else's assignment can be committed before this one."""
+        """The order matters: after the first step, no other process can commit an assignment before this one."""
         producer = transactional(self.cluster, producer_options(self.topic, TIMEOUT_S, {}), self.topic)
         taken = self._all()
         if key in taken:
@@ -131,7 +132,7 @@ class Assignments:
             raise self._foreign(DIRECTORY) from error
 
     def _require_empty(self) -> None:
-        """A topic without assignments has no records at all: else it is somebody's, for something else."""
+        """Check that a topic without assignments is empty. Otherwise it serves another purpose."""
         facts = self.cluster.topic(self.topic)
         for partition in range(facts.partitions if facts else 0):
             if next(self._log(partition).records(), None):

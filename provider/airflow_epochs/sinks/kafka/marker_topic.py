@@ -1,4 +1,4 @@
-"""The marker topic: made to be kept as well as the rows are, and refused where it would not be."""
+"""The marker topic. It must keep markers at least as safely as the rows' topic keeps rows; if not, it is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
 PARTITIONS = 16
-"""To begin with: one for the assignments, and one for each of fifteen sinks. More are added when they are needed."""
+"""At first: one for the assignments, and one for each of fifteen sinks. More are added when they are needed."""
 SETTINGS = {
     "cleanup.policy": "compact",
     "segment.ms": "86400000",  # old markers are compacted away once their segment is closed
@@ -18,13 +18,13 @@ SETTINGS = {
 
 
 def create(cluster: Cluster, name: str, rows: TopicFacts) -> TopicFacts:
-    """Create it with the replicas of the topic that the rows go to: markers that are lost alone double the rows."""
+    """Create it with as many replicas as the rows' topic: if only the markers were lost, rows would be sent twice."""
     settings = {**SETTINGS, "min.insync.replicas": str(rows.insync_min)}
     return cluster.create(name, PARTITIONS, rows.replicas, settings)
 
 
 def require_compacted(facts: TopicFacts) -> TopicFacts:
-    """Raise Refused if the topic would not keep markers."""
+    """Raise Refused unless the topic is compacted, which keeps the newest marker of each key."""
     if facts.settings["cleanup.policy"] != "compact":
         raise Refused(
             f"The marker topic {facts.name} has cleanup.policy={facts.settings['cleanup.policy']}: epoch markers would "
@@ -36,7 +36,7 @@ def require_compacted(facts: TopicFacts) -> TopicFacts:
 
 
 def require_as_safe(markers: TopicFacts, rows: TopicFacts) -> None:
-    """Raise Refused if a fault that the rows survive could take the markers."""
+    """Raise Refused if a fault could destroy the markers and leave the rows."""
     if markers.replicas < rows.replicas:
         raise Refused(
             f"The marker topic {markers.name} has {markers.replicas} replicas, topic {rows.name} has {rows.replicas}: "

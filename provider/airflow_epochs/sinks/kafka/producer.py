@@ -1,4 +1,4 @@
-"""The producer that sends epochs: its settings, and how it comes to own its transactional id."""
+"""The producer that sends epochs: its settings, and how it takes over its transactional id."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 QUEUE_KBYTES = 32 * 1024
-"""What the producer holds of rows that are not acknowledged, in bytes …"""
+"""How many bytes of unacknowledged rows the producer holds …"""
 QUEUE_MESSAGES = 50_000
-"""… and in rows, each of which costs half a kilobyte beside its bytes."""
+"""… and how many rows. Each row takes half a kilobyte besides its own bytes."""
 MESSAGE_TIMEOUT_S = 300
-"""How long a record may stay unacknowledged, through restarts of brokers, before the transaction is given up."""
+"""How long a record may stay unacknowledged, also while brokers restart, before the transaction is given up."""
 BATCH_BYTES = 1_000_000
 RECORD_BYTES_MIN = 1_000
-"""The least that the client accepts as its own limit."""
+"""The smallest value that the client accepts for ``message.max.bytes``."""
 RECORD_BYTES_MAX = 32 << 20
-"""The largest record that is sent, whatever the topic takes: the producer must be able to hold two."""
+"""The largest record that is sent, whatever the topic takes: the producer must be able to hold two of them."""
 SLICE_S = 1.0
-"""Longest call into the client: a signal is heard after it."""
+"""The longest call into the client. Python handles a signal only after the call."""
 
 
 def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a producer under the transactional id ``sink_id``."""
+    """The settings of a producer with the transactional id ``sink_id``."""
     return {
         "linger.ms": 20,
         **tuning,
@@ -36,7 +36,7 @@ def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) ->
         "message.timeout.ms": min(timeout_s, MESSAGE_TIMEOUT_S) * 1000,
         "acks": "all",
         "enable.idempotence": True,
-        "partitioner": "murmur2_random",  # as Kafka's Java clients
+        "partitioner": "murmur2_random",  # as in Kafka's Java clients
         "queue.buffering.max.messages": QUEUE_MESSAGES,
         "queue.buffering.max.kbytes": QUEUE_KBYTES,
         "delivery.report.only.error": True,
@@ -44,31 +44,31 @@ def producer_options(sink_id: str, timeout_s: int, tuning: Mapping[str, Any]) ->
 
 
 def within(options: Mapping[str, Any], *topics: TopicFacts) -> dict[str, Any]:
-    """The settings, with batches that all the topics take: brokers check batches, not records."""
+    """The settings, with batches small enough for all topics: brokers check the size of a batch, not of a record."""
     limits = [topic.record_bytes_max for topic in topics]
     largest = min(max(*limits, RECORD_BYTES_MIN), RECORD_BYTES_MAX)
     return {
         **options,
-        "batch.size": min(int(options.get("batch.size", BATCH_BYTES)), *limits),  # from a batch's second record on
-        "message.max.bytes": largest,  # the client's own check; the vote's is the one per topic
+        "batch.size": min(int(options.get("batch.size", BATCH_BYTES)), *limits),  # a single record may be larger
+        "message.max.bytes": largest,  # checked by the client; the vote checks each topic's own limit
         "queue.buffering.max.kbytes": max(QUEUE_KBYTES, 2 * largest // 1024),
     }
 
 
 def transactional(cluster: Cluster, options: Mapping[str, Any], topic: str) -> Producer:
-    """A producer whose transactional id is its own now: every earlier transaction of it has ended, and is fenced.
+    """A producer that owns its transactional id: earlier transactions have ended, earlier producers are fenced.
 
     Raises:
         Refused: The brokers do not accept the timeout, or the user may not use the id.
-        NotApplied: They do not answer.
+        NotApplied: The brokers do not answer.
     """
     from confluent_kafka import KafkaException
 
     producer = cluster.producer(options)
     deadline = time.monotonic() + cluster.access.timeout_s
     with cluster.asking(f"begin transactions under the id {options['transactional.id']}"):
-        # Connected first: by itself, the client looks for the transaction's coordinator twice a second only. And asked
-        # twice: the first answer may come by the bootstrap connection, which the client then gives up.
+        # Connect first: otherwise the client looks for the transaction's coordinator only twice a second. Ask twice:
+        # the first answer may come through the bootstrap connection, which the client then closes.
         for _ in range(2):
             producer.list_topics(topic, timeout=cluster.access.timeout_s)
         while True:
@@ -81,7 +81,7 @@ def transactional(cluster: Cluster, options: Mapping[str, Any], topic: str) -> P
 
 
 def fenced() -> set[int]:
-    """What a producer is told whose transactional id is another's now, or whose transaction was ended for it."""
+    """The errors of a producer whose id another producer has taken over, or whose transaction the brokers ended."""
     from confluent_kafka import KafkaError
 
     return {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}

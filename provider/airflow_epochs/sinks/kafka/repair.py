@@ -1,4 +1,4 @@
-"""What an operator does when markers are lost: look which epochs the topic has, and put the sink's marker back.
+"""An operator's way to repair lost markers: count the epochs in the topic, then put the sink's marker back.
 
 repair = MarkerRepair({"bootstrap.servers": "kafka-1:9092"}, "orders", "events", "orders-enriched")
 repair.epochs()      # {16: 4100, 17: 4712}: the rows of each epoch that readers of committed records see
@@ -34,8 +34,8 @@ class MarkerRepair:
     """The marker of one sink.
 
     Attributes:
-        settings: How to reach the brokers: what the Airflow connection has as its extra.
-        topic: Where the sink sends rows.
+        settings: How to reach the brokers, in the form of the Airflow connection's extra.
+        topic: The topic that the sink sends rows to.
     """
 
     settings: Mapping[str, Any]
@@ -45,23 +45,23 @@ class MarkerRepair:
     marker_topic: str = "airflow-epochs-markers"
 
     def epochs(self) -> dict[int, int]:
-        """Epoch → rows of it that are in the topic, oldest epoch first. Reads all of the topic."""
+        """How many rows of each epoch the topic holds, oldest epoch first. Reads the whole topic."""
         topic = require_topic(self._cluster, self.topic)
         found = Counter(epoch for partition in range(topic.partitions) for epoch in self._epochs_in(partition))
         return dict(sorted(found.items()))
 
     def marker(self) -> MarkerRecord | None:
-        """The sink's marker now."""
+        """The sink's marker now; None if it has none."""
         return self._markers.newest()
 
     def put(self, txn_id: str | None) -> MarkerRecord:
-        """Put a marker that says: ``txn_id`` is the newest epoch of the sink; None: the topic has no epoch of it.
+        """Put a marker: ``txn_id`` is the sink's newest epoch; with None, the topic has no epoch of the sink.
 
-        Creates the marker topic if it is missing. Ends whatever transaction of the sink is open.
+        Creates the marker topic if it is missing. Ends the sink's open transaction, if there is one.
 
         Raises:
             Refused: The topic has rows of a later epoch. Nothing was written.
-            ValueError: It is no transaction id.
+            ValueError: ``txn_id`` is not a transaction id.
         """
         txn = TransactionId.parse(txn_id) if txn_id else None
         topic, epochs = require_topic(self._cluster, self.topic), self.epochs()
@@ -97,7 +97,7 @@ class MarkerRepair:
         )
 
     def _send(self, record: MarkerRecord) -> None:
-        """In a transaction of the sink: a process that still sends an epoch is fenced."""
+        """Send the record under the sink's transactional id, which fences a process that still sends an epoch."""
         cluster, assignment = self._cluster, self._markers.assigned()
         options = kafka_producer.producer_options(assignment.transactional_id, TIMEOUT_S, {})
         producer = kafka_producer.transactional(cluster, options, self.marker_topic)

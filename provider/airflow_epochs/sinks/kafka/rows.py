@@ -1,8 +1,8 @@
-"""From staged columns to Kafka's records. The vote and the commit both go this way, so what one took the other takes.
+"""Makes Kafka records from staged columns. Vote and commit both use it, so the commit takes what the vote took.
 
-Columns as for Spark's own Kafka sink. Where there is no ``value``, it is made: a JSON object of all other columns in
-the order of the schema, NULL as null, decimals as strings, binary as base64, dates and times in ISO 8601 (those with
-a zone in UTC), NaN and infinities as null.
+The columns are those of Spark's own Kafka sink. Without a ``value`` column, the value is a JSON object of all other
+columns, in the schema's order: NULL as null, decimals as strings, binary as base64, dates and times in ISO 8601 (in
+UTC if they have a zone), NaN and infinities as null.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEADER = "airflow-epochs"
-"""Header of every record: ``<pipeline>/<sink>/<epoch>/<number of the row in the epoch>``, the same however often the
-epoch is sent. What tells duplicates apart for consumers that read uncommitted records."""
+"""Header of every record: ``<pipeline>/<sink>/<epoch>/<number of the row in the epoch>``. It is the same each time the
+epoch is sent, so consumers of uncommitted records can recognise duplicates."""
 OVERHEAD = 61 + 36
-"""Bytes of a batch of one record beside its key, value and headers, at most."""
+"""The most bytes that a batch of one record takes besides the record's key, value and headers."""
 OVERHEAD_OF_HEADER = 10
 
 Headers = list[tuple[str, bytes | None]]
@@ -45,11 +45,11 @@ _OF_KAFKA = ("key", "value", "headers", "partition")
 
 
 Record = tuple[bytes | None, bytes | None, int | None, Headers]
-"""Key, value, partition (None: by the hash of the key), headers. A plain tuple: there are millions."""
+"""Key, value, partition (None: chosen by the key's hash), headers. A plain tuple, because there are millions."""
 
 
 def size_of(record: Record) -> int:
-    """Bytes that the record may take in a batch of its own, at most."""
+    """An upper bound of the bytes that the record takes in a batch of its own."""
     key, value, _, headers = record
     beside = sum(len(name.encode()) + len(content or b"") + OVERHEAD_OF_HEADER for name, content in headers)
     return OVERHEAD + len(key or b"") + len(value or b"") + beside
@@ -57,7 +57,7 @@ def size_of(record: Record) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowShape:
-    """Which columns are what. ``json``: the columns of the JSON object, where there is no column ``value``."""
+    """The role of each column. ``json``: the columns of the JSON object; empty if there is a column ``value``."""
 
     key: str | None
     value: str | None
@@ -67,10 +67,10 @@ class RowShape:
 
     @classmethod
     def of(cls, schema: JsonDict, target: str) -> RowShape:
-        """Find the columns by name, whatever its case.
+        """Find the columns by name, ignoring case.
 
         Raises:
-            Refused: Columns cannot be sent. Names each.
+            Refused: Some columns cannot be sent; names each.
         """
         types = {field["name"]: field["type"] for field in schema["fields"]}
         found = {name.lower(): name for name in types if name.lower() in _OF_KAFKA}
@@ -91,8 +91,8 @@ class RowShape:
 
         Args:
             batches: The rows.
-            source: First part of the header: ``<pipeline>/<sink>/<epoch>``.
-            numbers: The partition of a row without key and partition, by its number in the epoch.
+            source: The first part of ``HEADER``'s value: ``<pipeline>/<sink>/<epoch>``.
+            numbers: Chooses a partition by the row's number, for a row with neither key nor partition.
         """
         header, number = source.replace("%", "%%").encode() + b"/%d", 0
         for batch in batches:
@@ -106,7 +106,7 @@ class RowShape:
     def _rows_of(self, batch: pa.RecordBatch) -> Iterator[Record]:
         import pyarrow as pa
 
-        # A column `partition` says where the record goes, so its origin is looked for in a struct alone.
+        # The column `partition` is the record's destination here, so only a struct can tell a row's origin.
         require_sound(batch, self._checks, [self.key] if self.key else [], flat=False)
         try:
             return self._rows(batch)
@@ -124,7 +124,7 @@ class RowShape:
 
     def _json(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         columns = [_for_json(_column(batch, name), kind) for name, kind in self.json.items()]
-        # All of the batch now, so that what cannot be said in JSON fails here.
+        # Encode the whole batch at once: a value that JSON cannot express must fail here.
         return iter(list(map(msgspec.json.Encoder().encode, starmap(self._object, zip(*columns, strict=True)))))
 
     @cached_property
@@ -133,7 +133,7 @@ class RowShape:
 
     @cached_property
     def _object(self) -> Callable[..., Any]:
-        """Makes one JSON object of its values: a struct, in half the time of a dict, where its names allow that."""
+        """Makes one JSON object from its values. A struct takes half a dict's time, but not every name allows one."""
         fields = {f"c{number}": name for number, name in enumerate(self.json)}
         try:
             return msgspec.defstruct("Row", [(field, Any) for field in fields], rename=fields, gc=False)
@@ -197,7 +197,7 @@ def _bytes(batch: pa.RecordBatch, name: str | None) -> Iterator[bytes | None]:
 
 
 def _headers(row: list[dict[str, Any]] | None) -> Headers:
-    """One row's headers but those of our own name, which a row copied from another pipeline's topic may bring."""
+    """One row's headers, without our own. A row copied from another pipeline's topic may bring that."""
     headers = []
     for header in row or ():
         if header is None:
@@ -217,14 +217,14 @@ def _headers(row: list[dict[str, Any]] | None) -> Headers:
 
 
 def _for_json(column: pa.Array, kind: Any) -> list[Any]:
-    """Times as Delta means them, however the file's writer spelt them: microseconds, in UTC if they have a zone."""
+    """A column's values for JSON. Times become microseconds, in UTC if they have a zone, whatever unit the file has."""
     import pyarrow as pa
 
     if isinstance(kind, dict):
         return list(column.to_pylist(maps_as_pydicts="strict"))
     if kind in _EPOCHS:
         epoch, zone = _EPOCHS[kind], "UTC" if kind == "timestamp" else None
-        # By way of numbers: pyarrow's own way to datetimes takes ten times as long.
+        # Convert through numbers: pyarrow's own conversion to datetimes takes ten times as long.
         numbers = column.cast(pa.timestamp("us", zone)).cast(pa.int64()).to_pylist()
         return [None if number is None else epoch + timedelta(0, 0, number) for number in numbers]
     return list(column.to_pylist())

@@ -1,8 +1,7 @@
-"""The Kafka sink: an epoch's rows and its marker become visible in one transaction of Kafka, exactly once.
+"""The Kafka sink: an epoch's rows and its marker become visible in one Kafka transaction, exactly once.
 
-Spark stages the rows in a private Delta table. The vote checks them and the topic. The commit sends them, in one
-transaction together with a marker record that says which epoch they are: a consumer that reads committed records
-sees all of it or nothing.
+Spark stages the rows in a private Delta table. The vote checks the rows and the topic. The commit sends the rows and a
+marker record, which names the epoch, in one transaction. A consumer that reads committed records sees all or nothing.
 """
 
 from __future__ import annotations
@@ -21,29 +20,30 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
 TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
-"""What ``options`` may set of the producer: nothing that order, durability or the memory bound rest on."""
+"""The producer settings that ``options`` may change: none that order, durability or the memory bound depend on."""
 _TIMEOUT_S = range(1, 86_401)
 
 
 class KafkaSink:
     """Sends rows to a Kafka topic, exactly once per epoch.
 
-    Columns are named as for Spark's own Kafka sink: ``key`` and ``value`` (string or binary), ``headers``
-    (array<struct<key: string, value: binary>>) and ``partition`` (int). Without ``value``, the record's value is a
-    JSON object of all other columns.
+    The columns are named as for Spark's own Kafka sink: ``key`` and ``value`` (string or binary), ``headers``
+    (array<struct<key: string, value: binary>>) and ``partition`` (int). Without a ``value`` column, the record's value
+    is a JSON object of all other columns.
 
     Args:
-        name: The sink's name in the pipeline; the key under which the transform returns its rows.
-        topic: The topic; it must exist.
-        staging: Where rows are staged: an absolute path or a URL that Spark and Airflow's workers share. May be one
-            for all sinks.
+        name: The sink's name in the pipeline. The transform returns the sink's rows under it.
+        topic: The topic. It must exist.
+        staging: Where rows are staged: an absolute path or a URL that Spark and Airflow's workers share. All sinks may
+            use the same.
         conn_id: An Airflow connection of type ``kafka``, as the official Kafka provider defines it.
-        storage_conn_id: Connection with the credentials of the staging store; without, the environment's count.
-        marker_topic: The compacted topic of the epoch markers, for all sinks of a cluster; created if missing.
-            Never change it: it says which epochs the topic has.
+        storage_conn_id: The connection with the credentials of the staging store. By default the worker's environment
+            provides them.
+        marker_topic: The compacted topic for the epoch markers of all sinks in a cluster. It is created if it is
+            missing. Never change it: it records which epochs the topic has.
         transaction_timeout: Seconds after which the brokers abort an epoch that is still being sent. At most their
-            ``transaction.max.timeout.ms`` (15 minutes by default). An epoch in doubt takes the DAG's of today if that
-            is longer.
+            ``transaction.max.timeout.ms`` (15 minutes by default). An epoch in doubt uses today's value if that is
+            larger.
         options: Tuning of the producer: ``linger.ms``, ``batch.size``, ``batch.num.messages``, ``compression.type``,
             ``compression.level``.
     """
@@ -77,18 +77,18 @@ class KafkaSink:
         return f"KafkaSink({self.name!r}, {self.topic!r})"
 
     def asset_uri(self, pipeline: str) -> str:
-        """``kafka://<connection id>/<topic>``: the brokers' addresses are known to the connection alone."""
+        """``kafka://<connection id>/<topic>``. Only the connection knows the brokers' addresses."""
         if self._is_template():
             return f"epochs://{pipeline}/{self.name}"
         return f"kafka://{self.conn_id}/{self.topic}"
 
     def destination(self) -> str | None:
-        """Connection and topic. Raises Refused if `staging` holds a login."""
+        """Connection and topic; None while they hold a template. Raises Refused if ``staging`` holds a login."""
         require_no_login("staging", self.staging, self.name)
         return None if self._is_template() else f"kafka://{self.conn_id}/{self.topic}"
 
     def spec(self) -> JsonDict:
-        """The specification. Raises Refused if what came from a template is not valid."""
+        """The sink's options, as the ledger records them. Raises Refused if a rendered template is not valid."""
         from airflow_epochs.staged.table import staging_root
 
         try:
@@ -113,10 +113,11 @@ class KafkaSink:
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> KafkaSink:
+        """The sink that ``spec`` describes. It is checked like a new one."""
         return cls(**{key: value for key, value in spec.items() if key != "kind"})
 
     def with_todays(self, today: KafkaSink) -> KafkaSink:
-        """With today's transaction_timeout, if that is longer, and today's tuning: neither changes what is sent."""
+        """This sink with today's tuning, and today's transaction_timeout if larger. Neither changes what is sent."""
         timeout = max(self.transaction_timeout, today.transaction_timeout)
         return self.from_spec({**self.spec(), "transaction_timeout": timeout, "options": today.options})
 
@@ -132,33 +133,39 @@ class KafkaSink:
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
     def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        """A folder of its own below ``staging``."""
         return self._participant(env).staged.place(attempt, nonce)
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """Describe the staging table to Spark, and sign the sink's staging folder."""
         return self._participant(env).staged.plan(attempt, nonce)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        """Check the staged rows, both topics and the rights on them; make every record; take the transactional id."""
         return self._participant(env).vote(attempt, claim)
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        """Send the rows and the marker in one transaction. The receipt comes from the marker alone."""
         return self._participant(env).commit(attempt, staged)
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        """Whether any file is left at the place."""
         return self._participant(env).staged.has_leftovers(attempt, place)
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
-        """Delete a staging place, also a published one: the topic has copies of its rows."""
+        """Delete the place, published or not: the topic has copies of its rows."""
         self._participant(env).staged.discard(attempt, place)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        """The sink's newest marker in the marker topic."""
         return self._participant(env).last_committed(pipeline)
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
-        """Why the marker is not the expected one: topics that were deleted or restored, a ledger that was lost."""
+        """Explain the marker: topics that were deleted or restored, or a ledger that was lost."""
         return self._participant(env).diagnose(disagreement)
 
     def _participant(self, env: Environment) -> KafkaParticipant:
-        # Imported here: a DAG file, parsed in every task, needs only the sink's description.
+        # Imported here: every task parses its DAG file, which needs only the sink's options.
         from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
         return KafkaParticipant(self, env)

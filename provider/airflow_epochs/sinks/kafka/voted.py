@@ -1,7 +1,7 @@
-"""What the vote saw of both topics, kept in the decision: so the commit can tell a marker that was lost since.
+"""What the vote saw of both topics. The decision keeps it, so the commit can tell if a marker was lost since.
 
-A marker that is missing means "not sent" only where none can be gone: in the same marker topic, with every record
-that came after the vote still there.
+A missing marker means "not sent" only if no marker can be lost: the marker topic is the same, and still has every
+record that came after the vote.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 
 @dataclass(frozen=True, kw_only=True)
 class Voted:
-    """What the vote saw.
+    """The state of both topics at the vote.
 
     Attributes:
-        topic_id, partitions: Of the topic that the rows go to.
-        marker_topic_id: Of the marker topic.
-        marker_end: Where the sink's partition of it ended: the marker will be behind that.
+        topic_id, partitions: The topic of the rows.
+        marker_topic_id: The marker topic.
+        marker_end: The end of the sink's partition in the marker topic. The epoch's marker comes at or after it.
     """
 
     topic_id: str
@@ -30,25 +30,27 @@ class Voted:
 
     @classmethod
     def now(cls, topic: TopicFacts, marker_topic: TopicFacts, markers: Markers) -> Voted:
+        """The state now. Read it before the promise."""
         _, end = markers.log.bounds()
         return cls(topic_id=topic.id, partitions=topic.partitions, marker_topic_id=marker_topic.id, marker_end=end)
 
     @classmethod
     def of(cls, staged: Staged) -> Voted | None:
-        """None: version 0.1 voted, which kept nothing of it."""
+        """The state that the vote recorded; None if version 0.1 voted, which recorded nothing."""
         known = {name: staged.detail[name] for name in cls.__dataclass_fields__ if name in staged.detail}
         return cls(**known) if known else None
 
     def detail(self) -> JsonDict:
+        """As ``Staged.detail`` keeps it."""
         return asdict(self)
 
     def has_lost_markers(self, found: MarkerRecord | None, marker_topic: TopicFacts | None, beginning: int) -> bool:
-        """Whether a marker may be gone that came after the vote, or after an operator's word.
+        """Whether a marker may be lost that came after the vote, or after an operator put one back.
 
         Args:
-            found: The newest marker, read before the rest was looked at.
-            marker_topic: As it is now.
-            beginning: Of the sink's partition now.
+            found: The newest marker. Read it before the other arguments.
+            marker_topic: The marker topic now.
+            beginning: The first offset that the sink's partition has now.
         """
         seen = [(self.marker_topic_id, self.marker_end)]
         if found and found.marker_topic_id and found.vouched_end is not None:

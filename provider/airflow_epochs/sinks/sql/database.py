@@ -1,4 +1,4 @@
-"""What the SQL sink needs of a database: one transaction on one connection. A module each for PostgreSQL and SQLite."""
+"""What the SQL sink needs from a database: a transaction on one connection. PostgreSQL and SQLite have modules."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class RowRefused(Refused):
-    """The database does not take a row of a load.
+    """The database refused a row of a load.
 
-    ``row``, its batch and number there, or ``line``, the line of the rows' CSV from 1, say which, if anything does.
+    Attributes:
+        row: The row's batch, and its number there; None if unknown.
+        line: The row's last line in the CSV of all rows, from 1; 0 if unknown.
     """
 
     row: tuple[pa.RecordBatch, int] | None = None
@@ -28,95 +30,97 @@ class RowRefused(Refused):
 
 
 class Session(Protocol):
-    """A transaction, rolled back unless ``commit`` returns.
+    """A transaction. It is rolled back unless ``commit`` returns.
 
-    Every method raises Refused for what the database says no to (data, rights, names), and NotApplied where it does
-    not answer, or not in time; then nothing of the transaction has happened.
+    Every method raises Refused if the database refuses (data, rights, names), and NotApplied if it does not answer in
+    time. In both cases nothing of the transaction has happened.
     """
 
     name: str
     """The database, for messages."""
     mark: ClassVar[str]
-    """The placeholder of a value in a statement."""
+    """The placeholder for a value in a statement."""
     row_lock: ClassVar[str]
-    """What locks the rows of a SELECT."""
+    """The clause that locks the rows of a SELECT."""
     instant: ClassVar[str]
-    """The type of a column for points in time."""
+    """The column type for points in time."""
     json: ClassVar[str]
-    """The type of a column for JSON."""
+    """The column type for JSON."""
     temporary: ClassVar[str]
-    """The schema of this session's own temporary tables."""
+    """The schema of this session's temporary tables."""
 
     def quoted(self, name: str) -> str:
-        """A name of a column, table or schema as part of a statement."""
+        """The name of a column, table or schema, quoted for a statement."""
         ...
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Execute a statement; its rows, if it returns any."""
+        ...
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute a statement; how many rows the database says that it inserted, updated or deleted."""
+        """Execute a statement; the number of rows that the database says it inserted, updated or deleted."""
         ...
 
     def identity(self) -> JsonDict:
-        """What tells this database from others: what a copy or another server does not share."""
+        """What distinguishes this database from others, as far as a copy or another server can differ."""
         ...
 
     def whereabouts(self, schema: str | None, name: str) -> str:
-        """Which table it is that ``schema.name`` means: told alike by every connection to it, be it there or not.
+        """A text that identifies the table ``schema.name``, whether it exists or not: the same on every connection.
 
-        Holds for now: a server may tell otherwise once it was restarted.
+        It may change when the server restarts.
         """
         ...
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
-        """Finds values of Delta's ``kind`` for which the column has no form, or would keep only a part."""
+        """A check that finds values of Delta's ``kind`` that the column cannot store, or would store only in part."""
         ...
 
     def table(self, schema: str | None, name: str) -> SqlTable | None:
-        """The table that an unquoted ``schema.name`` means, and its columns; None if there is none."""
+        """The table that an unquoted ``schema.name`` means; None if there is none."""
         ...
 
     def schema_of(self, schema: str | None, name: str) -> str:
-        """The schema of the table; if it does not exist, the one in which it would be created."""
+        """The schema of the table; if the table does not exist, the schema in which it would be created."""
         ...
 
     def exists(self, schema: str, name: str) -> bool:
-        """Whether there is a table of exactly that name."""
+        """Whether a table of exactly this name exists."""
         ...
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
-        """The sequences that number rows of ``table`` with these columns, and how many numbers each has left."""
+        """Sequences that the rows will draw numbers from, if they have these columns, and the numbers left in each."""
         ...
 
     def hurry(self) -> None:
-        """From now on wait for locks no more than a moment."""
+        """From now on, wait only a moment for locks."""
         ...
 
     def serialise(self, what: str) -> None:
-        """Wait until nobody else is in a transaction that has serialised on ``what``."""
+        """Wait until no other transaction has serialised on ``what``. Lasts until this transaction ends."""
         ...
 
     def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
-        """Insert all rows, batch by batch. ``fields`` and ``columns`` stand in one order.
+        """Insert all rows, batch by batch. ``fields`` and ``columns`` have the same order.
 
         Returns:
-            How many rows the database says that it has inserted.
+            How many rows the database says it inserted.
 
         Raises:
-            RowRefused: It does not take one.
+            RowRefused: The database refused a row.
         """
         ...
 
     def settle(self) -> None:
-        """Check now what the database would check when committing: nothing else may go wrong then."""
+        """Run now the checks that the database would run at COMMIT, so that nothing else can fail there."""
         ...
 
     def commit(self) -> None:
         """Commit.
 
         Raises:
-            OutcomeUnknown: The answer did not arrive in time, or says nothing about the outcome; or the commit stands
-                on fewer servers than it must.
+            OutcomeUnknown: No answer came in time, the answer does not tell the outcome, or the commit reached fewer
+                servers than it must.
         """
         ...
 
@@ -129,15 +133,15 @@ class Database(Protocol):
     """One kind of database."""
 
     def connect(self, connection: Connection, who: Sequence[str]) -> AbstractContextManager[Session]:
-        """A transaction in the database that an Airflow connection names, of sinks that its administrator can see."""
+        """A transaction in the connection's database. Its administrator can see ``who``, the names of the sinks."""
         ...
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
-        """Whether the column takes Delta's ``kind`` as it is."""
+        """Whether the column can store Delta's ``kind`` without a change."""
         ...
 
     def type_for(self, kind: Any) -> str | None:
-        """The type of a column to create for Delta's ``kind``; None if there is none."""
+        """The column type to create for Delta's ``kind``; None if there is none."""
         ...
 
 
@@ -145,9 +149,9 @@ def database_of(connection: Connection) -> Database:
     """The kind of database that the connection is for.
 
     Raises:
-        Refused: It is for none that the sink knows.
+        Refused: The sink does not support it.
     """
-    # Imported here: whoever uses one database need not have the other's driver.
+    # Imported here: a user of one database need not install the driver of the other.
     if connection.conn_type in ("postgres", "postgresql"):
         from airflow_epochs.sinks.sql.postgres import Postgres
 
@@ -164,7 +168,7 @@ def database_of(connection: Connection) -> Database:
 
 @contextmanager
 def part_of(session: Session) -> Iterator[None]:
-    """What happens within is undone if it raises, and the session's transaction goes on."""
+    """A savepoint: if the block raises Refused or Corrupt, only its statements are undone."""
     session.execute("SAVEPOINT airflow_epochs")
     try:
         yield

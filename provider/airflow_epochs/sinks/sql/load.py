@@ -1,6 +1,6 @@
-"""One epoch's rows into a table: appended by one load, or upserted by way of a temporary table.
+"""Writes one epoch's rows into a table: appended in one load, or upserted through a temporary table.
 
-What went in is what the database says, never what was sent: a trigger, a rule or a clause of the table may drop a row
+It trusts the database's count of the rows, not its own: a trigger, a rule or a clause of the table may drop rows
 without an error.
 """
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
 
 BATCH_TABLE = "airflow_epochs_rows"
-"""The temporary table. Always named with its schema: a table of a user may have this name, and be found first."""
+"""The temporary table. Statements always name its schema: a user's table may have the same name and be found first."""
 _NAMED_MAX = 5
 
 Read = Callable[[], "Batches"]
-"""Reads the staged rows, from the first one, each time that it is called."""
+"""Reads the staged rows. Each call begins with the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Where the rows go: ``fields`` to ``columns``, one by one; upserted if there are ``keys``."""
+    """Writes ``fields`` into ``columns``, which have the same order. Upserts if there are ``keys``."""
 
     session: Session
     table: SqlTable
@@ -44,8 +44,8 @@ class Load:
         """Write all rows.
 
         Raises:
-            Refused: The database does not take them, or drops some; keys are NULL or repeated; or there are not as many
-                as promised.
+            Refused: The database refuses or drops rows, keys are NULL or repeated, or the number of rows is not
+                ``rows``. The transaction must be rolled back.
         """
         sent = _Counted(self._sound(read()))
         try:
@@ -58,7 +58,7 @@ class Load:
         self.require_taken(taken, rows)
 
     def look(self, read: Read, rows: int) -> None:
-        """Look at all rows, as ``run`` does before it writes one. Raises Refused."""
+        """Check all rows as ``run`` does, and write none. Raises Refused."""
         seen = _Counted(self._sound(read()))
         for _ in seen:
             pass
@@ -72,7 +72,7 @@ class Load:
             )
 
     def require_taken(self, taken: int, rows: int) -> None:
-        """Raise Refused if the database says that it took another number of rows than were sent."""
+        """Raise Refused if the database's count differs from the number of rows sent."""
         if taken != rows:
             raise Refused(
                 f"Of {rows} rows, table {self.table.name} took {taken}: a trigger, a rule or a clause of the table "
@@ -110,12 +110,12 @@ class Load:
         self.session.execute(f"CREATE TEMPORARY TABLE {BATCH_TABLE} AS SELECT {columns} FROM {target} WHERE 1 = 0")
         self._into(batch, batches)
         self._require_keys(self._name(batch))
-        # In the order of the keys: two sinks on overlapping keys then wait for each other, and do not deadlock.
+        # Ordered by key: two sinks with overlapping keys then wait for each other and do not deadlock.
         taken = self.session.change(
             f"{self.table.insert} INTO {target} ({columns}) SELECT {columns} FROM {self._name(batch)} WHERE 1 = 1"
             f" ORDER BY {self._list(self.keys)} ON CONFLICT ({self._list(self.keys)}) DO {self._update()}"
         )
-        if taken < batches.rows:  # those that were there already, if the database counts none for them
+        if taken < batches.rows:  # the database may not count rows that existed already
             taken = self._found(target, self._name(batch))
         self.session.execute(f"DROP TABLE {self._name(batch)}")
         return taken
@@ -133,7 +133,7 @@ class Load:
         return f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names)}" if names else "NOTHING"
 
     def _found(self, target: str, batch: str) -> int:
-        """How many rows of the batch the table now has as they are: a trigger may leave one alone that is the same."""
+        """How many of the batch's rows the table has, equal in all columns. A trigger may skip an equal row."""
         alike = [f"t.{key} = b.{key}" for key in map(self.session.quoted, self.keys)]
         for name in map(self.session.quoted, self._others):
             both = f"CAST(t.{name} AS text) = CAST(b.{name} AS text)"  # not every type can be compared
@@ -158,7 +158,7 @@ class Load:
                 )
 
     def _compared(self, key: str) -> str:
-        """As the table's index compares it."""
+        """The key, compared as the table's index does."""
         collation = self.table.collations.get(key)
         return f"{self.session.quoted(key)} COLLATE {collation}" if collation else self.session.quoted(key)
 
@@ -170,7 +170,7 @@ class Load:
 
 
 class _Counted:
-    """Batches, and how many rows of them have been read."""
+    """Batches, and how many of their rows have been read."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches

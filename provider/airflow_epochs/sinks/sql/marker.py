@@ -1,12 +1,11 @@
-"""The table of markers: one row per sink, locked by whoever commits. It is what makes a commit happen once.
+"""The table of markers: one row per sink. Each commit locks the sink's row, so that an epoch is committed only once.
 
-A zombie whose transaction still lives holds the row's lock; its successor waits for it, and then sees what became of
-it. One that comes later finds another marker than its previous epoch, and writes nothing.
+A zombie with an open transaction holds the row's lock. Its successor waits for the lock, and then sees the zombie's
+outcome. A zombie that comes later finds a marker that is not its previous epoch, and writes nothing.
 
-Before its first epoch a sink has no marker. That the row was never there and that somebody has deleted it must not look
-alike, or rows would go in twice. So the vote leaves a *reservation* in a transaction of its own: a row of
-epoch 0 that names the ledger and the epoch. A commit turns the reservation into the marker, and writes nothing where it
-finds neither.
+Before its first epoch a sink has no marker. If a missing row could also mean that the row was deleted, rows might be
+written twice. So the vote leaves a *reservation*, in a transaction of its own: a row with epoch 0 that names the
+ledger and the epoch. The commit turns the reservation into the marker. If it finds neither, it writes nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.table import SqlTable
 
 _NO_EPOCH = 0
-"""Of a reservation, or of a row that was inserted to be locked, which nobody but its own transaction ever sees."""
+"""The epoch of a reservation, and of a row that ``make`` inserts to lock it; only its own transaction sees that row."""
 _ENDS = "ends"
-"""The column of the position after the epoch. Version 0.1 made the table without it."""
+"""The column with the position after the epoch. Tables of version 0.1 lack it."""
 
 
 @dataclass(frozen=True)
 class MarkerRow:
-    """A marker with what its commit's receipt says; ``ends`` as in ``SinkAttempt``, if the table has it."""
+    """A marker, with the facts for its commit's receipt. ``ends``: as in ``SinkAttempt``; None in an old table."""
 
     txn: TransactionId
     rows: int
@@ -42,19 +41,19 @@ class MarkerRow:
 
 @dataclass(frozen=True)
 class Reservation:
-    """What the vote on a sink's first epoch leaves: nothing has been committed since. ``text`` tells whose it is."""
+    """Left by the vote on a first epoch: nothing has been committed since. ``text`` names the ledger and the epoch."""
 
     text: str
 
     @classmethod
     def of(cls, attempt: SinkAttempt) -> Reservation:
-        """That of any attempt at the epoch; another ledger's would be another one."""
+        """The reservation for any attempt at this epoch. Another ledger's differs."""
         return cls(f"first epoch {attempt.txn.epoch} claimed by ledger {attempt.ledger_id}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerTable:
-    """The marker of one sink of one pipeline, seen in one transaction."""
+    """The marker of one sink of one pipeline, within one transaction."""
 
     session: Session
     schema: str
@@ -63,25 +62,25 @@ class MarkerTable:
     sink: str
 
     def read(self) -> MarkerRow | None:
-        """The marker as it is committed now; None if there is none."""
+        """The committed marker; None if there is none. Takes no lock."""
         found = self.look()
         return found if isinstance(found, MarkerRow) else None
 
     def look(self) -> MarkerRow | Reservation | None:
-        """What the table has for the sink now; None also if there is no table."""
+        """The marker or reservation; None if there is neither, or no table. Takes no lock."""
         return self._selected("") if self.table else None
 
     def lock(self) -> MarkerRow | Reservation | None:
-        """The same, and nobody else can change it before this transaction has ended. Writes nothing.
+        """The marker or reservation, locked until this transaction ends. Writes nothing.
 
         Raises:
-            Refused: The table does not last, or cannot be written to.
+            Refused: The table could lose rows in a crash, or cannot be written to.
         """
         self._require_lasting()
         return self._selected(self.session.row_lock) if self.table else None
 
     def make(self) -> MarkerRow | Reservation | None:
-        """The same as ``lock``; creates the table, and a row to lock, where they are missing."""
+        """Like ``lock``, but creates the table, and a row to lock, if they are missing."""
         self._require_lasting()
         if not self.table:
             self._create()
@@ -94,22 +93,23 @@ class MarkerTable:
         return self._selected(self.session.row_lock)
 
     def reserve(self, attempt: SinkAttempt) -> None:
-        """Leave the reservation of a first epoch, unless it is there. The transaction must have called ``make``."""
+        """Set the reservation of a first epoch. Call ``make`` before, in the same transaction."""
         self._set(_NO_EPOCH, Reservation.of(attempt).text, 0, _now(), None)
 
     def write(self, attempt: SinkAttempt, rows: int) -> MarkerRow:
-        """Set the marker. The transaction must have locked it."""
+        """Set the marker. Call ``lock`` or ``make`` before, in the same transaction."""
         row = MarkerRow(attempt.txn, rows, _now())
         self._set(attempt.txn.epoch, str(attempt.txn), rows, row.committed_at, attempt.ends)
         return row
 
     def add_ends(self) -> None:
-        """Give a table of version 0.1 the column that it lacks."""
+        """Add the column ``ends`` to a table of version 0.1."""
         if self.table and not self._has_ends:
             self.session.execute(f"ALTER TABLE {self.spelled} ADD COLUMN {_ENDS} {self.session.json}")
 
     @property
     def lacks_ends(self) -> bool:
+        """Whether the table exists and is one of version 0.1, without ``ends``."""
         return self.table is not None and not self._has_ends
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -124,10 +124,11 @@ class MarkerTable:
         )
 
     def putting_back(self, txn: TransactionId, rows: int) -> str:
-        """The statement with which a person puts the marker of ``txn`` back."""
+        """A statement with which an operator puts the marker of ``txn`` back."""
         return self._putting(txn.epoch, str(txn), rows)
 
     def putting_reservation_back(self, attempt: SinkAttempt) -> str:
+        """A statement with which an operator puts the first epoch's reservation back."""
         return self._putting(_NO_EPOCH, Reservation.of(attempt).text, 0)
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
@@ -141,7 +142,7 @@ class MarkerTable:
     def _create(self) -> None:
         self.session.serialise(f"airflow_epochs:{self.schema}.{self.name}")
         self.session.execute(self.definition)
-        self.__dict__.pop("table", None)  # looked up anew: somebody else's may have been first
+        self.__dict__.pop("table", None)  # look it up again: another session may have created it first
         self.__dict__.pop("_has_ends", None)
 
     def _set(self, epoch: int, text: str, rows: int, at: str, ends: Mapping[str, Any] | None) -> None:
@@ -200,7 +201,7 @@ class MarkerTable:
 
     @cached_property
     def table(self) -> SqlTable | None:
-        """As the database describes it; None if there is none."""
+        """The table as the database describes it; None if it does not exist."""
         return self.session.table(self.schema, self.name) if self.session.exists(self.schema, self.name) else None
 
     @cached_property
@@ -209,14 +210,17 @@ class MarkerTable:
 
     @property
     def spelled(self) -> str:
+        """Schema and name, quoted for a statement."""
         return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.name)}"
 
 
 def txn_of(found: MarkerRow | Reservation | None) -> TransactionId | None:
+    """The transaction of a marker; None for anything else."""
     return found.txn if isinstance(found, MarkerRow) else None
 
 
 def marker_of(found: MarkerRow | Reservation | None) -> Marker | None:
+    """``found`` as ``contracts.Sink.last_committed`` returns it; None for anything but a marker."""
     return Marker.of(found.txn) if isinstance(found, MarkerRow) else None
 
 

@@ -1,8 +1,9 @@
-"""PostgreSQL by psycopg: rows go in by COPY, in constant memory, and no session waits for ever.
+"""PostgreSQL through psycopg. Rows go in by COPY, in constant memory, and no session waits for ever.
 
-A task can be stopped or its host vanish in the middle of a commit, with the marker's row locked. So the server ends a
-session that is idle in its transaction or whose peer is gone, and whoever waits for the lock gives up and comes again.
-One that is stopped in the middle of its COPY no timeout of the server ends: who gives up waiting for it does.
+A task may be stopped, or its host may vanish, in the middle of a commit, with the marker's row locked. So the server
+ends a session that is idle in its transaction or has lost its client, and a session that waits too long for the lock
+gives up; its task tries again. No timeout of the server ends a client that is stopped in the middle of its COPY. The
+session that gives up waiting ends that one.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ CLIENT = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
-    # A standby would show an old marker: with several hosts, this finds the one that can be written to.
+    # A standby would show an old marker. With several hosts, this chooses the one that takes writes.
     "target_session_attrs": "read-write",
 }
-"""libpq's parameters unless the connection's extra has them."""
+"""Parameters for libpq. The connection's extra overrides them."""
 
 SERVER = {
     "lock_timeout": "30s",
@@ -52,7 +53,7 @@ SERVER = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "6",
 }
-"""Set for every transaction, unless the connection's ``options``, its role or its database have set them."""
+"""Set in every transaction, unless the connection's ``options``, the role or the database has set them."""
 _SETTINGS = """
     SELECT pg_catalog.set_config(ours.name, ours.value, true)
     FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) AS ours(name, value)
@@ -60,12 +61,12 @@ _SETTINGS = """
     WHERE s.source NOT IN ('client', 'user', 'database', 'database user')
 """
 COMMIT_S = 120.0
-"""How long the answer to a COMMIT is waited for. No timeout of the server counts there, where it may wait for a standby
-that is gone. The connection's extra ``commit_timeout`` says otherwise."""
+"""Seconds to wait for the answer to a COMMIT. The server's timeouts do not apply while it waits for a standby that may
+be gone. The connection's extra ``commit_timeout`` overrides this."""
 
 _MAY_PASS = ("08", "40", "53", "55006", "55P03", "57", "58", "25006")
-"""Beginnings of SQLSTATE that say nothing about rows or rights: connections, conflicts, resources, locks, shutdown; the
-last is said by a server that has become a standby."""
+"""Prefixes of SQLSTATE that blame neither rows nor rights: connections, conflicts, resources, locks, shutdown, and a
+server that has become a standby."""
 _LENGTH_MAX = 600
 
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -114,9 +115,9 @@ _PRESENCE = """
     SELECT pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(name, 0))
     FROM pg_catalog.unnest(%s::text[]) AS name
 """
-"""Held by every session of a sink until it ends; it keeps nobody out."""
+"""A shared lock that every session of a sink holds to its end. It only shows that the session exists."""
 _COPYING_SINCE = 140_000
-"""The server's version that first tells of COPYs."""
+"""The first server version that reports the progress of COPY."""
 _AWAITING_CLIENT = """
     SELECT c.pid, c.bytes_processed
     FROM pg_catalog.pg_stat_progress_copy c
@@ -161,21 +162,24 @@ _SERVER = """
     SELECT oid::bigint, datname, pg_catalog.pg_postmaster_start_time()
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
-"""When a server began, to the microsecond, everybody may ask; and a copy of it, which has its identifier, differs."""
+"""Every user may read when a server started, to the microsecond. A copy of it has its system id, but not its start."""
 _SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 
 class Postgres:
-    """As ``database.Database`` says."""
+    """``database.Database`` for PostgreSQL."""
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
+        """As ``types.postgres_takes`` says."""
         return postgres_takes(column.kind, kind, column.parts)
 
     def type_for(self, kind: Any) -> str | None:
+        """As ``types.postgres_type`` says."""
         return postgres_type(kind)
 
     @contextmanager
     def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:
+        """One transaction. If a lock makes it fail, end those sessions of its sinks that are stopped in their COPY."""
         psycopg = _driver()
         name = f"PostgreSQL at {connection.host or 'localhost'}, database {connection.schema or connection.login}"
         try:
@@ -184,7 +188,7 @@ class Postgres:
             raise NotApplied(
                 f"There is no connection to {name}: {_said(error)}",
                 remedy=f"See that the server is up and connection {connection.conn_id!r} is right, and clear the task.",
-            ) from None  # what the driver knows includes the password
+            ) from None  # the driver's exception may contain the password
         session = PostgresSession(name, opened, who, float(connection.extra.get("commit_timeout") or COMMIT_S))
         try:
             session.begin()
@@ -195,11 +199,11 @@ class Postgres:
                     error.what += session.end_stopped()
             raise
         finally:
-            opened.close()  # what is not committed is rolled back
+            opened.close()  # rolls back what is not committed
 
 
 class PostgresSession:
-    """As ``database.Session`` says."""
+    """``database.Session`` for PostgreSQL."""
 
     mark: ClassVar[str] = "%s"
     row_lock: ClassVar[str] = "FOR UPDATE"
@@ -218,11 +222,12 @@ class PostgresSession:
         self._warnings: list[str] = []
 
     def begin(self) -> None:
+        """Set isolation and timeouts, and make the session visible to other sessions of its sinks."""
         import psycopg
 
         self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self.execute(_SETTINGS, (list(SERVER), list(SERVER.values())))
-        # A commit that is acknowledged must survive a crash: the receipt says that the rows are there.
+        # A commit that the server acknowledges must survive a crash: the receipt says that the rows are there.
         self.execute(
             "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
             " WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')"
@@ -231,18 +236,18 @@ class PostgresSession:
         self.execute(_PRESENCE, (self._who,))
 
     def _awaiting_client(self) -> dict[int, int]:
-        """Sessions of this sink whose COPY waits for its client, and how many bytes of it have come."""
+        """This sink's sessions whose COPY waits for the client, each with the bytes that it has received."""
         if self._connection.info.server_version < _COPYING_SINCE:
             return {}
         return dict(self.execute(_AWAITING_CLIENT, (self._who,)))
 
     def end_stopped(self) -> str:
-        """End the sessions of this sink from whose COPY not a byte has come since this one began.
+        """End this sink's sessions whose COPY has received no byte since this session began.
 
-        It is rolled back, and whoever was stopped finds its connection closed when it wakes. Returns what else is known
-        of those that hold the lock: a COMMIT that waits for a standby must not be ended.
+        Their transactions are rolled back; a stopped client finds its connection closed when it goes on. Returns a
+        sentence about sessions that hold the lock and must not be ended: their COMMIT waits for a standby.
         """
-        self._connection.rollback()  # else the statistics would be those of before
+        self._connection.rollback()  # within a transaction the statistics would not change
         for pid, _ in self._awaiting_before.items() & self._awaiting_client().items():
             log.warning("%s: ending the session of process %s, which is stopped in its COPY", self.name, pid)
             self.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
@@ -252,27 +257,32 @@ class PostgresSession:
         )
 
     def quoted(self, name: str) -> str:
+        """In double quotes, with ``%`` doubled for psycopg."""
         return _identifier(name).replace("%", "%%")
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Execute, and translate psycopg's errors."""
         with self._answers():
             cursor = self._connection.execute(statement.encode(), tuple(values))
             return cursor.fetchall() if cursor.description else []
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Execute, and return psycopg's ``rowcount``."""
         with self._answers():
             return self._connection.execute(statement.encode(), tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
+        """The server's system identifier, and the database's oid and name."""
         ((oid, name),) = self.execute(_DATABASE)
         try:
             with part_of(self):
                 ((system,),) = self.execute(_SYSTEM)
-        except Refused:  # some who host databases do not tell
+        except Refused:  # some hosting providers do not allow the question
             system = None
         return {"system": system, "oid": oid, "name": name}
 
     def whereabouts(self, schema: str | None, name: str) -> str:
+        """Schema and table, database, and when the server started."""
         ((oid, database, began),) = self.execute(_SERVER)
         found = self.table(schema, name)
         its_schema, its_name = (found.schema, found.name) if found else (self.schema_of(schema, name), name)
@@ -283,9 +293,11 @@ class PostgresSession:
         )
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
+        """As ``values.postgres_check`` says."""
         return postgres_check(column.kind, kind)
 
     def table(self, schema: str | None, name: str) -> SqlTable | None:
+        """Looked up with ``to_regclass``, so along the search path if ``schema`` is None."""
         found = self.execute(_TABLE, (_regclass(schema, name),))
         if not found:
             return None
@@ -309,6 +321,7 @@ class PostgresSession:
         return None
 
     def schema_of(self, schema: str | None, name: str) -> str:
+        """``schema`` if it is given; else the table's own, or the one where CREATE TABLE would put it."""
         if schema is not None:
             return schema
         statement = (
@@ -318,21 +331,26 @@ class PostgresSession:
         return str(self.execute(statement, (_regclass(None, name),))[0][0])
 
     def exists(self, schema: str, name: str) -> bool:
+        """Asks ``to_regclass`` for the quoted name."""
         found = self.execute("SELECT pg_catalog.to_regclass(%s) IS NOT NULL", (_regclass(schema, name),))
         return bool(found[0][0])
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
+        """Sequences of the columns that are not ``given``; without those that cycle or that the user may not read."""
         drawn = [column.name for column in table.columns if column.name not in given]
         found = self.execute(_SEQUENCES, (table.id, drawn) * 2)
         return [(name, int(left)) for name, left in found if left is not None]
 
     def hurry(self) -> None:
+        """Set ``lock_timeout`` to one second."""
         self.execute("SELECT pg_catalog.set_config('lock_timeout', '1s', true)")
 
     def serialise(self, what: str) -> None:
+        """Take an advisory lock, which the server releases at the end of the transaction."""
         self.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, 0))", (what,))
 
     def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
+        """One COPY in CSV format."""
         name = f"{_identifier(into.schema)}.{_identifier(into.name)}"
         statement = f"COPY {name} ({', '.join(map(_identifier, columns))}) FROM STDIN (FORMAT csv)"
         cursor = self._connection.cursor()
@@ -342,10 +360,11 @@ class PostgresSession:
         return cursor.rowcount
 
     def settle(self) -> None:
+        """Check deferred constraints now."""
         self.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def commit(self) -> None:
-        """Commit. What warns during a COMMIT is the wait for a standby, which somebody has cancelled."""
+        """Commit. A warning during COMMIT means that the wait for a standby was cancelled: OutcomeUnknown."""
         import psycopg
 
         self._connection.add_notice_handler(self._noted)
@@ -370,9 +389,9 @@ class PostgresSession:
             self._warnings.append(" ".join(part for part in (said.message_primary, said.message_detail) if part))
 
     def _committed(self) -> None:
-        """Send the COMMIT and wait for its answer, for so long.
+        """Send COMMIT and wait for the answer, for ``commit_timeout`` seconds at most.
 
-        By hand: psycopg would wait for ever, and to cancel the statement would show the rows without a standby.
+        psycopg itself would wait for ever. Cancelling the statement would show the rows without a standby having them.
         """
         connection, until = self._connection.pgconn, time.monotonic() + self._commit_s
         connection.send_query(b"COMMIT")
@@ -384,7 +403,7 @@ class PostgresSession:
                 connection.consume_input()
 
     def _answered(self) -> bool:
-        """Whether all of the COMMIT's answer is there. Raises what it says, unless that is that all is well."""
+        """Whether the whole answer to COMMIT has arrived. Raises the error that it reports."""
         import psycopg
 
         connection = self._connection.pgconn
@@ -410,7 +429,7 @@ class PostgresSession:
 
     def _translated(self, error: psycopg.Error) -> NotApplied:
         state = error.sqlstate or ""
-        session_ended = error.diag.severity_nonlocalized != "ERROR"  # lost, or FATAL: a timeout, an administrator
+        session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
         if session_ended or state.startswith(_MAY_PASS):
             return NotApplied(
                 f"{self.name} did not carry it out: {_said(error)}",
@@ -438,7 +457,7 @@ def _driver() -> Any:
 
 
 def _parameters(connection: Connection, who: str) -> dict[str, Any]:
-    """What to connect with: the connection's fields, and of its extra what libpq knows."""
+    """Parameters for ``psycopg.connect``: the connection's fields, and those keys of its extra that libpq knows."""
     from psycopg import pq
 
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
@@ -451,7 +470,7 @@ def _parameters(connection: Connection, who: str) -> dict[str, Any]:
     }
     extra = {key: str(value) for key, value in connection.extra.items() if key in known and value is not None}
     given = {key: value for key, value in fields.items() if value}
-    # psycopg's statements prepared by itself would not be known to the next server behind a pooler.
+    # Behind a pooler, the next server would not know the statements that psycopg prepares by itself.
     own = {"client_encoding": "utf8", "prepare_threshold": None}
     return {**CLIENT, "application_name": who, **extra, **given, **own}
 
@@ -465,7 +484,7 @@ def _regclass(schema: str | None, name: str) -> str:
 
 
 def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str | None:
-    """Why a relation cannot be a sink's table. The catalog's "char" comes as text or bytes."""
+    """Why a relation cannot be a sink's table; None if it can. The catalog's "char" type comes as text or bytes."""
     kind, persistence = (v.decode() if isinstance(v, bytes) else v for v in (kind, persistence))
     if kind in _KINDS:
         return f"it is {_KINDS[kind]}"
@@ -480,13 +499,13 @@ _LINE = re.compile(r"^COPY .*?, \D*(\d+)", re.MULTILINE)
 
 
 def _line(error: psycopg.Error) -> int:
-    """The line of the COPY that the error is about; 0 if it is about none. In whatever language the server speaks."""
+    """The line of the COPY that the error names, 0 if none. Works in every language of the server's messages."""
     found = _LINE.search(error.diag.context or "")
     return int(found[1]) if found else 0
 
 
 def _said(error: psycopg.Error) -> str:
-    """What the server said, with the row or key that it names."""
+    """The server's message, with the row or key that it names."""
     diag = error.diag
     context = (diag.context or "").splitlines()[:1]
     parts = [diag.message_primary or str(error) or type(error).__name__, diag.message_detail, *context]

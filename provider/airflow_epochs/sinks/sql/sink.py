@@ -1,6 +1,7 @@
-"""The SQL sink: rows are copied into a database table, exactly once per epoch, in one transaction with the marker.
+"""The SQL sink: copies rows and the marker into a database in one transaction, exactly once per epoch.
 
-Spark stages the rows in a private Delta table. The vote rehearses the commit: the very transaction, rolled back.
+Spark stages the rows in a private Delta table. The vote rehearses the commit: it runs the same transaction and rolls it
+back.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ class SqlSink:
     """Copies rows into a table of PostgreSQL or SQLite, exactly once per epoch.
 
     Args:
-        name: The sink's name in the pipeline; the key under which the transform returns its rows.
-        conn_id: Connection of type ``postgres`` or ``sqlite``.
+        name: The sink's name in the pipeline. The transform returns the sink's rows under it.
+        conn_id: A connection of type ``postgres`` or ``sqlite``.
         table: The table, spelled as in SQL: ``orders``, ``sales.orders``, ``"Sales"."Orders"``. It must exist.
         staging: Where rows are staged: an absolute path or a URL that Spark and the workers share.
-        mode: ``append``, or ``upsert``: a row takes the place of the one with the same ``keys``.
-        keys: Columns of a unique index. Only for ``upsert``.
-        storage_conn_id: Connection with the credentials of the staging store; without, the environment's count.
-        marker_table: Name of the table of markers, in the schema of ``table``. Created if it is missing.
-        rehearse: Whether the vote writes all rows and rolls them back, to know that the commit can keep the promise.
-            Costs a second write; without it, a constraint that rows break stops the pipeline after the decision.
+        mode: ``append`` adds rows; ``upsert`` replaces a row that has the same ``keys``.
+        keys: For ``upsert``: exactly the columns of a unique index.
+        storage_conn_id: The connection with the credentials of the staging store. By default the worker's environment
+            provides them.
+        marker_table: The name of the table of markers, in the schema of ``table``. It is created if it is missing.
+        rehearse: Whether the vote writes all rows and rolls them back. Every row is then written twice. Without a
+            rehearsal, rows that violate a constraint stop the pipeline after the decision.
     """
 
     template_fields: Sequence[str] = ("conn_id", "table", "staging", "storage_conn_id")
     recorded: Sequence[str] = ("claims",)
-    """What a specification has that is no argument."""
+    """Fields of the specification that are no arguments."""
 
     def __init__(
         self,
@@ -76,18 +78,18 @@ class SqlSink:
         self.marker_table = marker_table
         self.rehearse = rehearse
         self.reserves = True
-        """Whether the vote on a first epoch leaves a reservation, without which the commit writes nothing. False for an
-        attempt that version 0.1 has opened."""
+        """Whether the vote on a first epoch leaves a reservation, and the commit writes nothing without one. False for
+        an attempt that version 0.1 opened."""
 
     def __repr__(self) -> str:
         return f"SqlSink({self.name!r}, {self.conn_id!r}, {self.table!r})"
 
     def asset_uri(self, pipeline: str) -> str:
-        """A name of the sink: where the table is, only the connection knows."""
+        """``epochs://<pipeline>/<sink>``. Only the connection knows where the table is."""
         return f"epochs://{pipeline}/{self.name}"
 
     def destination(self) -> str | None:
-        """Connection and table. Raises Refused if the table is not spelled as in SQL, or `staging` holds a login."""
+        """Connection and table; None for a template. Raises Refused for an invalid table, or a login in ``staging``."""
         require_no_login("staging", self.staging, self.name)
         if is_template([self.conn_id, self.table]):
             return None
@@ -95,6 +97,7 @@ class SqlSink:
         return f"sql:{self.conn_id}/{schema or ''}.{table}"
 
     def spec(self) -> JsonDict:
+        """The sink's options, as the ledger records them."""
         return {
             "kind": "sql",
             "name": self.name,
@@ -111,17 +114,17 @@ class SqlSink:
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> SqlSink:
-        """The inverse of ``spec``."""
+        """The sink that ``spec`` describes. It is checked like a new one."""
         sink = cls(**{key: value for key, value in spec.items() if key not in ("kind", *cls.recorded)})
         sink.reserves = bool(spec.get("claims", False))
         return sink
 
     @property
     def table_name(self) -> tuple[str | None, str]:
-        """Schema and table, as the database has them: in lower case where they are not quoted.
+        """Schema and table as the database stores them: in lower case unless they are quoted.
 
         Raises:
-            Refused: It is not spelled as in SQL.
+            Refused: ``table`` is not spelled as in SQL.
         """
         spelling = self.table.strip()
         found = _TABLE.fullmatch(spelling)
@@ -137,28 +140,33 @@ class SqlSink:
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
     def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+        """A folder of its own below ``staging``."""
         return self._participant(env).place(attempt, nonce)
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        """Describe the staging table to Spark, and sign the sink's staging folder."""
         return self._participant(env).plan_stage(attempt, nonce)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
-        """What the database says: connections and schemas may have many names for one table."""
+        """The database names the table: several connections and schemas may lead to the same one."""
         return self._participant(env).table_of(attempt.txn.pipeline)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
+        """Check the staged rows and rehearse the commit. A first epoch gets its reservation."""
         return self.vote_together([(self, attempt, claim)], env)[self.name]
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:
+        """Write rows and marker in one database transaction."""
         return self.commit_together([(self, attempt, staged)], env)[self.name]
 
     def joint(self) -> str | None:
-        """Sinks of one connection are in one database, and so in one transaction."""
+        """The connection: its sinks are in one database, and so can share one transaction."""
         return f"sql:{self.conn_id}"
 
     def vote_together(
         self, those: Sequence[tuple[SqlSink, SinkAttempt, StagedClaim]], env: Environment
     ) -> dict[str, Vote]:
+        """Rehearse all sinks in one transaction, in the DAG's order, because their rows may refer to each other."""
         from airflow_epochs.sinks.sql import joint as sql_joint
 
         return sql_joint.vote(
@@ -168,6 +176,7 @@ class SqlSink:
     def commit_together(
         self, those: Sequence[tuple[SqlSink, SinkAttempt, Staged]], env: Environment
     ) -> dict[str, Receipt]:
+        """Write all sinks' rows and markers in one transaction, after all markers have been locked."""
         from airflow_epochs.sinks.sql import joint as sql_joint
 
         return sql_joint.commit(
@@ -175,20 +184,23 @@ class SqlSink:
         )
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> bool:
+        """Whether any file is left at the place."""
         return self._participant(env).has_leftovers(attempt, place)
 
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
-        """The rows were copied, so nothing of the place is needed, ``published`` or not."""
+        """Delete the place, ``published`` or not: the table has copies of its rows."""
         self._participant(env).discard(attempt, place)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
+        """The sink's row in the table of markers."""
         return self._participant(env).last_committed(pipeline)
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
+        """Explain the marker from the database's and the table's identity."""
         return self._participant(env).diagnose(disagreement)
 
     def _participant(self, env: Environment) -> SqlParticipant:
-        # Imported here: a DAG file, parsed in every task, needs only the sink's description.
+        # Imported here: every task parses its DAG file, which needs only the sink's options.
         from airflow_epochs.sinks.sql.participant import SqlParticipant
 
         return SqlParticipant(self, env)

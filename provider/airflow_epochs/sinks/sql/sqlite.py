@@ -1,4 +1,4 @@
-"""SQLite, by Python's own driver: for small things on one host. The whole database is locked while an epoch goes in."""
+"""SQLite, through Python's own driver: for small data on one host. A commit locks the whole database."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.sql.database import Batches
 
 WAIT_S = 30.0
-"""How long to wait for another writer."""
+"""Seconds to wait for another writer."""
 _MAIN = "main"
 _MAY_PASS = ("locked", "busy", "unable to open", "disk i/o error", "is full", "readonly")
-"""What SQLite says where neither the rows nor the statement are to blame."""
+"""Words in SQLite's errors that blame neither the rows nor the statement."""
 _NOT_DONE = ("locked", "busy", "constraint")
-"""What it says when a COMMIT has certainly not happened."""
+"""Words in SQLite's errors after which a COMMIT has certainly not happened."""
 _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
-"""In the definition of a table: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides it."""
+"""In a table's definition: IGNORE drops a new row in silence, REPLACE an old one. INSERT OR ABORT overrides both."""
 
 
 class Sqlite:
-    """As ``database.Database`` says. Its types are loose: what a column is declared as does not matter."""
+    """``database.Database`` for SQLite. SQLite does not enforce a column's declared type, so that is not compared."""
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
+        """Whether any column can store it."""
         return sqlite_type(kind) is not None
 
     def type_for(self, kind: Any) -> str | None:
+        """As ``types.sqlite_type`` says."""
         return sqlite_type(kind)
 
     @contextmanager
     def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:
+        """One transaction, with the whole file locked for writing. A missing file is an error: none is created."""
         path = Path(connection.host or connection.schema or "")
         if not path.is_absolute():
             raise Refused(
@@ -52,7 +55,7 @@ class Sqlite:
             )
         session = SqliteSession(f"SQLite file {path}")
         with session.answers():
-            # mode=rw: a file that is not there is not created, but told of.
+            # mode=rw: raise if the file is missing, and do not create it.
             opened = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=WAIT_S, isolation_level=None)
         with closing(opened):
             session.begin(opened)
@@ -60,7 +63,7 @@ class Sqlite:
 
 
 class SqliteSession:
-    """As ``database.Session`` says."""
+    """``database.Session`` for SQLite."""
 
     mark: ClassVar[str] = "?"
     row_lock: ClassVar[str] = ""
@@ -73,33 +76,41 @@ class SqliteSession:
         self._connection: sqlite3.Connection
 
     def begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a transaction that locks the file for writing at once."""
         self._connection = connection
-        self.execute("PRAGMA synchronous = EXTRA")  # a commit must survive a power cut: the receipt says so
+        self.execute("PRAGMA synchronous = EXTRA")  # the receipt promises that a commit survives a power cut
         self.execute("BEGIN IMMEDIATE")
 
     def quoted(self, name: str) -> str:
+        """In double quotes."""
         return '"' + name.replace('"', '""') + '"'
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Execute, and translate sqlite3's errors."""
         with self.answers():
             return self._connection.execute(statement, tuple(values)).fetchall()
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Execute, and return sqlite3's ``rowcount``."""
         with self.answers():
             return self._connection.execute(statement, tuple(values)).rowcount
 
     def identity(self) -> JsonDict:
+        """The file's path, as SQLite knows it."""
         return {"file": self.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")[0][0]}
 
     def whereabouts(self, schema: str | None, name: str) -> str:
+        """The table, and the file's inode and device."""
         file = os.stat(self.identity()["file"])
         found = self.table(schema, name)
         return f"table {found.name if found else name} of the SQLite file {file.st_ino} on device {file.st_dev}"
 
     def check(self, column: SqlColumn, kind: Any) -> Check:
+        """Only texts and times have values that SQLite could not keep."""
         return sound(kind)
 
     def table(self, schema: str | None, name: str) -> SqlTable | None:
+        """Looked up without regard to case, as SQLite does."""
         schema = self.schema_of(schema, name)
         statement = f"SELECT name, type, sql FROM {self.quoted(schema)}.sqlite_master WHERE lower(name) = lower(?)"
         found = [row for row in self.execute(statement, (name,)) if row[1] in ("table", "view")]
@@ -116,7 +127,7 @@ class SqliteSession:
                 SqlColumn(
                     name=column,
                     kind=spelled,
-                    required=bool(notnull) and default is None and not hidden and not pk,  # an INTEGER one fills itself
+                    required=bool(notnull) and default is None and not hidden and not pk,  # SQLite fills INTEGER keys
                     generated=bool(hidden),
                 )
                 for column, spelled, notnull, default, pk, hidden in columns
@@ -142,6 +153,7 @@ class SqliteSession:
                 yield frozenset(columns)
 
     def schema_of(self, schema: str | None, name: str) -> str:
+        """Always ``main``: a SQLite file has no other."""
         if schema not in (None, _MAIN):
             raise Refused(
                 f"SQLite has no schema {schema!r}.", remedy="Name the table alone; the connection says in which file."
@@ -149,19 +161,21 @@ class SqliteSession:
         return _MAIN
 
     def exists(self, schema: str, name: str) -> bool:
+        """Whether there is a table or view of this name, in any case."""
         return self.table(schema, name) is not None
 
     def numbers_left(self, table: SqlTable, given: Sequence[str]) -> list[tuple[str, int]]:
-        """None: there are no sequences, and enough numbers for all rows that a file can hold."""
+        """Empty: SQLite has no sequences, and more numbers than rows fit into a file."""
         return []
 
     def hurry(self) -> None:
-        """Nothing to do: once the transaction has begun there is nobody to wait for."""
+        """Does nothing: once the transaction has begun, it waits for no lock."""
 
     def serialise(self, what: str) -> None:
-        """Nothing to do: BEGIN IMMEDIATE lets one writer in at a time."""
+        """Does nothing: BEGIN IMMEDIATE allows one writer at a time."""
 
     def load(self, into: SqlTable, columns: Sequence[str], fields: Sequence[JsonDict], batches: Batches) -> int:
+        """One ``executemany`` per batch. If a row is refused, the error knows which."""
         name = f"{self.quoted(into.schema)}.{self.quoted(into.name)}"
         names, marks = ", ".join(map(self.quoted, columns)), ", ".join("?" * len(columns))
         statement, taken = f"{into.insert} INTO {name} ({names}) VALUES ({marks})", 0
@@ -176,9 +190,10 @@ class SqliteSession:
         return taken
 
     def settle(self) -> None:
-        """Nothing to do: SQLite defers only foreign keys, and does not enforce those unless asked to."""
+        """Does nothing: SQLite defers only foreign keys, and by default does not enforce them."""
 
     def commit(self) -> None:
+        """Commit. An error that does not exclude the commit is OutcomeUnknown."""
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -191,6 +206,7 @@ class SqliteSession:
 
     @contextmanager
     def answers(self) -> Iterator[None]:
+        """Translate sqlite3's errors."""
         try:
             yield
         except (sqlite3.Error, OverflowError) as error:
@@ -209,7 +225,7 @@ class SqliteSession:
 
 
 class _Drawn:
-    """Rows, and how many of them the driver has asked for."""
+    """Rows, and how many of them the driver has fetched."""
 
     def __init__(self, rows: Iterator[tuple[Any, ...]]) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""A table as the database describes it, and whether rows fit it. No I/O."""
+"""A table as the database describes it, and the check whether rows fit it. No I/O."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class SqlColumn:
 
     Attributes:
         kind: Its type, as the database spells it.
-        parts: The types that this one is made of: elements of an array, what a domain is of, fields of a row type.
-        required: Rows must have it: NOT NULL without a default.
-        generated: Rows must not have it: the database computes it.
+        parts: The types inside it: an array's elements, a domain's base type, a row type's fields.
+        required: Whether rows must have it, because it is NOT NULL without a default.
+        generated: Whether rows must not have it, because the database computes it.
     """
 
     name: str
@@ -34,11 +34,11 @@ class SqlTable:
     """A table that exists.
 
     Attributes:
-        unique: The columns of each unique index that an upsert can go by.
-        problem: Why it cannot be a sink's table whatever the rows are; None if it can.
-        id: What another table of that name would not have; None where the database has no such thing.
-        insert: The beginning of an INSERT that drops no row in silence.
-        collations: How a unique index compares the texts of a column, where that is not byte by byte.
+        unique: The columns of each unique index that an upsert can use.
+        problem: Why no sink can use the table, whatever the rows are; None if a sink can.
+        id: Differs for another table of the same name; None if the database has no such id.
+        insert: How an INSERT must begin so that it drops no row in silence.
+        collations: Column -> the collation of its texts in a unique index, where that is not byte by byte.
     """
 
     schema: str
@@ -51,18 +51,18 @@ class SqlTable:
     collations: Mapping[str, str] = field(default_factory=dict)
 
     def column_of(self, name: str) -> SqlColumn | None:
-        """The column of that name: spelled so, or else the only one that is so without case."""
+        """The column of this name; else the one whose name differs only in case, if there is exactly one."""
         exact = [column for column in self.columns if column.name == name]
         found = exact or [column for column in self.columns if column.name.lower() == name.lower()]
         return found[0] if len(found) == 1 else None
 
 
 Takes = Callable[[SqlColumn, Any], bool]
-"""Whether a column takes a Delta type."""
+"""Whether a column can store a Delta type."""
 
 
 def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> list[str]:
-    """The table's columns that rows of these fields go to, in the fields' order.
+    """The table's columns for rows with these fields, in the fields' order.
 
     Raises:
         Refused: The rows do not fit; with every reason.
@@ -96,10 +96,10 @@ def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | No
 
 
 def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str]) -> list[str]:
-    """The columns that ``keys`` name.
+    """The table's columns for ``keys``.
 
     Raises:
-        Refused: The rows do not have one, or no unique index has exactly these.
+        Refused: The rows lack a key column, or no unique index has exactly these columns.
     """
     found = [column.name for key in keys if (column := table.column_of(key)) and column.name in given]
     if len(found) != len(keys):
@@ -119,7 +119,7 @@ def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str]) -> l
 def suggestion(
     table: str, fields: Sequence[JsonDict], keys: Sequence[str], spelled: Callable[[Any], str | None]
 ) -> str:
-    """The statement that creates a table for rows of these fields."""
+    """A statement that creates a table for rows with these fields."""
     lines = [f'"{given["name"]}" {spelled(given["type"]) or "?"}' for given in fields]
     if keys:
         lines.append(f"PRIMARY KEY ({', '.join(keys)})")

@@ -1,6 +1,6 @@
-"""What of Delta's types a column of a database can take, and what column to create for one. Standard library only.
+"""Which Delta types a database column can store, and which column to create for one. Standard library only.
 
-Strict on purpose, as for Delta tables: nothing is cast that could lose something, or turn into something else.
+The rules are strict, as for Delta tables: no conversion that could lose something or change the meaning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POSTGRES: dict[str, tuple[str, ...]] = {
     "array": ("jsonb", "json"),
     "map": ("jsonb", "json"),
 }
-"""Per Delta type the types of PostgreSQL that take it, the one to create first."""
+"""Delta type -> the PostgreSQL types that can store it. The first is the one to create."""
 _NOT_TEXT = {name for names in _POSTGRES.values() for name in names} - {"json", "jsonb"}
 _SQLITE = {
     "byte": "INTEGER",
@@ -42,11 +42,11 @@ _SQLITE = {
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _NUMERIC = re.compile(r"numeric(?:\((\d+)(?:,(-?\d+))?\))?")
 _ROUNDED_TIME = re.compile(r"(timestamp|time)\([0-5]\)")
-"""Spark's instants go to the microsecond."""
+"""These types round to less than a microsecond's precision, which Spark's times have."""
 _CUT = re.compile(r"\"char\"|name|money|interval( \w.*)?\([0-5]\)|interval \w.*")
-"""Types that quietly keep only a part of a text: bytes, cents, hours."""
+"""Types that silently keep only a part of a text: bytes, cents, hours."""
 _CUT_WITHIN = re.compile(r"numeric\(.*|(character|character varying)\(.*")
-"""The same within an array or a row type: there a value is cut to size. In a column itself each one is looked at."""
+"""Inside an array or a row type, these cut a value to size in silence. In a column of its own, ``values`` checks it."""
 _SIZED = re.compile(r"character(?: varying)?\((\d+)\)")
 
 
@@ -57,14 +57,14 @@ def family(kind: Any) -> str:
 
 
 def postgres_takes(column: str, kind: Any, parts: Sequence[str] = ()) -> bool:
-    """Whether a column of the type that PostgreSQL spells ``column`` takes Delta's ``kind`` unchanged.
+    """Whether a column of PostgreSQL's type ``column`` can store Delta's ``kind`` unchanged.
 
-    Text goes where PostgreSQL reads a type from text that Delta does not have: enum, uuid, inet, json.
+    Text may also go into types that PostgreSQL reads from text and Delta does not have: enum, uuid, inet, json.
 
     Args:
-        column: The type.
-        kind: Delta's.
-        parts: The types that it is made of: elements of an array, what a domain is of, fields of a row type.
+        column: The column's type, as PostgreSQL spells it.
+        kind: The Delta type.
+        parts: The types inside it: an array's elements, a domain's base type, a row type's fields.
     """
     base = " ".join(re.sub(r"\([^)]*\)", "", column).split())
     if family(kind) == "string":
@@ -82,7 +82,7 @@ def _scale(column: str) -> int:
 
 
 def longest_text(column: str) -> int | None:
-    """How many characters a column of this type takes; it drops blanks beyond them without a word."""
+    """How many characters the column type takes; None if it has no limit. It drops extra blanks in silence."""
     sized = _SIZED.fullmatch(column)
     return int(sized[1]) if sized else None
 
@@ -98,7 +98,7 @@ def _numeric_takes(column: str, kind: str) -> bool:
 
 
 def postgres_type(kind: Any) -> str | None:
-    """The type of a column to create for ``kind``; None if there is none."""
+    """The column type to create for ``kind``; None if there is none."""
     if family(kind) == "string":
         return "text"
     if family(kind) == "byte":
@@ -110,7 +110,7 @@ def postgres_type(kind: Any) -> str | None:
 
 
 def sqlite_type(kind: Any) -> str | None:
-    """As ``postgres_type``. Decimals, times and nested values are text there: SQLite would round them or has none."""
+    """Like ``postgres_type``. Decimals, times and nested values become text: SQLite would round or not know them."""
     if postgres_type(kind) is None:
         return None
     return _SQLITE.get(family(kind), "TEXT")

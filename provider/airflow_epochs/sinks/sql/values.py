@@ -1,7 +1,7 @@
-"""Arrow batches as databases take them: CSV for PostgreSQL's COPY, Python values for SQLite. Deterministic.
+"""Arrow batches in the form that databases take: CSV for PostgreSQL's COPY, Python values for SQLite. Deterministic.
 
-Which type a column has is said by the staging table's schema, not by its Parquet files: Spark's old way to write
-timestamps there has lost that they are instants. Values without a form here (``row_flaws``) must have been refused.
+The staging table's schema gives a column's type, not the Parquet files: with Spark's legacy format for timestamps, a
+file does not say that they are instants. Values that cannot be written (``row_flaws``) must have been refused before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOO_FINE = r"\.[0-9]{6}[0-9]*[1-9]"
 
 
 def postgres_check(column: str, kind: Any) -> Check:
-    """Finds values of Delta's ``kind`` that PostgreSQL would refuse without naming them, or cut in silence."""
+    """A check that finds values of Delta's ``kind`` that PostgreSQL refuses without naming them, or cuts in silence."""
     check, size = sound(kind, nul=column == "json" and family(kind) != "string"), longest_text(column)
     if family(kind) != "string":
         return check
@@ -45,7 +45,7 @@ def postgres_check(column: str, kind: Any) -> Check:
 
 
 def csv_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> bytes:
-    """The batch as CSV: every value in quotes, NULL as nothing, so that an empty string is not NULL."""
+    """The batch as CSV. Every value is quoted and NULL is empty, so that an empty string is not taken for NULL."""
     import pyarrow as pa
     import pyarrow.csv as pacsv
 
@@ -59,7 +59,7 @@ def csv_of(batch: pa.RecordBatch, fields: Sequence[JsonDict]) -> bytes:
 def row_at_line(
     batches: Iterable[pa.RecordBatch], fields: Sequence[JsonDict], line: int
 ) -> tuple[pa.RecordBatch, int] | None:
-    """The row that ends at this line of all the batches' CSV, from 1: its batch, and its number there."""
+    """The row whose CSV ends at this line of all batches' CSV, from 1: its batch, and its number there."""
     before = 0
     for batch in batches:
         lines = csv_of(batch, fields).count(b"\n")
@@ -80,7 +80,7 @@ def _converted(batch: pa.RecordBatch, fields: Sequence[JsonDict], convert: Calla
 
 
 def _text(column: pa.Array, kind: Any) -> pa.Array:
-    """A column as text that reads back as exactly the same value."""
+    """A column as text that reads back as exactly the same values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -90,7 +90,7 @@ def _text(column: pa.Array, kind: Any) -> pa.Array:
             return pc.binary_join_element_wise(pc.cast(instants, pa.string()), pa.scalar("+00"), "")
         case "timestamp_ntz":
             return pc.cast(pc.cast(column, pa.timestamp("us")), pa.string())
-        case "float":  # by way of the double that is equal: its text is exact in columns of either type
+        case "float":  # convert to the equal double first: its text is exact in columns of either type
             return pc.cast(pc.cast(column, pa.float64()), pa.string())
         case "binary":
             return pa.array([None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()], pa.string())
@@ -101,7 +101,7 @@ def _text(column: pa.Array, kind: Any) -> pa.Array:
 
 
 def _instants(column: pa.Array) -> pa.Array:
-    """In UTC, to the microsecond."""
+    """The column as instants in UTC, in microseconds."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -121,14 +121,14 @@ def _values(column: pa.Array, kind: Any) -> list[Any]:
     match family(kind):
         case "boolean":
             return [None if v is None else int(v) for v in values]
-        case "decimal":  # without an exponent, as which Arrow writes small ones
+        case "decimal":  # Arrow writes small decimals with an exponent
             return [None if v is None else f"{v:f}" for v in values]
         case _:
             return values
 
 
 class _NoJson(Exception):
-    """A value of a column, by its row, that has no form in JSON."""
+    """A value that JSON cannot express, by its row in the column."""
 
     def __init__(self, row: int, why: str) -> None:
         self.row, self.why = row, why
