@@ -116,7 +116,7 @@ class KafkaReader:
         return PlannedEpoch(ranges=ranges, state=state)
 
     def why_nothing(self) -> str | None:
-        """Say which records wait for open transactions, as a sentence without its full stop; None if no record waits."""
+        """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""
         with Brokers(self.access) as brokers:
             waiting = brokers.waiting(brokers.look(list(self.config.topics)).ends())
         return told(waiting) or None

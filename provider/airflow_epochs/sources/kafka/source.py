@@ -117,7 +117,7 @@ class KafkaSource:
         return self._reader(env).spark_read(ranges)
 
     def why_nothing(self, env: Environment) -> str | None:
-        """Say which records wait for open transactions, as a sentence without its full stop; None if no record waits."""
+        """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""
         return self._reader(env).why_nothing()
 
     def waiting(self, env: Environment) -> list[str]:
