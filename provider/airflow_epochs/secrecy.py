@@ -210,9 +210,9 @@ def _in_protobuf(text: str) -> str:
 
 
 def _in_base64(text: str) -> Iterator[str]:
-    """The part of its base64 that is the same in every longer text that contains it, such as ``user:password``.
+    """The base64 of ``text`` as it stands in the base64 of a longer text, such as ``user:password``.
 
-    Base64 encodes three bytes at a time, so this part depends on which of the three ``text`` begins at.
+    Base64 encodes three bytes at a time, so there is one form for each of the three positions where ``text`` may begin.
     """
     raw = text.encode("utf-8", "surrogatepass")
     for before in range(3):
@@ -241,7 +241,7 @@ def _blotted_parameter(found: re.Match[str]) -> str:
 def shown(url: str) -> str:
     """A URL for a text, a log line or a record: without user and password, and without everything behind the path.
 
-    The container of an Azure URL (``abfss://container@account…``) has the place of a user, but is none: it stays.
+    The container of an Azure URL (``abfss://container@account…``) stays: it stands where other URLs have a user.
     """
     scheme, mark, rest = url.partition("://")
     if not mark:
@@ -306,7 +306,7 @@ class Scrubbing(logging.Filter):
     """Blots secrets out of log records: out of the message, the exception and pyspark's ``context``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record in place. Drops none."""
+        """Change the record in place; never drop it."""
         message = record.getMessage()
         if (told := self.told(message)) != message:
             record.msg, record.args = told, ()
@@ -333,7 +333,7 @@ _warned: set[str] = set()
 
 
 def warn_once(log: logging.Logger, text: str) -> None:
-    """Log a warning, once in this process."""
+    """Log a warning, unless this process has logged the same text before."""
     if text not in _warned:
         _warned.add(text)
         log.warning("%s", text)

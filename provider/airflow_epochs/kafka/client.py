@@ -23,8 +23,7 @@ Answer = TypeVar("Answer")
 
 RETRY_S = 0.1
 GRACE_S = 0.5
-"""Seconds after the timeout before this client gives up. kafka-python's own timeouts, whose errors name the reason,
-come first."""
+"""Seconds that this client waits beyond the timeout: kafka-python's own timeout ends first and names the reason."""
 
 
 class KafkaClient:
@@ -60,7 +59,7 @@ class KafkaClient:
 
         Raises:
             Refused: The brokers refuse the login or the right, or are too old.
-            NotApplied: No answer came in time, or an answer that a repeat does not change.
+            NotApplied: No answer came in time, or the brokers answered with another error.
         """
         return self._answer(doing, lambda: question(self._admin))
 

@@ -80,7 +80,7 @@ class Sasl:
 
 
 def read_sasl(settings: Mapping[str, Any], connection: Connection, refuse: Refuse) -> Sasl:
-    """Read the SASL settings. The connection's own login and password stand in for missing ones.
+    """Read the SASL settings. Without a user or password there, the connection's own login or password applies.
 
     ``refuse`` raises the error for a wrong setting; it gets no secret.
     """

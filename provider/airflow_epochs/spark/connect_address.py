@@ -72,7 +72,7 @@ def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> N
 
 
 def _warn_of_a_token_that_needs_tls(connection: Connection, url: str) -> None:
-    """Warn of a loopback address: of this machine's names, pyspark sends a token without TLS only to ``localhost``."""
+    """Warn of a loopback address other than ``localhost``: pyspark sends a token there only by TLS."""
     host = urlparse(url).hostname or ""
     if connection.password and secrecy.is_loopback(host) and host != "localhost" and "use_ssl" not in connection.extra:
         secrecy.warn_once(

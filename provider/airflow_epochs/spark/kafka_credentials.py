@@ -1,4 +1,4 @@
-"""Keeps Kafka's credentials out of Spark's plans: a plan only refers to them, in a file on Spark's machines.
+"""Keeps Kafka's credentials out of Spark's plans: a plan only refers to a file on Spark's machines.
 
 Kafka's Java clients resolve such references themselves (KIP-297, ``FileConfigProvider``): every JVM reads the file when
 it makes a client. So Spark's logs, UI and event log cannot show a secret, whatever its settings are.

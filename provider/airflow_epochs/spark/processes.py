@@ -61,7 +61,7 @@ def _with_token(token: str) -> Iterator[psutil.Process]:
 
 
 def _was_given(arguments: list[str], token: str) -> bool:
-    """Whether ``submit`` gave them the token: as the argument of our program or as our Spark setting, not elsewhere."""
+    """Whether ``submit`` put the token there: as the argument of its program or as its Spark setting."""
     return (ARGUMENT, token) in pairwise(arguments) or any(a.endswith(f"{SETTING}={token}") for a in arguments)
 
 

@@ -20,7 +20,7 @@ from airflow_epochs.errors import tolerated
 
 PREFIX = "airflow-epochs-submit-"
 _YOUNG_S = 10.0
-"""For so many seconds nobody deletes a new folder: until its task locks it, it looks like a killed task's."""
+"""Seconds for which other tasks spare a new folder: until its own task locks it, it looks abandoned."""
 
 
 @contextmanager

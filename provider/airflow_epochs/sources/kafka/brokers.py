@@ -28,7 +28,7 @@ log = secrecy.logger(__name__)
 DESCRIBED_MAX = 100
 """The largest number of partitions for which the open transactions are looked up."""
 SETTLE_S = 1.0
-"""For how long to repeat the question for a missing topic: a broker may not know a topic yet that is new."""
+"""Seconds for which to ask again for a missing topic: a broker may not know a new topic yet."""
 
 
 class Brokers:
@@ -84,7 +84,7 @@ class Brokers:
         ]
 
     def _blocking(self, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
-        """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or refuse it."""
+        """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell."""
         try:
             producers = self._client.ask("describe producers", lambda admin: open_producers(admin, partitions))
             ids = sorted({each.producer_id for of in producers.values() for each in of})
@@ -97,13 +97,13 @@ class Brokers:
     def hanging(self) -> set[str]:
         """Transactional ids of transactions that are open for longer than Kafka's default limit allows (KIP-664).
 
-        Where the brokers' ``transaction.max.timeout.ms`` is above its default of 15 minutes, they may still be alive.
+        Such a transaction may still be alive if the brokers' ``transaction.max.timeout.ms`` is above 15 minutes.
         """
         found = self._client.ask("find hanging transactions", lambda admin: admin.find_hanging_transactions())
         return {each["transactional_id"] for each in found}
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Per partition, the first readable offset at or after ``ms`` (since 1970); None if there is none yet."""
+        """Per partition, the first readable offset at or after a time in ms since 1970; None if there is none yet."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 

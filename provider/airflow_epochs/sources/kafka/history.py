@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
 BATCH_BYTES_MAX = (4 << 10, 64 << 10, 1 << 20)
-"""How much a broker may send per partition. It leaves out a larger batch; the next request allows the next size."""
+"""Bytes that a broker may send per partition. It leaves out a larger batch; the next request allows the next size."""
 ANSWER_BYTES_MAX = 16 << 20
-"""How much one answer may hold. Batches beyond it are not compared; the leader epochs always are, and they count."""
+"""Bytes of one answer. Batches beyond it are not compared. Leader epochs always are, and the check rests on them."""
 
 # Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
@@ -86,7 +86,7 @@ def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> 
 def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
     """Per producer id, the transactional id and the start of its transaction in ms since 1970.
 
-    Leaves out the producers that no coordinator knows, or about which it tells nothing to this user.
+    Leaves out a producer if the coordinators do not know it, or do not tell this user.
     """
     if not producer_ids:
         return {}

@@ -249,7 +249,8 @@ def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
 def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
     """The offsets at which a new pipeline can begin without skipping a record.
 
-    They are the position, but the oldest record in a partition with a gap: new records may lie anywhere in its log.
+    They are the position. In a partition with a gap they are the oldest record instead, because new records may lie
+    anywhere in its log.
     """
     another = {gap.topic for gap in gaps if gap.why == _OTHER_TOPIC}
     moved = {(gap.topic, gap.partition) for gap in gaps}

@@ -97,7 +97,7 @@ class KafkaSource:
         self._reader(env).prepare(writes, position)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        """Plan a new epoch, with ``limits`` in place of the source's own; None after ``max_wait`` without data."""
+        """Plan a new epoch, with ``limits`` in place of the source's own; None if there is no data."""
         return self._reader(env, limits).plan(position)
 
     def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:

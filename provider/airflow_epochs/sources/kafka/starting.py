@@ -27,7 +27,7 @@ class Latest:
 
 @dataclass(frozen=True)
 class AtTime:
-    """The first record at or after ``ms`` (since 1970); the end of the log if there is none."""
+    """The first record at or after ``ms`` (milliseconds since 1970); the end of the log if there is none."""
 
     ms: int
 

@@ -16,7 +16,7 @@ SHOWN_MAX = 5
 class OpenTransaction:
     """A producer's open transaction, as the brokers describe it.
 
-    ``transactional_id`` and ``since_ms`` (since 1970) are None if the brokers do not tell them to this user.
+    ``transactional_id`` and ``since_ms`` (milliseconds since 1970) are None if the brokers do not tell them.
     """
 
     producer_id: int
