@@ -1,4 +1,4 @@
-"""Names and places in their one spelling. Needed where a DAG file is parsed, so it imports next to nothing."""
+"""Gives names and places one spelling. Every parse of a DAG file imports this module, so it imports little itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 def validated_name(kind: str, name: str) -> str:
-    """Return ``name`` if it can be part of a ledger key, a table folder and an Airflow task id alike.
+    """Return ``name`` if it can be part of a ledger key, of a table's folder and of an Airflow task id.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It cannot. The text says which characters can.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -24,9 +24,10 @@ def validated_name(kind: str, name: str) -> str:
 
 
 def normalised(url: str) -> str:
-    """One spelling per place: local ones as plain paths, schemes in lower case, ``s3a`` as ``s3``, no slash at the end.
+    """Spell a place in the one way that this package compares and records.
 
-    ``..`` stays: where a path goes through a link, it leads elsewhere than its text says.
+    A local place becomes a plain path, a scheme becomes lower case, ``s3a`` and ``s3n`` become ``s3``, and a slash at
+    the end goes. ``..`` stays: behind a symbolic link, it does not lead to the folder that the text suggests.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -39,12 +40,12 @@ def normalised(url: str) -> str:
 
 
 def resolved(place: str) -> str:
-    """Where a place in its one spelling really is, as far as this machine can tell: local links and ``..`` followed."""
+    """The real path of a local place, without links and ``..``. A place with a scheme stays as it is."""
     return os.path.realpath(place) if place.startswith("/") else place
 
 
 def is_template(value: object) -> bool:
-    """Whether Airflow has yet to render (a part of) the value."""
+    """Whether the value, or a part of it, is a Jinja template that Airflow has not rendered yet."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     if isinstance(value, Mapping):

@@ -1,11 +1,12 @@
-"""No secret in any text: which secrets this process has read, and how texts lose them.
+"""Keeps secrets out of texts: remembers the secrets that this process reads, and blots them out.
 
-Whoever reads a connection tells ``keep``. From then on every text of an ``EpochError``, every log line of this package
-and every reason and warning in a record passes through ``scrubbed``, which blots out each secret in all forms in which
-clients, Spark and JSON show it. Places are shown by ``shown``. Standard library only: Spark's driver runs this too.
+Code that reads a connection passes its secrets to ``keep``. From then on every text of an ``EpochError``, every log
+line of this package and every reason and warning in a record goes through ``scrubbed``. It blots out each secret in all
+forms in which clients, Spark and JSON show it. ``shown`` prepares a URL for a text. This module needs only the standard
+library, because Spark's driver runs it too.
 
-A secret of at least ``LENGTH_MIN`` characters is blotted out wherever it stands. A shorter one would take parts of
-innocent words along: it is blotted out only where a name such as ``password`` stands before it.
+``scrubbed`` blots out a secret of at least ``LENGTH_MIN`` characters wherever it stands. A shorter one may also be part
+of an innocent word, so ``scrubbed`` blots it out only behind a name such as ``password``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NAMED = r"(?i:(?:pass\w*|pwd|token|secret|key)\W{1,5})"
 
 
 class _Known:
-    """The secrets, and all their forms, the longest first: one may be a part of another."""
+    """The known secrets and their forms. The longest form comes first, because it may contain another one."""
 
     def __init__(self) -> None:
         self.secrets: set[str] = set()
@@ -63,7 +64,7 @@ _known = _Known()
 
 
 def keep(values: Iterable[str]) -> None:
-    """Blot these secrets out of all texts from now on."""
+    """Blot these secrets out of all texts from now on. Ignores empty values; idempotent."""
     given = {value for value in values if value}
     short = {value for value in given if len(value) < LENGTH_MIN}
     new = given - short - _known.secrets
@@ -73,14 +74,17 @@ def keep(values: Iterable[str]) -> None:
 
 
 def tell(others: Callable[[list[str]], object]) -> None:
-    """Have others, such as Airflow's masker, told of every secret's forms: of those that are known, and to come."""
+    """Pass the commonest forms of every known and every future secret to ``others``, such as Airflow's masker.
+
+    Secrets shorter than ``LENGTH_MIN`` are not passed on. A second function replaces the first.
+    """
     if _known.others is not others:
         _known.others = others
         _tell(_known.secrets)
 
 
 def _tell(secrets: Iterable[str]) -> None:
-    """Tell the others of the commonest forms only: Airflow compiles its pattern of all forms anew for each of them."""
+    """Pass on the commonest forms only: for each new form, Airflow compiles its pattern of all forms again."""
     common = [{secret, " ".join(secret.split()), *_escaped(secret)} for secret in secrets]
     told = {form for forms in common for form in forms if not any(other in form for other in forms - {form})}
     if _known.others and told:
@@ -88,20 +92,23 @@ def _tell(secrets: Iterable[str]) -> None:
 
 
 def keep_options(options: Mapping[str, str]) -> None:
-    """Keep Spark's secret options, and what is secret within a JAAS configuration."""
+    """Keep the values of Spark's secret options, and the secrets inside a JAAS configuration."""
     for value in options.values():
         keep([value, *(_unescaped(text) for name, text in _JAAS.findall(value) if _is_secret(name))])
 
 
 def forget() -> None:
-    """Know no secret any more. For tests: a task's process ends with its secrets."""
+    """Forget every secret. For tests: a task's secrets end with its process."""
     global _known
     _known = _Known()
     _warned.clear()
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:
-    """The secrets among a connection's fields: by their names, at any depth, in JSON texts and in URLs too."""
+    """Find the secrets in a connection's fields, at any depth, also in JSON texts and URLs.
+
+    The name of a field tells whether its value is secret. ``name`` is the name of ``value`` itself.
+    """
     if isinstance(value, Mapping):
         for key, below in value.items():
             yield from secrets_in(below, str(key))
@@ -128,9 +135,9 @@ def _secrets_in_text(text: str, name: str) -> Iterator[str]:
 
 
 def _secrets_in_url(text: str) -> Iterator[str]:
-    """The password of its userinfo, and parameters with a secret's name."""
+    """The password before the host, and the values of parameters with a secret's name."""
     rest = text.partition("://")[2] or text
-    for authority in (rest, re.split(r"[?#;]", rest)[0]):  # a password that is not escaped may have these
+    for authority in (rest, re.split(r"[?#;]", rest)[0]):  # an unescaped password may contain ?, # or ;
         userinfo, at, _ = authority.rpartition("@")
         if at and (password := userinfo.partition(":")[2]):
             yield from (password, unquote(password))
@@ -154,7 +161,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """How a secret may stand in a text: as it is, line by line, and escaped up to twice (JAAS within JSON)."""
+    """How a text may show a secret: as it is, line by line, in base64, and escaped up to twice (JAAS within JSON)."""
     for whole in {secret, " ".join(secret.split())}:
         once = {whole, *_escaped(whole)}
         yield from {*once, *(twice for each in once for twice in _escaped(each))}
@@ -164,7 +171,10 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _lines(secret: str) -> Iterator[str]:
-    """The lines of a key, also of one that was put on one line: texts are cut anywhere."""
+    """The lines of a key, even if they were joined to one line.
+
+    A text that was cut may show only some of them.
+    """
     words = secret.split() if "-----" in secret else secret.splitlines()
     return (word for word in words if len(word) >= 2 * LENGTH_MIN and "-----" not in word)
 
@@ -173,7 +183,7 @@ def _escaped(text: str) -> Iterator[str]:
     yield json.dumps(text)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
     yield repr(text)[1:-1]
-    yield repr(text + "'")[1:-2]  # repr quotes by " then
+    yield repr(text + "'")[1:-2]  # repr then uses double quotes
     yield quote(text)
     yield quote(text, safe="")
     yield quote_plus(text)
@@ -182,7 +192,10 @@ def _escaped(text: str) -> Iterator[str]:
 
 
 def jaas_escaped(value: str) -> str:
-    """What stands between the quotes of a JAAS string: its tokenizer knows backslashes, and a line end ends it."""
+    """Escape ``value`` for a quoted JAAS string.
+
+    Java's tokenizer reads backslash escapes, and a line end would end the string.
+    """
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
 
 
@@ -191,13 +204,16 @@ def _unescaped(text: str) -> str:
 
 
 def _in_protobuf(text: str) -> str:
-    """As protobuf's text format has it, in which pyspark logs plans."""
+    """Escape ``text`` as protobuf's text format does. pyspark logs plans in this format."""
     named = {'"': '\\"', "'": "\\'", "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return "".join(named.get(each) or (each if each.isprintable() else f"\\{ord(each):03o}") for each in text)
 
 
 def _in_base64(text: str) -> Iterator[str]:
-    """What of it is the same in the base64 of any text that contains it, such as ``user:password``."""
+    """The base64 of ``text`` as it stands in the base64 of a longer text, such as ``user:password``.
+
+    Base64 encodes three bytes at a time, so there is one form for each of the three positions where ``text`` may begin.
+    """
     raw = text.encode("utf-8", "surrogatepass")
     for before in range(3):
         encoded = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
@@ -210,7 +226,10 @@ def _in_base64(text: str) -> Iterator[str]:
 
 
 def scrubbed(text: str) -> str:
-    """``text`` with every known secret blotted out, and what stands in a URL where secrets stand."""
+    """Blot every known secret out of ``text``.
+
+    In URLs, it also blots out user and password, and parameters with a secret's name, known or not.
+    """
     text = _known.blotted(text)
     return _PARAMETER.sub(_blotted_parameter, _USERINFO.sub(rf"\1{BLOT}@", text))
 
@@ -220,9 +239,9 @@ def _blotted_parameter(found: re.Match[str]) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL as it may stand in a text, a log line or a record: without userinfo and without what follows the path.
+    """A URL for a text, a log line or a record: without user and password, and without everything behind the path.
 
-    The container of an Azure URL (``abfss://container@account…``) stands where others have a user, and stays.
+    The container of an Azure URL (``abfss://container@account…``) stays: it stands where other URLs have a user.
     """
     scheme, mark, rest = url.partition("://")
     if not mark:
@@ -234,7 +253,7 @@ def shown(url: str) -> str:
 
 
 def has_login(url: str) -> bool:
-    """Whether a user, or a user and a password, stand in the URL."""
+    """Whether the URL holds a user, with or without a password. An Azure container is no user."""
     user = _user_of(url)
     return bool(user) and not (_CONTAINER.match(url) and user and ":" not in user[0])
 
@@ -244,7 +263,11 @@ def _user_of(url: str) -> re.Match[str] | None:
 
 
 def cleaned(error: BaseException) -> BaseException:
-    """``error`` without secrets, its causes too, or what stands in for one whose text cannot be changed."""
+    """Blot the secrets out of ``error`` and its causes.
+
+    It changes these errors in place. A RuntimeError with the same traceback replaces an error whose text cannot be
+    changed.
+    """
     return _cleaned(error, {})
 
 
@@ -280,24 +303,26 @@ def _told(error: BaseException) -> str:
 
 
 class Scrubbing(logging.Filter):
-    """Blots secrets out of a logger's records: message, exception and what else a formatter may show."""
+    """Blots secrets out of log records: out of the message, the exception and pyspark's ``context``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record in place; never drop it."""
         message = record.getMessage()
         if (told := self.told(message)) != message:
             record.msg, record.args = told, ()
         if record.exc_info and record.exc_info[1] and (error := record.exc_info[1]):
             record.exc_info = (type(clean := cleaned(error)), clean, clean.__traceback__)
-        if context := getattr(record, "context", None):  # of pyspark's loggers
+        if context := getattr(record, "context", None):  # a field of pyspark's loggers
             record.context = {key: self.told(str(value)) for key, value in context.items()}
         return True
 
     def told(self, text: str) -> str:
+        """The text to log in place of ``text``. A subclass may blot out more."""
         return scrubbed(text)
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module, which logs no secret."""
+    """A module's logger, which logs no secret. Idempotent."""
     found = logging.getLogger(name)
     if not any(isinstance(each, Scrubbing) for each in found.filters):
         found.addFilter(Scrubbing())
@@ -308,14 +333,14 @@ _warned: set[str] = set()
 
 
 def warn_once(log: logging.Logger, text: str) -> None:
-    """Warn of it in the task's log, however often it is met."""
+    """Log a warning, unless this process has logged the same text before."""
     if text not in _warned:
         _warned.add(text)
         log.warning("%s", text)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what goes to this host stays on this machine."""
+    """Whether ``host`` is this machine itself: ``localhost`` or a loopback address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""kafka-python with a bound on time: every question is answered, or fails with its reason, within the timeout.
+"""A client around kafka-python that gives every question an answer or an error within a time limit.
 
-By itself kafka-python can wait for ever: a TLS handshake that nobody answers has no deadline.
+kafka-python alone can wait for ever: it sets no deadline for a TLS handshake.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Answer = TypeVar("Answer")
 
 RETRY_S = 0.1
 GRACE_S = 0.5
-"""kafka-python's own timeouts come first: they know better what went wrong."""
+"""Seconds that this client waits beyond the timeout: kafka-python's own timeout ends first and names the reason."""
 
 
 class KafkaClient:
-    """An admin client of kafka-python. A context manager; not for use by several threads."""
+    """A context manager around kafka-python's admin client. Not thread-safe."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
@@ -51,15 +51,20 @@ class KafkaClient:
         self.close()
 
     def ask(self, doing: str, question: Callable[[KafkaAdminClient], Answer]) -> Answer:
-        """Ask, again where that can help, until the timeout. Questions must be repeatable.
+        """Ask the brokers. Repeats the question after errors that may pass, until the timeout.
+
+        Args:
+            doing: What the question does, as an infinitive: "list offsets". Errors quote it.
+            question: Must be idempotent.
 
         Raises:
-            Refused: The brokers will not answer: login, rights, version.
-            NotApplied: No answer in time.
+            Refused: The brokers refuse the login or the right, or are too old.
+            NotApplied: No answer came in time, or the brokers answered with another error.
         """
         return self._answer(doing, lambda: question(self._admin))
 
     def close(self) -> None:
+        """Close the connections, and the TLS sockets that kafka-python leaves open."""
         if self._network is not None:
             self._network.close()
         for socket in self._tls_sockets:
@@ -115,7 +120,7 @@ class KafkaClient:
     def _give_up(self) -> None:
         self._gave_up = True
         if self._network is not None:
-            self._network._net.stop(timeout_ms=200)  # fails whoever waits for an answer
+            self._network._net.stop(timeout_ms=200)  # every waiting call then raises
 
     def _failure(self, doing: str, error: BaseException) -> EpochError:
         from kafka.errors import AuthorizationError, UnsupportedVersionError

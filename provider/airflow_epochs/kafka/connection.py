@@ -1,13 +1,14 @@
-"""Airflow's ``kafka`` connection, translated for kafka-python and for Spark's Java client.
+"""Translates Airflow's ``kafka`` connection for kafka-python, confluent-kafka and Spark's Java client.
 
-The official Kafka provider keeps librdkafka's configuration in the connection's ``extra``. The rules here:
+The official Kafka provider keeps librdkafka's configuration in the connection's ``extra``. This module
 
-* what concerns reaching the brokers is translated, TLS and SASL whole or not at all: a security setting that one
-  of the two clients could not honour is refused by name, never dropped;
-* what only consumers or producers use (``group.id``, ``auto.offset.reset``, …) is ignored on purpose;
-* anything else is named in a warning.
+* translates the settings that a client needs to reach the brokers. It refuses a connection with a security setting
+  that one of the clients cannot honour, and names the setting; it never drops one silently;
+* ignores the settings that only consumers or producers use (``group.id``, ``auto.offset.reset``, …);
+* names every other setting in a warning.
 
-Certificates and keys are read here and passed to Spark by value, so that they need not lie on its machines.
+It reads certificates and keys, and passes their contents to Spark: Spark's machines need no copies of the files. A
+Kerberos keytab is the exception.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _HARMLESS = {"sasl.kerberos.kinit.cmd", "sasl.kerberos.min.time.before.relogin"}
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaAccess:
-    """How to reach the brokers, for both clients. ``timeout_s`` bounds each question to them."""
+    """How every Kafka client reaches the brokers. ``timeout_s`` is the time limit of one question to them."""
 
     conn_id: str
     servers: tuple[str, ...]
@@ -73,7 +74,11 @@ class KafkaAccess:
     sasl: Sasl | None = field(default=None, repr=False)
 
     def client_options(self) -> dict[str, Any]:
-        """Arguments of kafka-python's clients. With secrets: not to be logged."""
+        """Arguments for kafka-python's clients. They hold secrets: do not log them.
+
+        Raises:
+            Refused: The certificates cannot be used.
+        """
         options: dict[str, Any] = {"bootstrap_servers": list(self.servers), "security_protocol": self.protocol}
         if self.client_id:
             options["client_id"] = self.client_id
@@ -82,7 +87,7 @@ class KafkaAccess:
         return {**options, **(self.sasl.client_options() if self.sasl else {})}
 
     def librdkafka_options(self) -> dict[str, Any]:
-        """Configuration of confluent-kafka's clients. With secrets: not to be logged."""
+        """Configuration for confluent-kafka's clients. It holds secrets: do not log it."""
         options: dict[str, Any] = {
             "bootstrap.servers": ",".join(self.servers),
             "security.protocol": self.protocol,
@@ -95,7 +100,7 @@ class KafkaAccess:
         return options
 
     def spark_options(self) -> dict[str, str]:
-        """Options of Spark's Kafka source that may be logged."""
+        """Options of Spark's Kafka source without secrets."""
         options = {"kafka.bootstrap.servers": ",".join(self.servers), "kafka.security.protocol": self.protocol}
         if self.client_id:
             options["kafka.client.id"] = self.client_id
@@ -104,7 +109,7 @@ class KafkaAccess:
         return options
 
     def spark_secrets(self) -> dict[str, str]:
-        """Options of Spark's Kafka source that must not be logged."""
+        """Options of Spark's Kafka source with secrets: do not log them."""
         return {**(self.tls.spark_secrets() if self.tls else {}), **(self.sasl.spark_secrets() if self.sasl else {})}
 
     def _context(self, tls: Tls) -> ssl.SSLContext:
@@ -119,10 +124,10 @@ class KafkaAccess:
 
 
 def read_connection(connection: Connection) -> KafkaAccess:
-    """Translate a connection.
+    """Translate a connection of type ``kafka``. Reads the certificate files that it names; asks no broker.
 
     Raises:
-        Refused: Something is missing, wrong, or cannot be honoured by both clients. Names it, never its value.
+        Refused: A setting is missing or wrong, or a client cannot honour it. The text names it and shows no secret.
     """
     settings = {str(key): value for key, value in connection.extra.items() if value is not None and value != ""}
     reader = _Reader(connection.conn_id, settings)
@@ -154,7 +159,7 @@ def _warn_of_open_ways(access: KafkaAccess) -> None:
     remote = [server for server in access.servers if not secrecy.is_loopback(server.rpartition(":")[0])]
     if remote and access.protocol == "SASL_PLAINTEXT":
         secrecy.warn_once(
-            log, f"connection {access.conn_id}: SASL_PLAINTEXT is no TLS: login and records travel readably"
+            log, f"connection {access.conn_id}: SASL_PLAINTEXT has no TLS: login and records travel readably"
         )
 
 
@@ -187,7 +192,7 @@ def _servers(connection: Connection, settings: Mapping[str, Any], refuse: Refuse
 
 
 def _server(text: str, refuse: Refuse) -> str:
-    """``[protocol://]host[:port]`` as ``host:port``, which both clients take."""
+    """Turn ``[protocol://]host[:port]`` into ``host:port``, which every client takes."""
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
         refuse(

@@ -1,9 +1,9 @@
-"""What kafka-python 3.0's network layer lacks, added through its own extension points.
+"""Works around four faults of kafka-python 3.0's network layer, through its own extension points.
 
-* It forgets why a connection failed, and repeats a refused login until its time is up: ``manager_that_remembers``.
-* It leaves sockets open whose connection or TLS handshake fails: ``ClosingSocket``, ``note_sockets``.
-* It drops an answer that is followed by the end of the connection, which is how brokers answer a wrong password:
-  the sockets here show the end only after what came before it has been taken.
+* It forgets why a connection failed, and repeats a refused login until the timeout: ``network_client``.
+* It leaves a socket open when its connection or TLS handshake fails: ``direct_proxy_url``, ``note_sockets``.
+* It drops an answer if the connection ends right behind it. Brokers answer a wrong password that way. The sockets of
+  this module report the end one read later, so that kafka-python handles the answer first.
 * Its DEBUG records hold passwords: ``keep_logins_out_of_logs``.
 """
 
@@ -17,15 +17,16 @@ from typing import Any
 
 
 def login_errors() -> tuple[type[BaseException], ...]:
+    """kafka-python's errors for a login that the broker refuses."""
     from kafka.errors import IllegalSaslStateError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
 
     return (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
 
 
 def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) -> Any:
-    """A network client of kafka-python that notes in ``failures``, by address, why a connection failed last.
+    """Make a network client of kafka-python that records in ``failures``, by address, why a connection failed last.
 
-    A refused login is raised at the next attempt to connect anywhere.
+    A connection that succeeds removes its entry. After a refused login, every further attempt to connect raises it.
     """
     from kafka.net.compat import KafkaNetClient
     from kafka.net.manager import KafkaConnectionManager
@@ -51,7 +52,7 @@ def network_client(failures: dict[str, BaseException], configs: dict[str, Any]) 
 
 @cache
 def direct_proxy_url() -> str:
-    """A ``proxy_url`` that stands for plain connections, by sockets that behave as said above."""
+    """A ``proxy_url`` that makes kafka-python connect without a proxy, through the sockets of this module."""
     from kafka.net.inet import KafkaNetSocket
 
     class ClosingSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
@@ -77,13 +78,13 @@ class _PlainSocket(socket.socket):
         data = super().recv(*args)
         if not data and self._spoke:
             self._spoke = False
-            raise BlockingIOError  # "nothing more for now": have what came before taken first
+            raise BlockingIOError  # "no data now": kafka-python handles the answer, then reads again
         self._spoke = bool(data)
         return data
 
 
 def note_sockets(context: ssl.SSLContext, sockets: list[ssl.SSLSocket]) -> None:
-    """Collect all sockets that the context makes, to be closed by the caller."""
+    """Add every socket that ``context`` makes to ``sockets``. The caller closes them."""
 
     class TlsSocket(ssl.SSLSocket):
         _spoke = False
@@ -105,7 +106,7 @@ def note_sockets(context: ssl.SSLContext, sockets: list[ssl.SSLSocket]) -> None:
 
 
 def keep_logins_out_of_logs() -> None:
-    """Drop the DEBUG records in which kafka-python shows its configuration and raw requests."""
+    """Drop the DEBUG records in which kafka-python shows its configuration and raw requests. Idempotent."""
     for name in ("kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser"):
         logger = logging.getLogger(name)
         if _above_debug not in logger.filters:

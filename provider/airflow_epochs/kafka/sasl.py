@@ -1,4 +1,4 @@
-"""SASL settings of a ``kafka`` connection: librdkafka's names in, kafka-python's and Java's (JAAS) out."""
+"""Translates the SASL settings of a ``kafka`` connection from librdkafka's names to each client's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOGIN_MODULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sasl:
-    """Who we are to the brokers: name and password, or for GSSAPI a keytab or the ticket cache."""
+    """The login at the brokers: user and password; for GSSAPI (Kerberos), a keytab or the ticket cache."""
 
     mechanism: str
     username: str | None = None
@@ -39,7 +39,8 @@ class Sasl:
     keytab: str | None = None
 
     def client_options(self) -> dict[str, Any]:
-        if self.mechanism == "GSSAPI":  # uses the ticket cache of the process
+        """Arguments for kafka-python's clients. They hold the password: do not log them."""
+        if self.mechanism == "GSSAPI":  # kafka-python then uses the process's ticket cache
             return {"sasl_mechanism": self.mechanism, "sasl_kerberos_service_name": self.service}
         return {
             "sasl_mechanism": self.mechanism,
@@ -48,7 +49,7 @@ class Sasl:
         }
 
     def librdkafka_options(self) -> dict[str, str]:
-        """With the password: not to be logged."""
+        """Configuration for confluent-kafka's clients. It holds the password: do not log it."""
         settings = {"sasl.mechanisms": self.mechanism, "sasl.username": self.username, "sasl.password": self.password}
         if self.mechanism == "GSSAPI":
             settings |= {
@@ -59,12 +60,14 @@ class Sasl:
         return {name: value for name, value in settings.items() if value}
 
     def spark_options(self) -> dict[str, str]:
+        """Options of Spark's Kafka source without secrets."""
         options = {"kafka.sasl.mechanism": self.mechanism}
         if self.mechanism == "GSSAPI":
             options["kafka.sasl.kerberos.service.name"] = self.service
         return options
 
     def spark_secrets(self) -> dict[str, str]:
+        """The JAAS configuration for Java's client. It holds the password: do not log it."""
         settings: dict[str, str]
         if self.mechanism != "GSSAPI":
             settings = {"username": self.username or "", "password": self.password or ""}
@@ -77,7 +80,10 @@ class Sasl:
 
 
 def read_sasl(settings: Mapping[str, Any], connection: Connection, refuse: Refuse) -> Sasl:
-    """Read what the settings say. ``refuse`` raises; it never gets a secret."""
+    """Read the SASL settings. Without a user or password there, the connection's own login or password applies.
+
+    ``refuse`` raises the error for a wrong setting; it gets no secret.
+    """
     mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "").strip().upper()
     if mechanism not in _LOGIN_MODULES:
         refuse(

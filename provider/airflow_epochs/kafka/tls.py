@@ -1,4 +1,7 @@
-"""TLS settings of a ``kafka`` connection: librdkafka's names in, Python's SSLContext and Java's PEM options out."""
+"""Translates the TLS settings of a ``kafka`` connection from librdkafka's names for each client.
+
+kafka-python gets an SSLContext; confluent-kafka and Spark's Java client get PEM texts.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,16 @@ TLS_KEYS = {
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 Refuse = Callable[[str, str], NoReturn]
-"""Raises, with what is wrong and what to do."""
+"""A function that raises an error, given what is wrong and what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """``ca`` None: the machine's own authorities. ``key`` is PKCS#8 without a password, the form that Java takes."""
+    """TLS settings with the contents of all files, as PEM.
+
+    Without ``ca``, a client trusts its machine's certificate authorities. ``key`` is PKCS#8 without a password, a form
+    that every client takes.
+    """
 
     ca: str | None = None
     certificate: str | None = None
@@ -45,13 +52,13 @@ class Tls:
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError or ValueError if OpenSSL does not take the certificates."""
+        """The settings for kafka-python. Raises OSError or ValueError if OpenSSL rejects the certificates."""
         import ssl
 
         context = ssl.create_default_context(cadata=self.ca)
         context.check_hostname = self.check_hostname
         if self.certificate and self.key:
-            # OpenSSL reads certificate chains from files only; this one is readable by its owner alone.
+            # OpenSSL reads a certificate chain only from a file. Only the owner can read this one.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair:
                 pair.write(self.certificate + "\n" + self.key)
                 pair.flush()
@@ -59,12 +66,13 @@ class Tls:
         return context
 
     def librdkafka_options(self) -> dict[str, str]:
-        """With the key: not to be logged."""
+        """Configuration for confluent-kafka's clients. It holds the private key: do not log it."""
         settings = {"ssl.ca.pem": self.ca, "ssl.certificate.pem": self.certificate, "ssl.key.pem": self.key}
         algorithm = {"ssl.endpoint.identification.algorithm": "https" if self.check_hostname else "none"}
         return algorithm | {name: value for name, value in settings.items() if value}
 
     def spark_options(self) -> dict[str, str]:
+        """Options of Spark's Kafka source without secrets."""
         options = {"kafka.ssl.endpoint.identification.algorithm": "https" if self.check_hostname else ""}
         if self.ca:
             options["kafka.ssl.truststore.type"] = "PEM"
@@ -75,11 +83,15 @@ class Tls:
         return options
 
     def spark_secrets(self) -> dict[str, str]:
+        """The private key as an option of Spark's Kafka source, if there is one: do not log it."""
         return {"kafka.ssl.keystore.key": _one_line(self.key)} if self.key else {}
 
 
 def read_tls(settings: Mapping[str, Any], refuse: Refuse) -> Tls:
-    """Read what the settings name. ``refuse`` raises; it never gets a secret."""
+    """Read the TLS settings and the files that they name.
+
+    ``refuse`` raises the error for a wrong setting; it gets no secret.
+    """
     if str(settings.get("enable.ssl.certificate.verification", "true")).lower() != "true":
         refuse(
             "enable.ssl.certificate.verification is off, which Spark's Kafka client cannot do",
@@ -95,7 +107,7 @@ def read_tls(settings: Mapping[str, Any], refuse: Refuse) -> Tls:
 
 def _authorities(settings: Mapping[str, Any], refuse: Refuse) -> str | None:
     if settings.get("ssl.ca.location") == "probe":
-        return None  # librdkafka's word for the machine's own
+        return None  # in librdkafka: use the machine's authorities
     pem = _pem("ssl.ca", settings, refuse)
     return _certificates("ssl.ca", pem, refuse) if pem else None
 
@@ -182,5 +194,5 @@ def _from_pkcs12(settings: Mapping[str, Any], refuse: Refuse) -> tuple[str, str]
 
 
 def _one_line(pem: str) -> str:
-    """PEM with spaces for line ends: Java's client takes it, and no properties file can break it."""
+    """``pem`` with spaces in place of line ends: Java's client takes it, and a properties file keeps it whole."""
     return " ".join(pem.split())

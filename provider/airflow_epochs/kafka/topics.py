@@ -1,4 +1,4 @@
-"""What Kafka takes as the name of a topic. No I/O."""
+"""Kafka's rule for topic names. No I/O."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def require_topic_name(name: object) -> None:
-    """Raise ValueError unless Kafka takes ``name`` as that of a topic."""
+    """Raise ValueError unless Kafka accepts ``name`` as a topic name."""
     if not isinstance(name, str) or not _TOPIC.fullmatch(name) or name in (".", ".."):
         raise ValueError(f"{name!r} is not a topic name: 1 to 249 letters, digits, '.', '_' and '-'")

@@ -1,8 +1,8 @@
-"""Run jobs on a Spark Connect server. The task process is a client: it needs no Java.
+"""Runs jobs on a Spark Connect server. The task process is a client: it needs no Java.
 
-A session's identity is drawn before the session exists and recorded in the ledger. Whoever comes later can
-reconnect to it, interrupt what it does and release it; the server then refuses every further request of a
-client that was thought dead. Every wait on a server that may be down is bounded.
+A session's id is drawn before the session exists, and the ledger records it. So a later try can reconnect to the
+session, interrupt its work and release it. The server then refuses every further request of the old client, which may
+still be alive. Every wait for a server has a time limit.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 class ConnectRunner:
-    """An ``contracts.SparkRunner`` on one Spark Connect server.
+    """A ``contracts.SparkRunner`` on one Spark Connect server.
 
     Args:
         conn_id: Connection of type ``spark_connect``.
-        env: Looks the connection up.
+        env: Finds the connection.
         session_conf: Runtime settings of the Spark session.
         connect_timeout_s: How long a server may take to answer a session's first request.
     """
@@ -62,14 +62,15 @@ class ConnectRunner:
         self._lock = Lock()
 
     def new_session(self) -> JsonDict:
+        """Draw the id of a session that does not exist yet. Asks no server."""
         return {"kind": KIND, "conn_id": self._conn_id, "session_id": str(uuid.uuid4())}
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        """Run ``job`` in its own Spark session, which is released afterwards.
+        """Run ``job`` in its own Spark session, and release the session afterwards.
 
         Raises:
-            Refused: The server lacks a jar or a setting, or the job is wrong, or its secrets could be read on the way.
-            NotApplied: The server is down or the job failed.
+            Refused: The server lacks a jar or a setting, the job is wrong, or others could read its secrets on the way.
+            NotApplied: The server is down, or the job failed. A job that commits may still have taken effect.
         """
         session = session or self.new_session()
         secrecy.keep_options(job.secrets)
@@ -81,7 +82,7 @@ class ConnectRunner:
                     self._prepare(spark, job, sent)
                     return jobs.run(spark, job.kind, job.args, sent.options)
             except Exception as error:
-                # The original may hold credentials in its text, and it would be printed too.
+                # The text of the original may hold credentials, and a traceback would print it.
                 cause = None if job.secrets else error
                 raise sent.explained(failures.of_spark(error, doing)) from cause
 
@@ -92,7 +93,10 @@ class ConnectRunner:
         return sent
 
     def stop(self, session: JsonDict) -> None:
-        """Interrupt and release a session, in bounded time; an ended or unknown session or a dead server is fine."""
+        """Interrupt and release a session, within a time limit. Idempotent.
+
+        An ended or unknown session is no error. A failure is only logged.
+        """
         if session["kind"] != KIND:
             stop_session(session, self._env)
             return
@@ -102,11 +106,14 @@ class ConnectRunner:
                 interrupted = _bounded(spark.interruptAll, RELEASE_TIMEOUT_S, "Interrupting Spark's jobs")
                 log.info("interrupted %s operations of session %s", len(interrupted), session["session_id"])
         except Exception as error:
-            # Nobody will look at what that session writes: stopping it saves the server's time, no more.
-            log.info("Spark Connect session %s is not to be stopped: %s", session["session_id"], error)
+            # Nobody reads what that session writes. Stopping it only saves the server's time.
+            log.info("Spark Connect session %s could not be stopped: %s", session["session_id"], error)
 
     def _require_spark(self, conn_id: str) -> None:
-        """A record may name any connection of Airflow: its password must not be sent to anything but Spark Connect."""
+        """Refuse a connection of another type.
+
+        A record may name any connection of Airflow, and its password may go to no other service than Spark Connect.
+        """
         if (kind := self._env.connection(conn_id).conn_type) != KIND:
             raise Refused(
                 f"Connection {conn_id}, which a record names as that of a Spark Connect server, is of type {kind}.",
@@ -114,7 +121,7 @@ class ConnectRunner:
             )
 
     def cancel(self) -> None:
-        """Stop what ``run`` is doing now. For ``on_kill``: called from a signal handler, so it works in a thread."""
+        """Stop the job that ``run`` runs now. ``on_kill`` calls it in a signal handler, so it works in a thread."""
         with self._lock:
             running = list(self._running)
         for session in running:
@@ -136,7 +143,7 @@ class ConnectRunner:
         _refuse_if_nobody_listens(url, session["conn_id"])
         with _connect_mode():
             spark = _client(f"{url};session_id={session['session_id']}")
-            spark.release_session_on_close = False  # there is nothing to release before the first answer
+            spark.release_session_on_close = False  # before the first answer there is no session to release
             try:
                 _bounded(lambda: spark.version, self._timeout_s, f"The first answer of {shown(url)}")
                 spark.release_session_on_close = True
@@ -161,8 +168,8 @@ def _client(url: str) -> SparkSession:
 
     failures.quiet_pyspark()
     spark = SparkSession.builder.remote(url).create()
-    # By default a client retries a dead server for ten minutes. A session does not outlive its server, so
-    # only a short interruption of the network is worth waiting for: here 8 s.
+    # By default a client retries a dead server for ten minutes. A session ends with its server, so only a short
+    # failure of the network is worth a wait, here of 8 s.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=4_000)])
     return spark
 
@@ -192,7 +199,10 @@ def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
 
 
 def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
-    """``call()`` in a daemon thread: a server that accepts connections and never answers must not hold a task."""
+    """Run ``call()`` in a daemon thread, for at most so many seconds.
+
+    A server that accepts connections and never answers must not hold a task.
+    """
     outcome: dict[str, Any] = {}
 
     def target() -> None:
@@ -215,11 +225,11 @@ def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
 
 
 def _release(spark: SparkSession, seconds: float) -> None:
-    """End the session on the server. It is only tidiness, so it may not take long nor fail the job."""
+    """End the session on the server. This only tidies up: it has a time limit, and a failure is only logged."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     spark.client.set_retry_policies([DefaultPolicy(max_retries=1)])
-    wait(spark.client._release_futures, seconds)  # PySpark lets go of finished operations in the background
+    wait(spark.client._release_futures, seconds)  # PySpark releases finished operations in the background
     try:
         _bounded(lambda: _let_go(spark), seconds, "Releasing the Spark session")
     except Exception as error:
@@ -229,20 +239,21 @@ def _release(spark: SparkSession, seconds: float) -> None:
 def _let_go(spark: SparkSession) -> None:
     """End the session's operations, then the session.
 
-    A server that closes a session with operations left, those of a client that was killed, logs them whole at its
-    default level: with the Kafka options, and so with credentials. Of one that was ended before it logs the id.
+    A killed client leaves operations behind. A server that closes a session with such operations logs their whole
+    plans at its default level, with the Kafka options and so with credentials. For an operation that was ended before,
+    it logs only the id.
     """
     try:
         for operation in _operations(spark):
             _end(spark, operation)
     except Exception as error:
-        log.info("Operations of the Spark Connect session were not ended one by one: %s", error)
+        log.info("could not end the operations of the Spark Connect session one by one: %s", error)
     finally:
         spark.stop()
 
 
 def _operations(spark: SparkSession) -> list[str]:
-    """The ids of all that the session does or has done. Those that are over count too: some are still held."""
+    """The ids of the session's operations. Finished ones count too: the server still holds some of them."""
     return [status.operation_id for status in spark.client._get_operation_statuses().operation_statuses]
 
 
@@ -261,7 +272,10 @@ def _end(spark: SparkSession, operation: str) -> None:
 
 @contextmanager
 def _connect_mode() -> Iterator[None]:
-    """PySpark marks the whole process as a Connect client; a spark-submit started later would inherit the mark."""
+    """Remove the mark of a Connect client afterwards.
+
+    PySpark marks the whole process by an environment variable, and a later spark-submit would inherit it.
+    """
     before = os.environ.get(_MODE_VARIABLE)
     try:
         yield
@@ -283,7 +297,7 @@ def _ship(spark: SparkSession, files: dict[str, Path]) -> None:
 
 @contextmanager
 def _unchanged_path() -> Iterator[None]:
-    """``addArtifacts`` puts the zip on this process's ``sys.path`` too, where it is gone in a moment."""
+    """Restore ``sys.path``: ``addArtifacts`` puts the zip on it too, and the zip is deleted a moment later."""
     import sys
 
     before = list(sys.path)

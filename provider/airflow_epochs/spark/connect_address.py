@@ -1,4 +1,4 @@
-"""Where a Spark Connect server is, and who can read along on the way to it."""
+"""The address of a Spark Connect server, and whether others can read along on the way to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ OPT_IN = "allow_clear_text"
 
 
 def connection_url(connection: Connection) -> str:
-    """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it."""
+    """The ``sc://`` URL of a ``spark_connect`` connection, as the Spark provider's SparkConnectHook builds it.
+
+    It holds the token: do not log it. Raises Refused if the connection has no host, or a path.
+    """
     if not connection.host:
         raise Refused(
             f"Connection {connection.conn_id} has no host.", remedy="Enter the Spark Connect server's host and port."
@@ -40,7 +43,9 @@ def connection_url(connection: Connection) -> str:
 
 
 def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> None:
-    """Raise Refused if others could read a job's secrets on the way to the server; warn if they can read its plan.
+    """Raise Refused if others could read a job's secrets on the way to the server. Warn if they can read its plan.
+
+    With ``allow_clear_text: true`` in the connection's extra, it warns instead of raising.
 
     Args:
         connection: Of type ``spark_connect``.
@@ -67,7 +72,7 @@ def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> N
 
 
 def _warn_of_a_token_that_needs_tls(connection: Connection, url: str) -> None:
-    """Of the names of this machine, pyspark sends a token without TLS to ``localhost`` alone."""
+    """Warn of a loopback address other than ``localhost``: pyspark sends a token there only by TLS."""
     host = urlparse(url).hostname or ""
     if connection.password and secrecy.is_loopback(host) and host != "localhost" and "use_ssl" not in connection.extra:
         secrecy.warn_once(
@@ -78,7 +83,7 @@ def _warn_of_a_token_that_needs_tls(connection: Connection, url: str) -> None:
 
 
 def _is_closed(url: str) -> bool:
-    """Whether what is sent stays on this machine, or pyspark makes a channel with TLS: by use_ssl, or for a token."""
+    """Whether data stays on this machine or travels by TLS. pyspark uses TLS with use_ssl, and for a token."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     return secrecy.is_loopback(urlparse(url).hostname or "") or DefaultChannelBuilder(url).secure

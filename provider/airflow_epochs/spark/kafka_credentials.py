@@ -1,7 +1,7 @@
-"""Kafka's credentials by reference: a file on Spark's machines has them, a plan has its path and the names in it.
+"""Keeps Kafka's credentials out of Spark's plans: a plan only refers to a file on Spark's machines.
 
 Kafka's Java clients resolve such references themselves (KIP-297, ``FileConfigProvider``): every JVM reads the file when
-it makes a client. So what Spark logs, shows and records of a plan cannot hold a secret, whatever its settings are.
+it makes a client. So Spark's logs, UI and event log cannot show a secret, whatever its settings are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_THE_FILE = re.compile(
 
 @dataclass(frozen=True)
 class Sent:
-    """What stands in a job's plan of its secret options: themselves, or references to ``file``."""
+    """A job's secret options as its plan holds them: the secrets themselves, or references to ``file``."""
 
     options: dict[str, str] = field(repr=False)
     file: str | None = None
@@ -36,11 +36,11 @@ class Sent:
 
     @property
     def readable(self) -> dict[str, str]:
-        """The secrets that the plan holds."""
+        """The secrets that the plan itself holds: none with a ``file``."""
         return {} if self.file else self.options
 
     def explained(self, error: EpochError) -> EpochError:
-        """``error`` with the file as its place, where Kafka's client could not use what the file says."""
+        """Return an error that names the file if Kafka's client could not use the file; otherwise ``error`` itself."""
         if not self.file or not _OF_THE_FILE.search(error.what):
             return error
         return Refused(
@@ -52,10 +52,12 @@ class Sent:
 
 
 def sent(job: SparkJob, connection: Connection) -> Sent:
-    """How a job's secrets travel to the server of a ``spark_connect`` connection.
+    """Decide how a job's secrets travel to the server of a ``spark_connect`` connection.
+
+    They travel by reference if the connection names a file, otherwise by value.
 
     Raises:
-        Refused: The connection names a file that cannot be referred to.
+        Refused: No reference can name the connection's file. Its path must be absolute, without ``:`` and ``}``.
     """
     file = connection.extra.get(FILE_FIELD)
     if not file or not job.secrets or not job.secrets_of:
@@ -83,12 +85,12 @@ def _require_plain_path(file: str, conn_id: str) -> None:
 
 
 def property_name(conn_id: str, option: str) -> str:
-    """The name in the file: one file may serve several Kafka connections."""
+    """The option's name in the file. It begins with ``conn_id``, because one file may serve several connections."""
     return f"{conn_id}.{option.removeprefix('kafka.')}"
 
 
 def properties(conn_id: str, secrets: Mapping[str, str]) -> str:
-    """The lines of the file for one Kafka connection, as ``java.util.Properties`` reads them. All of it is secret."""
+    """The file's lines for one Kafka connection, as ``java.util.Properties`` reads them. They hold the secrets."""
     return "".join(f"{_escaped(property_name(conn_id, name))}={_escaped(value)}\n" for name, value in secrets.items())
 
 

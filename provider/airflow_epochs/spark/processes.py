@@ -1,6 +1,6 @@
-"""Find and end the processes of one submit, by a token that stands among their arguments as ``submit`` puts it there.
+"""Finds and ends the processes of one submit by the token that ``submit`` puts among their arguments.
 
-Anything else than a UUID is no token: it comes out of a record, and might stand among anybody's arguments.
+A token must be a UUID: it comes from a record, and another text might be an argument of any process.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def end_all_with(token: str) -> int:
-    """End every process of this host that ``token`` was given to by ``submit``; return how many there were.
+    """End every process on this host that got ``token`` from ``submit``; return their number. Idempotent.
 
-    In rounds, since spark-submit's shell starts a JVM, which starts Python. psutil checks a process's start time
-    before it signals, so that a process id that was given to another program meanwhile is left alone.
+    It works in rounds, because spark-submit's shell starts a JVM, which starts Python. psutil checks a process's start
+    time before it signals, so it spares another program that has got the same process id.
     """
     import psutil
 
     if not _UUID.fullmatch(token):
-        log.warning("%r is no session of ours: no process is ended", token)
+        log.warning("%r is not the id of a session: no process is ended", token)
         return 0
     ended = 0
     for _ in range(ROUNDS_MAX):
@@ -61,7 +61,7 @@ def _with_token(token: str) -> Iterator[psutil.Process]:
 
 
 def _was_given(arguments: list[str], token: str) -> bool:
-    """Whether these are a submit's: the token as our main's argument or as our setting, and not just somewhere."""
+    """Whether ``submit`` put the token there: as the argument of its program or as its Spark setting."""
     return (ARGUMENT, token) in pairwise(arguments) or any(a.endswith(f"{SETTING}={token}") for a in arguments)
 
 

@@ -1,4 +1,4 @@
-"""Read what Spark's driver has left: a local file, or a text file in a folder on a store that both reach."""
+"""Reads the report of Spark's driver: a local file, or a text file in a folder that driver and task both reach."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from airflow_epochs.model import JsonDict
 
 
 def take(where: str, connection: Connection | None) -> JsonDict | None:
-    """The report, or None if the driver left none. One in a shared folder is removed.
+    """Read the report; None if the driver wrote none. Deletes a report in a shared folder.
 
     Args:
         where: A local path, or the URL of a folder that Spark wrote as text.
-        connection: Has the credentials of an object store.
+        connection: Holds the credentials of the object store; None for a local path or a shared disk.
     """
     text = _from_folder(where, connection) if "://" in where else _from_file(Path(where))
     return json.loads(text) if text else None

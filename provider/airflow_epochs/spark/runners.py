@@ -1,4 +1,4 @@
-"""How a pipeline runs Spark: what a user writes into the DAG. Plain values; nothing heavy is imported here."""
+"""The ways to run Spark, as a user writes them into the DAG. Plain values; this module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = secrecy.logger(__name__)
 
 
 class SparkConnect:
-    """Run Spark through a Spark Connect server: no Java in the task, and a warm server stages in about a second.
+    """Run Spark on a Spark Connect server: the task needs no Java, and a warm server stages in about a second.
 
     Args:
         conn_id: Airflow connection of type ``spark_connect``.
@@ -39,7 +39,7 @@ class SparkConnect:
         self.connect_timeout_s = connect_timeout_s
 
     def runner(self, env: Environment) -> ConnectRunner:
-        """What runs jobs in one task process."""
+        """Make the runner for one task process. Secrets among the settings are blotted out of texts from then on."""
         from airflow_epochs.spark.connect import ConnectRunner
 
         secrecy.keep(secrecy.secrets_in(self.session_conf))
@@ -48,7 +48,7 @@ class SparkConnect:
         )
 
     def spec(self) -> JsonDict:
-        """This configuration as JSON; no secrets."""
+        """This configuration as JSON, with the settings as the user gave them."""
         return {"kind": "spark_connect", **vars(self)}
 
 
@@ -58,12 +58,11 @@ class SparkSubmit:
     Args:
         conn_id: Airflow connection of type ``spark``: master, deploy mode, queue, Kerberos.
         conf: Spark settings of the application.
-        jars, packages, py_files: As spark-submit takes them; Delta's and Kafka's jars must be among them or on
-            the cluster.
-        properties_file: Used by spark-submit in place of its ``spark-defaults.conf``.
-        deploy_mode: ``client`` or ``cluster``; None: as the connection says.
+        jars, packages, py_files: As for spark-submit. Delta's and Kafka's jars must be among them or on the cluster.
+        properties_file: A file that spark-submit reads in place of its ``spark-defaults.conf``.
+        deploy_mode: ``client`` or ``cluster``; None: the mode that the connection names.
         name: The application's name in Spark's UI.
-        work_url: A folder that the driver and this task can write and read; needed in cluster mode.
+        work_url: A folder that the driver and the task can both write and read. Cluster mode needs it.
         work_conn_id: The connection with the credentials of ``work_url``, if it is on an object store.
         secrets_conf: Prefix of settings *on the cluster* that hold Kafka's credentials; for cluster mode.
     """
@@ -110,19 +109,19 @@ class SparkSubmit:
         self.secrets_conf = secrets_conf
 
     def runner(self, env: Environment) -> SubmitRunner:
-        """What runs jobs in one task process."""
+        """Make the runner for one task process. Secrets among the settings are blotted out of texts from then on."""
         from airflow_epochs.spark.submit import SubmitRunner
 
         secrecy.keep(secrecy.secrets_in(self.conf))
         return SubmitRunner(self, env)
 
     def spec(self) -> JsonDict:
-        """This configuration as JSON; no secrets."""
+        """This configuration as JSON, with the settings as the user gave them."""
         return {"kind": "spark_submit", **vars(self)}
 
 
 def stop_session(session: JsonDict, env: Environment) -> None:
-    """End a recorded session of either kind: a DAG may change from one to the other between two tries."""
+    """End a recorded session of either kind. The DAG may have changed from one kind to the other since then."""
     if session["kind"] == "spark_connect":
         SparkConnect(session["conn_id"]).runner(env).stop(session)
     elif session["kind"] == "spark_submit":

@@ -1,12 +1,12 @@
-"""Run jobs by spark-submit, through the Airflow Spark provider's hook: local, standalone, YARN and Kubernetes masters.
+"""Runs jobs by spark-submit through the Airflow Spark provider's hook: local, standalone, YARN and Kubernetes masters.
 
-Client mode: the plan, the report and the credentials are files in a folder that only this user can read. Cluster
-mode (YARN, Kubernetes): the plan travels with ``--files``, the report comes back below ``work_url``, and the
+In client mode, the plan, the report and the credentials are files in a folder that only this user can read. In cluster
+mode (YARN, Kubernetes), the plan travels with ``--files``, the driver writes its report below ``work_url``, and the
 credentials must already be settings of the cluster.
 
-A session is a token among the arguments of every process of the submit. A later try on the same host finds the
-JVM of a killed one by it, exactly, and ends it. On another host, or in cluster mode, the work goes on and harms
-nobody: its places are its own.
+A session is a token among the arguments of every process of a submit. By this token, a later try on the same host finds
+the processes of a killed try and ends them. On another host, or in cluster mode, they go on and do no harm: they write
+only to the places of their own try.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DRIVER_FILES = (
 _NOT_INHERITED = ("AIRFLOW_", "_AIRFLOW_", "SPARK_CONNECT_MODE")
 _DEFAULT_CONF = {
     kafka_read.REDACTION_CONF: kafka_read.REDACTION,
-    # The driver's report quotes the cause of a failure, which pyspark shows only with the JVM's trace.
+    # The driver's report quotes the cause of a failure. pyspark shows the cause only with the JVM's trace.
     "spark.sql.pyspark.jvmStacktrace.enabled": "true",
     **kafka_read.SESSION_CONF,
     **{f"spark.hadoop.{key}": value for key, value in delta_jobs.WRITER_CONF.items()},
@@ -61,13 +61,14 @@ _DEFAULT_CONF = {
 
 
 class SubmitRunner:
-    """An ``contracts.SparkRunner`` that submits one Spark application per job."""
+    """A ``contracts.SparkRunner`` that submits one Spark application per job."""
 
     def __init__(self, config: SparkSubmit, env: Environment) -> None:
         self._config, self._env = config, env
         self._running: list[tuple[JsonDict, SparkSubmitHook]] = []
 
     def new_session(self) -> JsonDict:
+        """Draw the token of a submit that does not exist yet. The host is part of the session: see ``stop``."""
         return {
             "kind": KIND,
             "conn_id": self._config.conn_id,
@@ -79,8 +80,8 @@ class SubmitRunner:
         """Submit an application for ``job`` and wait for its end.
 
         Raises:
-            Refused: The job is wrong, or cannot be run this way.
-            NotApplied: The submit or the job failed.
+            Refused: The job is wrong, or this deploy mode cannot run it.
+            NotApplied: The submit or the job failed. A job that commits may still have taken effect.
         """
         session = session or self.new_session()
         secrecy.keep_options(job.secrets)
@@ -93,14 +94,14 @@ class SubmitRunner:
             return self._outcome(submit, job, failure)
 
     def stop(self, session: JsonDict) -> None:
-        """End what is left of a submit on this host. An ended or unknown one, or another host's, is fine."""
+        """End the processes of a submit on this host. Idempotent; does nothing about a submit of another host."""
         if session["kind"] != KIND:
             stop_session(session, self._env)
         elif session["host"] == socket.gethostname():
             processes.end_all_with(session["session_id"])
 
     def cancel(self) -> None:
-        """Stop what ``run`` is doing now; for ``on_kill``."""
+        """Stop the job that ``run`` runs now. For ``on_kill``."""
         for session, hook in list(self._running):
             try:
                 hook.on_kill()
@@ -135,7 +136,7 @@ class SubmitRunner:
             )
 
     def _submit(self, submit: _Submit, session: JsonDict) -> Exception | None:
-        """Run spark-submit to its end. A failure is returned: the driver's own report says more."""
+        """Run spark-submit to its end. Returns a failure instead of raising it: the driver's report says more."""
         hook = submit.hook()
         self._running.append((session, hook))
         try:
@@ -152,7 +153,7 @@ class SubmitRunner:
             self._running.remove((session, hook))
             pipe = getattr(getattr(hook, "_submit_sp", None), "stdout", None)
             if pipe:
-                pipe.close()  # the hook leaves it to the garbage collector
+                pipe.close()  # the hook does not close it
 
     def _outcome(self, submit: _Submit, job: SparkJob, failure: Exception | None) -> JsonDict:
         report = reports.take(submit.report, self._storage())
@@ -221,13 +222,13 @@ class _Submit:
 
 
 def driver_code() -> bytes:
-    """What Spark's driver needs of this package: the standard library and pyspark are all it imports."""
+    """A zip of the modules that Spark's driver needs. They import only the standard library and pyspark."""
     files = (file for pattern in _DRIVER_FILES for file in _PACKAGE.glob(pattern))
     return user_files.archive({str(file.relative_to(_PACKAGE.parent)): file for file in files})
 
 
 def _with_source(args: JsonDict) -> JsonDict:
-    """The arguments with the transform's text: in cluster mode the driver does not have the file."""
+    """Add the transform's source to the arguments: in cluster mode the driver does not have the file."""
     if "transform" not in args:
         return args
     transform = args["transform"]
@@ -250,10 +251,10 @@ def _deploy_mode(config: SparkSubmit, connection: Connection) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, less Airflow's and the marks of a Connect client; its Python's programs on the PATH.
+    """This process's environment without Airflow's variables and the marks of a Connect client.
 
     Airflow's variables hold connections, keys and the address of its database. Spark shows a driver's environment, and
-    the transform runs in it.
+    the transform runs in it. The folder of this Python comes first in the PATH.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
     environment.pop("SPARK_REMOTE", None)

@@ -1,7 +1,7 @@
-"""The folder of one submit: only this user can read it, and it does not outlive its task for long.
+"""Makes the folder of one submit. Only this user can read it, and it does not outlive its task for long.
 
-A task holds a lock on its folder while it lives. One that was killed leaves its folder, maybe with credentials, and no
-lock: the next submit on the same host deletes it.
+A task locks its folder while it lives. A killed task leaves its folder unlocked, maybe with credentials in it. The next
+submit on the same host deletes it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from airflow_epochs.errors import tolerated
 
 PREFIX = "airflow-epochs-submit-"
 _YOUNG_S = 10.0
-"""So long a new folder is left alone: between making it and locking it, it looks like one of a killed task."""
+"""Seconds for which other tasks spare a new folder: until its own task locks it, it looks abandoned."""
 
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """A new folder, deleted at the end. Deletes first what killed tasks have left."""
+    """Make a folder, and delete it at the end. First deletes the folders of killed tasks."""
     with tolerated("deleting the folders of killed submits"):
         _delete_abandoned()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, _locked(Path(folder)):
@@ -40,7 +40,7 @@ def _delete_abandoned() -> None:
             with _locked(folder):
                 shutil.rmtree(folder)
         except (BlockingIOError, FileNotFoundError):
-            continue  # its task is alive, or somebody else deletes it
+            continue  # its task is alive, or another task deletes it
 
 
 def _is_mine(folder: Path) -> bool:
@@ -54,7 +54,11 @@ def _is_mine(folder: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError if it is somebody else's. Ends with the process: no child inherits it."""
+    """Lock the folder. The lock ends with this process, since programs that it starts do not inherit it.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+    """
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What the source asks the brokers: where logs begin and end, and to note a consumer group's offsets."""
+"""The source's requests to the brokers: the bounds of logs, open transactions, a consumer group's offsets."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from kafka.structs import OffsetAndTimestamp
 
 _LATEST, _EARLIEST = -1, -2
-"""What ListOffsets takes in place of a time."""
+"""Values that Kafka's ListOffsets request takes in place of a timestamp."""
 
 log = secrecy.logger(__name__)
 
 DESCRIBED_MAX = 100
-"""Of how many partitions the open transactions are looked up."""
+"""The largest number of partitions for which the open transactions are looked up."""
 SETTLE_S = 1.0
-"""How long a topic that was just created may take to become known to the broker that is asked."""
+"""Seconds for which to ask again for a missing topic: a broker may not know a new topic yet."""
 
 
 class Brokers:
-    """A conversation with one cluster. A context manager."""
+    """A client of one Kafka cluster, as a context manager. Every method raises what ``KafkaClient.ask`` raises."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._client = KafkaClient(access)
@@ -47,15 +47,17 @@ class Brokers:
         self._client.close()
 
     def look(self, topics: Sequence[str], epochs: Mapping[Partition, int] | None = None) -> ClusterLog:
-        """The logs of ``topics`` as they are now; topics that do not exist are left out.
+        """Read the current bounds of the logs of ``topics``. Leaves out topics that do not exist.
 
-        With leader epochs that were seen earlier: also where the records up to them end today.
+        Args:
+            topics: Topic names.
+            epochs: Leader epochs that an earlier plan recorded. The result says where each of them ends now.
         """
         described = self._describe(topics)
         partitions = [(t["name"], p["partition_index"]) for t in described for p in t["partitions"]]
-        # Beginnings first: a log never ends before a beginning that was seen earlier.
+        # Beginnings first: so no end lies before its beginning, even if retention deletes records in between.
         starts = self._list_offsets(dict.fromkeys(partitions, _EARLIEST), stable=False)
-        # The last stable offsets: what lies behind belongs to transactions that are still open.
+        # The last stable offsets: the records behind them wait for open transactions.
         ends = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True)
         logs: dict[str, dict[int, Log]] = {t["name"]: {} for t in described}
         for at in partitions:
@@ -66,13 +68,13 @@ class Brokers:
         return ClusterLog(self._cluster_id(), topic_logs, unchanged)
 
     def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
-        """Per partition the batch that holds the record before ``ends``, as far as it is there and not very large."""
+        """Per partition, the batch with the record before ``ends``. Leaves out deleted and very large batches."""
         logs = {(topic, p): log for topic, of in cluster.topics.items() for p, log in of.partitions.items()}
         there = {at: end - 1 for at, end in ends.items() if at in logs and logs[at].start < end <= logs[at].end}
         return self._client.ask("read the last batches", lambda admin: batches(admin, there))
 
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
-        """What lies behind the last stable offsets, and for whose transactions it waits."""
+        """The offsets behind the last stable offsets in ``stable``, and the open transactions that hold them back."""
         ends = self._list_offsets(dict.fromkeys(stable, _LATEST), stable=False)
         behind = {at: ends[at].offset - end for at, end in stable.items() if ends[at].offset > end}
         blocked_by = self._blocking(sorted(behind)[:DESCRIBED_MAX])
@@ -82,28 +84,31 @@ class Brokers:
         ]
 
     def _blocking(self, partitions: Sequence[Partition]) -> dict[Partition, OpenTransaction]:
-        """As far as the brokers say so: they may be too old (before 2.8), or keep it from this user."""
+        """Per partition, the transaction that blocks it. Empty if brokers are older than Kafka 3.0 or do not tell."""
         try:
             producers = self._client.ask("describe producers", lambda admin: open_producers(admin, partitions))
             ids = sorted({each.producer_id for of in producers.values() for each in of})
             known = self._client.ask("describe transactions", lambda admin: transactions_of(admin, ids))
         except NotApplied as error:
-            log.info("whose transactions are open is not known: %s", error)
+            log.info("the brokers do not tell which transactions are open: %s", error)
             return {}
         return blocking(producers, known)
 
     def hanging(self) -> set[str]:
-        """Transactional ids whose transactions are open for longer than brokers let any be."""
+        """Transactional ids of transactions that are open for longer than Kafka's default limit allows (KIP-664).
+
+        Such a transaction may still be alive if the brokers' ``transaction.max.timeout.ms`` is above 15 minutes.
+        """
         found = self._client.ask("find hanging transactions", lambda admin: admin.find_hanging_transactions())
         return {each["transactional_id"] for each in found}
 
     def offsets_at(self, ms: int, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """Per partition the first readable offset with a timestamp of ``ms`` or later; None: none yet."""
+        """Per partition, the first readable offset at or after a time in ms since 1970; None if there is none yet."""
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     def group(self, group: str) -> dict[Partition, tuple[int, str]]:
-        """The offsets of a consumer group, with their metadata; none if there is no such group."""
+        """A consumer group's committed offsets with their metadata. Empty if the group does not exist."""
         found = self._client.ask(f"list offsets of group {group}", lambda admin: admin.list_group_offsets(group))
         return {
             (tp.topic, tp.partition): (at.offset, at.metadata or "")
@@ -112,7 +117,11 @@ class Brokers:
         }
 
     def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
-        """Commit the offsets for a consumer group. Raises NotApplied naming what was not taken."""
+        """Commit the offsets for a consumer group. Idempotent.
+
+        Raises:
+            NotApplied: Kafka did not take the offsets of some partitions. It may have taken the others.
+        """
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 
@@ -130,7 +139,7 @@ class Brokers:
             )
 
     def _describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
-        """The topics that exist. Those that seem not to are asked for again for a moment."""
+        """Describe the topics that exist. Repeats the question for missing ones, for ``SETTLE_S`` seconds."""
         settled = time.monotonic() + SETTLE_S
         while True:
             described = self._client.ask("describe topics", lambda admin: _existing(admin, topics))
@@ -168,7 +177,7 @@ def _existing(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, 
 
 
 def _committed(admin: KafkaAdminClient, group: str, offsets: dict[Any, Any]) -> dict[Any, type[KafkaError]]:
-    """The outcome per partition. Raises what goes away by itself: a coordinator that is still loading."""
+    """Commit; return the outcome per partition. Raises errors that pass by themselves, so that ``ask`` repeats it."""
     from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 
     results: dict[Any, type[KafkaError]] = admin.alter_group_offsets(group, offsets)

@@ -1,4 +1,4 @@
-"""The options of a KafkaSource, validated. No I/O."""
+"""Validates the options of a KafkaSource. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DEFAULTS: Mapping[str, Any] = {
     "allow_loop": False,
 }
 
-# Spark's option names do not mind case. What the ranges and the guarantee rest on is not for the user to set.
+# In lower case: Spark ignores the case of option names. A user may not set these, since the ranges and the guarantee
+# depend on them.
 _OURS = {"assign", "subscribe", "subscribepattern", "failondataloss", "kafka.isolation.level"}
 _OURS_PREFIX = ("starting", "ending")
 _CONNECTION = {"kafka.bootstrap.servers", "kafka.security.protocol"}
@@ -30,7 +31,7 @@ _CONNECTION_PREFIX = ("kafka.sasl.", "kafka.ssl.")
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
-    """What a KafkaSource says, checked and typed. ``max_records`` None: no limit."""
+    """A KafkaSource's options, checked and typed. ``max_records`` None: no limit."""
 
     topics: tuple[str, ...]
     conn_id: str
@@ -44,12 +45,12 @@ class KafkaConfig:
 
 
 def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
-    """Validate options by name; those not there have their defaults.
+    """Validate options by name. A missing option gets its default.
 
-    Without ``topics`` (still a template) what depends on them is not checked.
+    ``topics`` may be missing while it is a template. Then ``starting`` is not compared with it.
 
     Raises:
-        ValueError: Naming the option and what is accepted.
+        ValueError: An option is not valid. The text names it and the accepted values.
     """
     given = {**DEFAULTS, **raw}
     config = KafkaConfig(
@@ -87,7 +88,7 @@ def _topics(value: object) -> tuple[str, ...]:
 
 
 def _none(value: object) -> bool:
-    # "" and "None" are what an empty DAG param renders to
+    # an empty DAG param renders to "" or "None"
     return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
 
 

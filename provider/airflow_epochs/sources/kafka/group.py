@@ -1,4 +1,4 @@
-"""Whose a consumer group is: the pipeline's, or that of somebody who reads from where it stands. No I/O."""
+"""Tells a pipeline's consumer group from a group that other consumers read with. No I/O."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.sources.kafka.logs import Partition
 
 OURS = "airflow-epochs:"
-"""How the metadata of an offset begins that a pipeline has committed; its name follows."""
+"""The beginning of the metadata of every offset that a pipeline commits. The pipeline's name follows."""
 
 
 def require_own_group(group: str, committed: Mapping[Partition, tuple[int, str]], position: Position | None) -> None:
-    """Raise Refused if any of the group's offsets, with their metadata, is not a pipeline's.
+    """Raise Refused if anything but a pipeline has committed one of the group's offsets.
 
-    Version 0.1 wrote no metadata: where its last epoch began or ended, an offset is taken for its own.
+    Each committed offset comes with its metadata, which names the pipeline. Version 0.1 wrote none: an offset counts
+    as this pipeline's if the pipeline's last epoch began or ended there.
     """
     ranges = position.ranges if position else {}
     known = {(topic, r.partition, at) for topic in ranges for r in ranges[topic] for at in (r.start, r.end)}

@@ -1,6 +1,6 @@
-"""What brokers know of a log's past: its leader epochs, the checksum of a batch, the transactions still open.
+"""Asks the brokers about a log's past: its leader epochs, the checksum of a batch, its open transactions.
 
-kafka-python's admin client has no questions for the first two, so the requests are built here: one per broker.
+kafka-python's admin client cannot ask for the first two. This module builds these requests itself, one per broker.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
 BATCH_BYTES_MAX = (4 << 10, 64 << 10, 1 << 20)
-"""What a broker may send of a partition. It leaves a larger batch out, which is asked for again with the next size."""
+"""Bytes that a broker may send per partition. It leaves out a larger batch; the next request allows the next size."""
 ANSWER_BYTES_MAX = 16 << 20
-"""Of one answer. Batches beyond that are not compared: the leader epochs are what counts, and they always are."""
+"""Bytes of one answer. Batches beyond it are not compared. Leader epochs always are, and the check rests on them."""
 
+# Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
 _HEADER = struct.Struct(">qiibIhi30xi")
 _MAGIC = 2
 _DELETE_HORIZON = 0x40
-"""The attribute that compaction sets in a batch with deletions or transaction markers."""
+"""The attribute that compaction sets in a batch with tombstones or transaction markers (KIP-534)."""
 
 
 def epoch_ends(admin: KafkaAdminClient, epochs: Mapping[Partition, int]) -> dict[Partition, int | None]:
-    """Per partition, where the records up to the leader epoch end; None: the log knows no epoch that late."""
+    """Per partition, the offset at which the records up to the leader epoch end (KIP-320).
+
+    None: the log knows no epoch that late.
+    """
     from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
     topic_of = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -50,7 +54,7 @@ def epoch_ends(admin: KafkaAdminClient, epochs: Mapping[Partition, int]) -> dict
 
 
 def batches(admin: KafkaAdminClient, offsets: Mapping[Partition, int]) -> dict[Partition, Batch]:
-    """The batch that holds the offset, where there is one that is not too large."""
+    """Per partition, the batch that holds the offset. Leaves out a batch that is gone or too large."""
     found: dict[Partition, Batch] = {}
     missing = dict(offsets)
     for bytes_max in BATCH_BYTES_MAX:
@@ -65,7 +69,7 @@ def batches(admin: KafkaAdminClient, offsets: Mapping[Partition, int]) -> dict[P
 
 
 def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> dict[Partition, list[Producing]]:
-    """Per partition the producers with an open transaction there."""
+    """Per partition, the producers with an open transaction in it (KIP-664)."""
     from kafka import TopicPartition
 
     described = admin.describe_producers([TopicPartition(*partition) for partition in partitions])
@@ -80,7 +84,10 @@ def open_producers(admin: KafkaAdminClient, partitions: Iterable[Partition]) -> 
 
 
 def transactions_of(admin: KafkaAdminClient, producer_ids: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """By producer, its transactional id and since when its transaction is open, as far as coordinators tell."""
+    """Per producer id, the transactional id and the start of its transaction in ms since 1970.
+
+    Leaves out a producer if the coordinators do not know it, or do not tell this user.
+    """
     if not producer_ids:
         return {}
     listed = admin.list_transactions(producer_id_filters=list(producer_ids))
@@ -113,12 +120,12 @@ def _fetched(
             max_bytes=ANSWER_BYTES_MAX,
             isolation_level=0,
             session_id=0,
-            session_epoch=-1,  # none
+            session_epoch=-1,  # no fetch session
             topics=_by_topic(partitions, topic_of, asked),
             forgotten_topics_data=[],
             rack_id="",
             min_version=4,
-            max_version=12,  # the last one that knows topics by name
+            max_version=12,  # the last version that names topics; later ones take ids
         )
 
     for answer in _ask(admin, list(offsets), request):
@@ -134,14 +141,14 @@ def _batch_with(offset: int, records: bytes) -> Batch | None:
         return None
     base, _, _, magic, crc, attributes, last_delta, count = _HEADER.unpack_from(records)
     if magic != _MAGIC or not base <= offset <= base + last_delta:
-        return None  # older than Kafka 0.11; or compaction has taken the offset away
+        return None  # a format from before Kafka 0.11, or compaction has removed the offset
     return Batch(crc, whole=count == last_delta + 1 and not attributes & _DELETE_HORIZON)
 
 
 def _ask(
     admin: KafkaAdminClient, partitions: Iterable[Partition], request: Callable[[Iterable[Partition]], Any]
 ) -> list[Any]:
-    """One request to every broker that leads any of the partitions."""
+    """Send one request to every broker that leads one of the partitions."""
     from kafka import TopicPartition
 
     wanted = [TopicPartition(*partition) for partition in partitions]

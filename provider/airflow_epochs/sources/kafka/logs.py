@@ -1,4 +1,4 @@
-"""What the brokers have: the view that planning works on. No I/O."""
+"""The values that describe the brokers' logs for planning. No I/O."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Partition = tuple[str, int]
 
 
 class Log(NamedTuple):
-    """What can be read of a partition: ``[start, end)``; ``end`` is the last stable offset.
+    """A partition's readable offsets ``[start, end)``.
 
-    ``epoch``: the leader's.
+    ``end`` is the last stable offset, ``epoch`` the leader epoch.
     """
 
     start: int
@@ -21,10 +21,12 @@ class Log(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What tells the record before an offset from another one that takes its place later.
+    """Tells the record before an offset from another record that takes its place later.
 
-    ``epoch``: the leader epoch when it was seen. Every log that was truncated since has a later one, unless the
-    cluster's metadata was put back too. ``crc``: the checksum of the batch that the record is in; None: not known.
+    Attributes:
+        epoch: The leader epoch when the record was seen. A log that was truncated since then has a later one, unless
+            the cluster's metadata was restored from a backup too.
+        crc: The checksum of the record's batch; None if it is not known.
     """
 
     epoch: int | None
@@ -32,7 +34,7 @@ class Tail(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The batch of a log that holds a certain offset. Not ``whole``: compaction has been there, and changed ``crc``."""
+    """The batch of a log that holds a certain offset. Compaction makes ``whole`` False and changes ``crc``."""
 
     crc: int
     whole: bool
@@ -48,9 +50,9 @@ class TopicLog:
 
 @dataclass(frozen=True)
 class ClusterLog:
-    """The topics asked for, as far as they exist.
+    """The topics that exist, out of the requested ones.
 
-    ``epoch_ends``: where the records up to a leader epoch that was asked for end; None: that epoch is unknown there.
+    ``epoch_ends`` says where the records up to a requested leader epoch end; None: the log does not know the epoch.
     """
 
     cluster_id: str | None
@@ -63,6 +65,6 @@ class ClusterLog:
 
 
 Offsets = Mapping[str, Mapping[int, int]]
-"""Per topic and partition one offset."""
+"""One offset per topic and partition."""
 
 Tails = Mapping[Partition, Tail]

@@ -1,4 +1,4 @@
-"""Records that a pipeline still has to read and that no longer exist: found, and named to people. No I/O."""
+"""Finds the records that a pipeline has yet to read and that no longer exist, and names them in errors. No I/O."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NO_PARTITION = "the partition no longer exists"
 
 @dataclass(frozen=True, order=True)
 class Gap:
-    """Offsets ``[start, end)`` that are gone; ``end`` None: everything from ``start`` on.
+    """Offsets ``[start, end)`` whose records are gone. ``end`` None: all offsets from ``start`` on.
 
-    ``diverged``: up to where the log's leader epochs say that nothing has changed.
+    ``diverged`` is the offset up to which the log is unchanged, by its leader epochs; None if they cannot tell.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class Gap:
 
 
 def tails_of(state: JsonDict) -> dict[Partition, Tail]:
-    """What was recorded of the logs at the end of a plan's ranges. Version 0.1 recorded nothing."""
+    """The tails that a plan recorded at the ends of its ranges. Version 0.1 recorded none."""
     recorded: Mapping[str, Mapping[str, Sequence[int | None]]] = state.get("tails", {})
     return {(topic, int(p)): Tail(*tail[:2]) for topic in recorded for p, tail in recorded[topic].items()}
 
@@ -56,14 +56,14 @@ def tails_json(tails: Mapping[Partition, Tail]) -> JsonDict:
 
 
 def epochs_of(state: JsonDict) -> dict[Partition, int]:
-    """The leader epochs that were recorded."""
+    """The recorded leader epoch per partition, where there is one."""
     return {partition: tail.epoch for partition, tail in tails_of(state).items() if tail.epoch is not None}
 
 
 def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) -> None:
-    """Raise Corrupt unless every record from ``position`` on still exists, or can still come.
+    """Raise Corrupt if a record from ``position`` on is gone.
 
-    A partition that the position does not know is new in its topic: it has to be there from offset 0 on.
+    A partition that ``position`` does not name is new in its topic: its records must exist from offset 0 on.
     """
     _require_same_cluster(state, cluster)
     gaps, epochs = _identity_gaps(position, state, cluster), epochs_of(state)
@@ -78,7 +78,7 @@ def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) 
 
 
 def moved_beginnings(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> list[Partition]:
-    """Partitions that an epoch was to begin at their oldest record, which has been deleted since."""
+    """Partitions whose range begins at the oldest record, if that record was deleted after the plan."""
     oldest: Mapping[str, Sequence[int]] = state.get("oldest", {})
     found = []
     for topic in ranges.keys() & oldest.keys() & cluster.topics.keys():
@@ -90,14 +90,14 @@ def moved_beginnings(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> li
 
 
 def require_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-    """Raise Corrupt unless every offset of already planned ranges can be read (again), and stands for what it did."""
+    """Raise Corrupt unless every planned offset can still be read and still stands for the same record."""
     _require_ranges(ranges, state, cluster, deleted=True)
 
 
 def require_was_readable(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-    """Raise Corrupt if what has just been read of the ranges may be other records than those that were planned.
+    """Raise Corrupt if Spark may have read other records than the planned ones.
 
-    That some have been deleted since is no loss.
+    Called after the read, so records that were deleted meanwhile are no loss.
     """
     _require_ranges(ranges, state, cluster, deleted=False)
 
@@ -141,10 +141,11 @@ def require_same_records(
     batches: Mapping[Partition, Batch],
     position: Offsets,
 ) -> None:
-    """Raise Corrupt if the record before one of ``ends`` is not the one that was there; ``position`` was reached then.
+    """Raise Corrupt if the record before one of ``ends`` is not the recorded one, by the checksum of its batch.
 
-    It tells what leader epochs cannot: a cluster whose metadata was put back too counts them again.
-    A batch that compaction has changed proves nothing.
+    Leader epochs cannot prove this: a cluster whose metadata was restored from a backup counts them a second time.
+    A batch that compaction has changed proves nothing. ``position`` is where the pipeline would go on: the error's
+    remedy rests on it.
     """
     tails = tails_of(state)
     gaps = []
@@ -156,19 +157,20 @@ def require_same_records(
 
 
 def starts_of(ranges: Ranges) -> Offsets:
+    """The first offset of every range."""
     return {topic: {r.partition: r.start for r in ranges[topic]} for topic in ranges}
 
 
 def _cut(at: Partition, start: int, end: int, cluster: ClusterLog, epochs: Mapping[Partition, int]) -> Gap | None:
-    """What a truncation has taken of ``[start, end)``, whether or not the log has grown past it again."""
+    """The part of ``[start, end)`` that a truncation has removed, even if the log has grown past it again."""
     log = cluster.topics[at[0]].partitions[at[1]]
     same = cluster.epoch_ends.get(at, log.end)
-    if same is None:  # the log knows no epoch as late as the one that was read: nothing proves any of its records
+    if same is None:  # the log knows no epoch as late as the recorded one: nothing proves its records
         return Gap(*at, start, end, _REPLACED)
     same = max(min(same, log.end), log.start)
     if same >= end:
         return None
-    # A log is cut by a new leader alone. Under the old one's epoch, somebody has put its metadata back as well.
+    # Only a new leader truncates a log. If the epoch is not newer, somebody has restored the metadata as well.
     known = at in cluster.epoch_ends and log.epoch is not None and log.epoch > epochs.get(at, log.epoch)
     why = _TRUNCATED if log.end < end else _REPLACED
     return Gap(*at, max(same, start), end, why, same if known else None)
@@ -186,7 +188,7 @@ def _require_same_cluster(state: JsonDict, cluster: ClusterLog) -> None:
 
 
 def _identity_gaps(position: Offsets, state: JsonDict, cluster: ClusterLog) -> list[Gap]:
-    """Topics and partitions that are gone, or are no longer those that were read."""
+    """Gaps for topics and partitions that are gone, and for topics that were deleted and created again."""
     gaps: list[Gap] = []
     for topic, offsets in position.items():
         log = cluster.topics.get(topic)
@@ -245,7 +247,11 @@ def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
 
 
 def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
-    """The position; where something is gone, the oldest record that is there: new ones may lie anywhere behind it."""
+    """The offsets at which a new pipeline can begin without skipping a record.
+
+    They are the position. In a partition with a gap they are the oldest record instead, because new records may lie
+    anywhere in its log.
+    """
     another = {gap.topic for gap in gaps if gap.why == _OTHER_TOPIC}
     moved = {(gap.topic, gap.partition) for gap in gaps}
     return {

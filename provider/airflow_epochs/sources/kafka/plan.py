@@ -1,10 +1,10 @@
-"""Which offsets the next epoch reads: from the last position and the brokers' logs to ranges. No I/O, no clock.
+"""Plans the offset ranges of the next epoch from the last position and the brokers' logs. No I/O, no clock.
 
-* A known partition goes on exactly where its last complete epoch ended; what lies there must still exist.
-* A partition that is new in a known topic starts at offset 0: all of its records are this pipeline's.
-* A topic that is new in ``topics`` starts where ``starting`` says.
-* A topic that was taken out of ``topics`` keeps its position, as ranges with ``start == end``, so that it can
-  come back.
+* A known partition goes on exactly where the last complete epoch ended. The records there must still exist.
+* A new partition of a known topic starts at offset 0: the pipeline reads all of its records.
+* A new topic in ``topics`` starts where ``starting`` says.
+* A topic that the user removed from ``topics`` keeps its position as ranges with ``start == end``. So the user can add
+  it again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuo
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting
 
 TimeIndex = Mapping[tuple[str, int], int | None]
-"""Per topic and partition the first readable offset at or after a time; None: there is no such record yet."""
+"""Per topic and partition, the first readable offset at or after a time; None if there is none yet."""
 
 
 def available(
     position: Position | None, topics: Sequence[str], cluster: ClusterLog, starting: Starting, index: TimeIndex
 ) -> Ranges:
-    """All that can be read now: a range for every known partition of every known topic.
+    """The ranges of all records that can be read now. Known topics outside of ``topics`` get empty ranges.
 
     Raises:
-        Corrupt: Records that this pipeline has not read yet are gone; names each range.
+        Corrupt: Records that this pipeline has not read yet are gone. The text names the ranges.
         Refused: A topic does not exist, or an explicit starting offset is outside of the log.
     """
     known = position.ranges if position else {}
@@ -46,9 +46,10 @@ def available(
 def state_of(
     position: Position | None, cluster: ClusterLog, ranges: Ranges, batches: Mapping[Partition, Batch]
 ) -> JsonDict:
-    """What tells a later epoch that offsets still mean the same: ids of cluster and topics, and the logs' tails.
+    """The facts by which a later epoch checks that offsets still stand for the same records.
 
-    Those are at the ends of ``ranges``; ``batches`` hold the records before them.
+    They are the ids of the cluster and its topics, and the logs' tails at the ends of ``ranges``. ``batches`` holds the
+    batch before each end.
     """
     before = position.state.get("topic_ids", {}) if position else {}
     now = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
@@ -68,7 +69,7 @@ def state_of(
 def begun_at_oldest(
     position: Position | None, topics: Sequence[str], ranges: Ranges, starting: Starting
 ) -> dict[str, list[int]]:
-    """The partitions that this epoch begins at whatever record was the oldest when it was planned."""
+    """Per new topic, the partitions whose range begins at the oldest record."""
     new = [topic for topic in topics if not position or topic not in position.ranges]
     if isinstance(starting, AtOffsets):
         return {t: [r.partition for r in ranges[t] if r.partition not in starting.offsets.get(t, {})] for t in new}
@@ -76,9 +77,10 @@ def begun_at_oldest(
 
 
 def begun_again(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> PlannedEpoch:
-    """The same, where partitions that begin at the oldest record begin at the oldest one that is left.
+    """Plan the ranges of an aborted epoch again, since retention may have deleted its oldest records.
 
-    They end as planned, or where they begin now if that lies behind: the next epoch goes on from there.
+    A partition that began at its oldest record begins at the oldest one left. It ends as planned; if it now begins
+    behind that end, its range is empty and the next epoch goes on from there. All other ranges stay.
     """
     moved = {at: cluster.topics[at[0]].partitions[at[1]] for at in moved_beginnings(ranges, state, cluster)}
     again = {
@@ -99,7 +101,7 @@ def _begun_later(r: OffsetRange, start: int) -> OffsetRange:
 
 
 def new_ends(position: Position | None, ranges: Ranges) -> dict[Partition, int]:
-    """Where ``ranges`` end, as far as nothing is recorded yet of the logs there."""
+    """The ends of ``ranges`` for which no tail is recorded yet."""
     known = tails_of(position.state) if position else {}
     return {
         (t, r.partition): r.end for t in ranges for r in ranges[t] if r.end > r.start or (t, r.partition) not in known
@@ -107,14 +109,14 @@ def new_ends(position: Position | None, ranges: Ranges) -> dict[Partition, int]:
 
 
 def pinned(starting: Starting, cluster: ClusterLog) -> Starting:
-    """``latest`` as the offsets it means now, so that waiting for data does not move it past that data."""
+    """Turn ``latest`` into the offsets that it means now: it must not move on while the source waits for data."""
     if not isinstance(starting, Latest):
         return starting
     return AtOffsets({t: {p: log.end for p, log in cluster.topics[t].partitions.items()} for t in cluster.topics})
 
 
 def limited(ranges: Ranges, max_records: int | None) -> Ranges:
-    """The same ranges, cut to at most ``max_records`` offsets in all, split fairly over the partitions."""
+    """Cut the ranges to at most ``max_records`` offsets in all (None: no limit), in fair shares for the partitions."""
     if max_records is None:
         return ranges
     flat = [r for topic in ranges.values() for r in topic]
@@ -123,10 +125,10 @@ def limited(ranges: Ranges, max_records: int | None) -> Ranges:
 
 
 def fair_shares(sizes: Sequence[int], total: int, consumed: Sequence[int]) -> list[int]:
-    """Split ``total`` over ``sizes``, max-min fair: small ones get all they have, the others the same, ±1.
+    """Split ``total`` over ``sizes``, max-min fair: small sizes are covered in full, the others get equal shares, ±1.
 
-    Who gets the odd ones rotates with ``consumed`` (the offsets read so far): partitions that always have more
-    than their share take turns, also where ``total`` is less than their number. Nobody starves.
+    The remainder rotates with ``consumed`` (the offsets read so far): partitions that always have more than their share
+    take turns, even if ``total`` is less than their number. So no partition starves.
     """
     shares = list(sizes)
     by_size = sorted(range(len(sizes)), key=lambda i: sizes[i])
@@ -169,8 +171,8 @@ def _start(topic: str, partition: int, log: Log, starting: Starting, index: Time
     if isinstance(starting, AtOffsets):
         return starting.offsets.get(topic, {}).get(partition, log.start)
     if isinstance(starting, AtTime):
-        # The index was asked after the log. No match: whatever has come since is newer than the time, so
-        # nothing is skipped by beginning at the log's end. A match beyond the end: begin there, next time.
+        # The index is newer than the log. No match: every record before the log's end is older than the time, so
+        # beginning at that end skips nothing. A match behind the end: the next epoch begins there.
         found = index.get((topic, partition))
         return log.end if found is None else max(found, log.start)
     return log.start

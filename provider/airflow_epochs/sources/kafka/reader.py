@@ -1,4 +1,4 @@
-"""What a Kafka source does in an epoch: plan its ranges, check that they can be read, say how Spark reads them."""
+"""A Kafka source's work in an epoch: plan its ranges, check that they can be read, describe Spark's read."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ log = secrecy.logger(__name__)
 
 POLL_S = 0.5
 CONSUMER_DEFAULTS = {
-    # Kafka's own 500 costs a fifth of the speed.
+    # Kafka's default of 500 costs a fifth of the speed.
     "kafka.max.poll.records": "20000",
-    # At the end of the log a fetch waits for so long, 500 ms by default, and Spark's next question on that
-    # connection waits behind it: half a second for every partition of an epoch that takes all there is.
+    # At the end of a log, a fetch waits for this time, and Spark's next request on the connection waits behind it.
+    # With Kafka's default of 500 ms, an epoch that reads to the end loses half a second per partition.
     "kafka.fetch.max.wait.ms": "10",
 }
-"""What Spark's consumer does otherwise than Kafka's, unless the source's options say something else."""
+"""Settings of Spark's consumer that differ from Kafka's defaults. The source's own options override them."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,11 @@ class KafkaReader:
 
     @cached_property
     def access(self) -> KafkaAccess:
+        """The source's connection, translated. Raises Refused if it cannot be used."""
         return read_connection(self.env.connection(self.config.conn_id))
 
     def prepare(self, writes: Collection[str], position: Position | None) -> None:
-        """Refuse a loop through another connection, and a consumer group of others."""
+        """Raise Refused if a sink writes to an input topic, or if other consumers use the consumer group."""
         for destination in sorted(writes):
             self._require_no_loop(destination)
         if self.config.group_id is not None:
@@ -84,10 +85,15 @@ class KafkaReader:
             )
 
     def plan(self, position: Position | None) -> PlannedEpoch | None:
-        """Ranges for a new epoch, or None after ``max_wait`` seconds without data.
+        """Plan the ranges of a new epoch; None after ``max_wait`` seconds without data.
 
-        A topic that starts at ``"latest"`` is an exception to the latter: its first epoch may be empty, and pins
-        where it begins. Otherwise the next run would begin at its own latest, and skip what came between.
+        The first epoch of a topic that starts at ``"latest"`` may be empty: it records where the topic begins.
+        Otherwise the next run would begin at a later ``"latest"`` and skip the records in between.
+
+        Raises:
+            Corrupt: Records that this pipeline has not read yet are gone.
+            Refused: A topic or a starting offset does not exist, or the brokers refuse the login or the right.
+            NotApplied: The brokers did not answer in time.
         """
         config = self.config
         known = position.ranges if position else {}
@@ -110,18 +116,20 @@ class KafkaReader:
         return PlannedEpoch(ranges=ranges, state=state)
 
     def why_nothing(self) -> str | None:
+        """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""
         with Brokers(self.access) as brokers:
             waiting = brokers.waiting(brokers.look(list(self.config.topics)).ends())
         return told(waiting) or None
 
     def waiting(self) -> list[str]:
-        """For people: what cannot be read yet, the transactions that it waits for, and how to end them."""
+        """Tell people which records wait for which open transactions, and how to end these."""
         with Brokers(self.access) as brokers:
             waiting = brokers.waiting(brokers.look(list(self.config.topics)).ends())
             hanging = brokers.hanging() if waiting else set()
         return [f"{each}. {_how_to_end(each, hanging, self.access.servers[0])}" for each in waiting]
 
     def again(self, ranges: Ranges, state: JsonDict) -> PlannedEpoch:
+        """Plan an aborted epoch again, as ``plan.begun_again`` does. Raises Corrupt if a planned record is gone."""
         with Brokers(self.access) as brokers:
             cluster = brokers.look(self._named(ranges), epochs_of(state))
             planned = begun_again(ranges, state, cluster)
@@ -131,10 +139,12 @@ class KafkaReader:
         return planned
 
     def check(self, ranges: Ranges, state: JsonDict) -> None:
+        """Raise Corrupt unless every planned record can still be read. Reads only."""
         with Brokers(self.access) as brokers:
             self._require_readable(brokers, ranges, state, brokers.look(self._named(ranges), epochs_of(state)))
 
     def confirm(self, ranges: Ranges, state: JsonDict) -> None:
+        """After Spark's read: raise Corrupt if it may have read other records than the planned ones."""
         with Brokers(self.access) as brokers:
             named = _to_read(ranges)
             cluster = brokers.look(list(named), epochs_of(state))
@@ -142,7 +152,7 @@ class KafkaReader:
             _require_same_records(brokers, named, state, cluster, starts_of(named))
 
     def _named(self, ranges: Ranges) -> list[str]:
-        """The topics to read, and those that an error would say where to go on."""
+        """The topics with records to read, and the configured topics: an error names offsets to go on at for both."""
         return sorted(_of_topics(ranges, self.config.topics).keys() | _to_read(ranges).keys())
 
     def _require_readable(self, brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
@@ -153,7 +163,7 @@ class KafkaReader:
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
         config = self.config
-        full = _to_read(ranges) or ranges  # all empty: Spark wants partitions all the same
+        full = _to_read(ranges) or ranges  # if all ranges are empty, Spark still wants partitions
         options = {
             **_with_defaults(config.options),
             **self.access.spark_options(),
@@ -166,7 +176,7 @@ class KafkaReader:
         return SparkRead(options=options, secrets=self.access.spark_secrets(), secrets_of=config.conn_id)
 
     def acknowledge(self, pipeline: str, ranges: Ranges) -> None:
-        """Commit the ends of the ranges for the consumer group, for the topics that are still configured."""
+        """Commit the ends of the ranges for the consumer group. Leaves out topics that are no longer configured."""
         config = self.config
         ends = {topic: {r.partition: r.end for r in ranges[topic]} for topic in config.topics if topic in ranges}
         if not any(ends.values()):
@@ -176,7 +186,10 @@ class KafkaReader:
 
 
 def _say_what_waits(brokers: Brokers, cluster: ClusterLog, ranges: Ranges) -> None:
-    """Of partitions that stand still in this epoch. In those that move, transactions come and go."""
+    """Warn of records that wait for open transactions, in partitions from which this epoch reads nothing.
+
+    In the other partitions open transactions are normal: they come and go.
+    """
     moving = {(topic, r.partition) for topic in ranges for r in ranges[topic] if r.end > r.start}
     if waiting := brokers.waiting({at: end for at, end in cluster.ends().items() if at not in moving}):
         log.warning("not read in this epoch: %s", told(waiting))
@@ -200,11 +213,11 @@ def _how_to_end(waiting: Waiting, hanging: Collection[str], server: str) -> str:
 def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
     left_out = sorted(known.keys() - set(config.topics))
     if left_out:
-        log.warning("not read, as topics no longer names it, but its position is kept: %s", ", ".join(left_out))
+        log.warning("not read, because topics no longer names it; its position is kept: %s", ", ".join(left_out))
 
 
 def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, ClusterLog]:
-    """Look until ``min_records`` are there or the time is up. Looks at least once."""
+    """Look at the logs until they have ``min_records`` or the time is over. Looks at least once."""
     deadline = time.monotonic() + config.max_wait_s
     topics = list(config.topics)
     starting = config.starting
@@ -220,7 +233,7 @@ def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | N
 
 
 def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, position: Position | None) -> TimeIndex:
-    """Where ``starting`` is a time: its offsets in the topics that have no position yet."""
+    """If ``starting`` is a time, its offsets in the topics that have no position yet; otherwise empty."""
     if not isinstance(starting, AtTime):
         return {}
     known = position.ranges if position else {}

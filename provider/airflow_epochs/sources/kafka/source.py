@@ -1,4 +1,4 @@
-"""The Kafka source: offset ranges from the ledger's last complete epoch, never from a consumer group."""
+"""The Kafka source. Its position comes from the ledger's last complete epoch, never from a consumer group."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class KafkaSource:
     Every option may be a Jinja template.
 
     Attributes:
-        topics: Topic names; a list, or one text with commas.
+        topics: Topic names: a list, or one text with commas between them.
         conn_id: An Airflow connection of type ``kafka``, as the official Kafka provider defines it.
-        starting: Where a topic begins in its first epoch, later without effect: ``"earliest"``, ``"latest"``, a time
+        starting: Where a topic begins in its first epoch; it has no effect later. ``"earliest"``, ``"latest"``, a time
             with its zone (ISO 8601, or ``{"timestamp": …}`` with a time or milliseconds), or offsets per topic and
-            partition (partitions not named: earliest). A partition added later always begins at offset 0.
-        max_records: At most so many offsets per epoch, split fairly over the partitions. None: all there is.
-        min_records: Wait for so many …
-        max_wait: … for at most so many seconds; then take what is there, if anything.
-        group_id: Consumer group whose offsets follow the pipeline, for lag monitors only; by default
-            ``airflow-epochs.<pipeline>``. The position is never taken from it. A group with offsets of others is
-            refused.
-        options: More options of Spark's Kafka source (``minPartitions``, ``includeHeaders``, …). Ranges,
-            isolation level, ``failOnDataLoss`` and what belongs to the connection cannot be set.
+            partition (a partition without one begins at the earliest). A partition added later begins at offset 0.
+        max_records: The largest number of offsets per epoch, in fair shares for the partitions. None: no limit.
+        min_records: The number of records to wait for before an epoch begins.
+        max_wait: For how many seconds to wait. Then the epoch takes the records that are there, if any.
+        group_id: A consumer group for which the pipeline commits its offsets, for lag monitors only. Default:
+            ``airflow-epochs.<pipeline>``. The position never comes from it. The pipeline refuses a group in which
+            other consumers have committed offsets.
+        options: More options of Spark's Kafka source (``minPartitions``, ``includeHeaders``, …). The ranges, the
+            isolation level, ``failOnDataLoss`` and the connection's settings cannot be set.
         allow_loop: Whether a sink of the pipeline may write to one of the topics, so that its rows are read again.
 
     Raises:
@@ -72,52 +72,64 @@ class KafkaSource:
         read_config(self._raw_given())
 
     def spec(self) -> JsonDict:
+        """The source as JSON, for the ledger: connection ids, no secrets."""
         topics = self.topics if isinstance(self.topics, str) else list(self.topics)
         raw = {**self._raw(), "topics": topics, "starting": starting_json(self.starting)}
         return {"kind": KIND, **raw, "options": dict(self.options)}
 
     @classmethod
     def from_spec(cls, spec: JsonDict) -> KafkaSource:
-        """The inverse of ``spec``. Fields that this version does not know are ignored."""
+        """Rebuild the source from its ``spec``. Ignores fields that this version does not know."""
         return cls(**{field.name: spec[field.name] for field in fields(cls) if field.name in spec})
 
     def reads(self) -> set[str]:
-        """What no sink of the pipeline may write to, in the form of ``Sink.destination``; none while templated."""
+        """The topics that no sink of the pipeline may write to, spelled like ``Sink.destination``.
+
+        Empty with ``allow_loop``, and while an option that decides it is a template.
+        """
         config = read_config(self._raw_given())
         if config.allow_loop or any(map(is_template, (self.topics, self.conn_id, self.allow_loop))):
             return set()
         return {f"kafka://{config.conn_id}/{topic}" for topic in config.topics}
 
     def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
+        """Raise Refused if a sink writes to an input topic, or if other consumers use the consumer group."""
         self._reader(env).prepare(writes, position)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        """Plan a new epoch, with ``limits`` in place of the source's own; None if there is no data."""
         return self._reader(env, limits).plan(position)
 
     def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
+        """Plan an aborted epoch again: the same ranges, except that deleted oldest records are left out."""
         return self._reader(env).again(ranges, state)
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """Raise Corrupt unless every planned record can still be read. Reads only."""
         self._reader(env).check(ranges, state)
 
     def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
+        """After Spark's read: raise Corrupt if it may have read other records than the planned ones."""
         self._reader(env).confirm(ranges, state)
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
+        """Describe a Spark read of exactly these ranges, committed records only."""
         return self._reader(env).spark_read(ranges)
 
     def why_nothing(self, env: Environment) -> str | None:
+        """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""
         return self._reader(env).why_nothing()
 
     def waiting(self, env: Environment) -> list[str]:
-        """For people: what open transactions keep from being read, and how to end them."""
+        """Tell people which records wait for which open transactions, and how to end these."""
         return self._reader(env).waiting()
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
+        """Commit the ends of the ranges for the consumer group, for lag monitors. Idempotent."""
         self._reader(env).acknowledge(pipeline, ranges)
 
     def _reader(self, env: Environment, limits: Limits | None = None) -> KafkaReader:
-        # Imported here: a DAG file, parsed in every task, needs only the source's description.
+        # Imported late: every task parses the DAG file, and that needs only the source's description.
         from airflow_epochs.sources.kafka.reader import KafkaReader
 
         return KafkaReader(self._config(limits), env)
@@ -129,7 +141,7 @@ class KafkaSource:
         return {name: value for name, value in self._raw().items() if not is_template(value)}
 
     def _config(self, limits: Limits | None = None) -> KafkaConfig:
-        """Today's options; rendered by now, and a run's own limits over them."""
+        """Today's rendered options, with a run's own limits in place of theirs."""
         raw = self._raw()
         if limits and limits.max_records is not None:
             raw["max_records"] = limits.max_records

@@ -1,4 +1,4 @@
-"""Where a topic's first epoch begins: ``starting`` of a KafkaSource, parsed. No I/O."""
+"""Parses ``starting`` of a KafkaSource: where a topic's first epoch begins. No I/O."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Latest:
 
 @dataclass(frozen=True)
 class AtTime:
-    """The first record at or after a time; the end of the log if there is none."""
+    """The first record at or after ``ms`` (milliseconds since 1970); the end of the log if there is none."""
 
     ms: int
 
 
 @dataclass(frozen=True)
 class AtOffsets:
-    """Per topic and partition the first offset to read; partitions not named: the oldest record."""
+    """The first offset to read, per topic and partition. A partition without one begins at its oldest record."""
 
     offsets: Mapping[str, Mapping[int, int]]
 
@@ -43,7 +43,7 @@ Starting = Earliest | Latest | AtTime | AtOffsets
 
 
 def parse_starting(value: object) -> Starting:
-    """Parse what a user wrote. Raises ValueError naming the accepted forms."""
+    """Parse the user's value. Raises ValueError; the text names the accepted forms."""
     if isinstance(value, datetime):
         return AtTime(_ms(value))
     if isinstance(value, Mapping):
@@ -54,7 +54,7 @@ def parse_starting(value: object) -> Starting:
 
 
 def starting_json(value: object) -> str | dict[str, Any]:
-    """The same as JSON, of which ``parse_starting`` makes the same again. Templates are kept as they are."""
+    """Turn the user's value into JSON that ``parse_starting`` reads as the same. Templates stay as they are."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -130,4 +130,4 @@ def _ms(time: datetime) -> int:
         raise ValueError(f"starting has no time zone: {time.isoformat()}. Say which, e.g. {time.isoformat()}Z")
     if time < _EPOCH:
         raise ValueError(f"starting is before 1970: {time.isoformat()}")
-    return -((_EPOCH - time) // timedelta(milliseconds=1))  # rounded up: nothing before the time
+    return -((_EPOCH - time) // timedelta(milliseconds=1))  # rounded up, so that no record is from before the time

@@ -1,4 +1,4 @@
-"""Records that nobody may read yet, because a transaction before them is still open: whose it is. No I/O."""
+"""Describes records that cannot be read yet, because a transaction before them is still open. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """What the brokers say of a producer's transaction; ``transactional_id`` None: they do not say it to this user."""
+    """A producer's open transaction, as the brokers describe it.
+
+    ``transactional_id`` and ``since_ms`` (milliseconds since 1970) are None if the brokers do not tell them.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -33,7 +36,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """``records`` offsets of a partition from ``start`` on, the last stable one: so many records at most."""
+    """The offsets of a partition that wait for an open transaction.
+
+    They begin at ``start``, the last stable offset. ``records`` is their number: there are at most so many records.
+    """
 
     topic: str
     partition: int
@@ -43,6 +49,7 @@ class Waiting:
 
     @property
     def of(self) -> Partition:
+        """The topic and the partition's number."""
         return self.topic, self.partition
 
     def __str__(self) -> str:
@@ -52,14 +59,14 @@ class Waiting:
 
 
 def told(waiting: Sequence[Waiting]) -> str:
-    """One sentence without its full stop: the most first, the others counted."""
+    """One sentence without its full stop. It names the partitions with the most records, and counts the others."""
     most = sorted(waiting, key=lambda each: (-each.records, each.of))
     more = f"; and {sum(each.records for each in most[SHOWN_MAX:]):,} more in {len(most) - SHOWN_MAX} partitions"
     return "; ".join(map(str, most[:SHOWN_MAX])) + (more if len(most) > SHOWN_MAX else "")
 
 
 class Producing(NamedTuple):
-    """A producer with an open transaction in a partition, and the offset where that begins."""
+    """A producer with an open transaction in a partition. ``begin`` is the transaction's first offset there."""
 
     begin: int
     producer_id: int
@@ -69,7 +76,10 @@ class Producing(NamedTuple):
 def blocking(
     producers: Mapping[Partition, Sequence[Producing]], known: Mapping[int, tuple[str, int]]
 ) -> dict[Partition, OpenTransaction]:
-    """Per partition the transaction that began first. ``known``: by producer, its transactional id and since when."""
+    """Per partition, the transaction that began first: it holds the last stable offset back.
+
+    ``known`` holds, per producer id, the transactional id and the start of its transaction in ms since 1970.
+    """
     found = {}
     for at, of in producers.items():
         if of:

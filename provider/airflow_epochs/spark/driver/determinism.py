@@ -1,9 +1,9 @@
-"""Find out whether a transform's plan would compute other rows when it runs again.
+"""Finds out whether a transform's plan may compute other rows when it runs again.
 
-A rerun of an epoch, or a re-evaluated cache, must give the same rows. Spark's optimizer replaces
-``current_timestamp()`` by a constant, so only the *analysed* plan shows it; ``explain`` prints that on Spark
-Connect and in the classic driver alike. Explaining ``where(false)`` keeps it cheap: the optimizer then drops the
-Kafka read, and planning asks no broker.
+A rerun of an epoch must give the same rows, and so must a re-evaluated cache. Spark's optimizer replaces
+``current_timestamp()`` by a constant, so only the *analysed* plan shows the call. ``explain`` prints this plan on Spark
+Connect and in the classic driver. This module explains the frame with ``where(false)``, which is cheap: the optimizer
+then drops the Kafka read, and planning asks no broker.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CHOICES = (
     *("any_value", "first", "first_value", "last", "last_value", "max_by", "min_by", "mode"),
     *("collect_list", "collect_set", "listagg", "string_agg"),
 )
-"""Aggregates whose result depends on the order in which rows come, or on which of equals comes first."""
+"""Aggregates whose result depends on the order of the rows, or on which of several equal rows comes first."""
 RANKS = ("lag", "lead", "nth_value", "ntile", "row_number")
-"""Functions of windows that tell rows apart which are equal in the window's order."""
+"""Window functions that give different results to rows that are equal in the window's order."""
 _FIELDS_CONF = "spark.sql.debug.maxToStringFields"
-# Whoever names a seed writes a small number (epoch.seed has 31 bits); a seed drawn by Spark has 63 or 64.
+# Users choose small seeds (epoch.seed has 31 bits); Spark draws seeds of 63 or 64 bits.
 _SEED_CHOSEN_BELOW = 2**32
 _ALIAS = re.compile(r" AS [^#]*#\d+")
 _SORTED = re.compile(r"\b(?:sort_array|array_sort)\(collect_(?:list|set)\(")
@@ -43,7 +43,7 @@ _LIMIT = re.compile(r"\b(?:GlobalLimit|LocalLimit|Offset|Tail) ")
 _OUTPUT = re.compile(r"\b(?:Project|RelationV2|Range)\s*[\[(](.*)[\])]")
 _ATTRIBUTE = re.compile(r"[^\s,\[(]+#\d+L?")
 _ROWS_PLACE = ("partition#", "offset#")
-"""Of a record of Kafka; with its topic, which is one for most, no other has the same."""
+"""The columns that identify a Kafka record within its topic. Most pipelines read one topic only."""
 _SAMPLE = re.compile(r"\bSample [\d.E-]+, [\d.E-]+, \w+, (-?\d+)")
 
 
@@ -56,7 +56,7 @@ def analysed_plans(spark: SparkSession, frames: Mapping[str, DataFrame]) -> dict
     from pyspark.sql import functions as F
 
     before = spark.conf.get(_FIELDS_CONF, "25")
-    spark.conf.set(_FIELDS_CONF, "10000")  # by default a plan shows its first 25 columns
+    spark.conf.set(_FIELDS_CONF, "10000")  # by default a plan shows only its first 25 columns
     try:
         return {name: _analysed(frame.where(F.lit(False))) for name, frame in frames.items()}
     finally:
@@ -69,11 +69,11 @@ def _analysed(frame: DataFrame) -> str:
         frame.explain(extended=True)
     _, _, rest = printed.getvalue().partition("== Analyzed Logical Plan ==\n")
     body, _, _ = rest.partition("\n== Optimized Logical Plan ==")
-    return body.partition("\n")[2]  # its first line is the schema: column names, not expressions
+    return body.partition("\n")[2]  # the first line is the schema: column names, not expressions
 
 
 def nondeterministic(plan: str, udfs: Iterable[str] = ()) -> list[str]:
-    """Names of the expressions in an analysed plan that differ from run to run, sorted."""
+    """The sorted names of functions and UDFs in an analysed plan whose results differ from run to run."""
     text = _ALIAS.sub("", plan)
     found = {name for name in (*CLOCKS, *PLACES, *USERS, *udfs) if re.search(rf"(?<![\w.]){re.escape(name)}\(", text)}
     for call in re.finditer(rf"\b({'|'.join(RANDOM)})\(", text):
@@ -85,9 +85,10 @@ def nondeterministic(plan: str, udfs: Iterable[str] = ()) -> list[str]:
 
 
 def unordered(plan: str) -> list[str]:
-    """What in an analysed plan may choose other rows, or another order of values, when it runs again; sorted.
+    """The sorted names of operations in an analysed plan that depend on the order in which rows come.
 
-    Not if the order it names has the records' partition and offset in it.
+    Run again, they may choose other rows, or another order of values. An operation with a fixed order is left out:
+    one that orders by the records' partition and offset, or that sorts the values which it collects.
     """
     text = _ALIAS.sub("", plan)
     found = {name for name in (*CHOICES, *RANKS) if any(_may_vary(text, call) for call in _calls(text, name))}
@@ -120,7 +121,7 @@ def _names_the_rows_place(text: str) -> bool:
 
 
 def _whole_rows(keys: str, below: list[str]) -> bool:
-    """Whether rows are duplicates only if they are equal in all columns, or are one record."""
+    """Whether duplicates are the same record or equal in all columns. Then it does not matter which one stays."""
     if _names_the_rows_place(keys):
         return True
     for line in below:
@@ -133,7 +134,7 @@ def _whole_rows(keys: str, below: list[str]) -> bool:
 
 
 def _items(text: str) -> list[str]:
-    """What the commas divide that stand in no parentheses."""
+    """Split ``text`` at the commas that stand outside of parentheses and brackets."""
     items, depth = [""], 0
     for character in text:
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
@@ -152,7 +153,7 @@ def _sorted_below(below: list[str]) -> bool:
 
 
 def _arguments(text: str, start: int) -> str:
-    """The text up to the parenthesis that closes the call."""
+    """The text from ``start`` to the parenthesis that closes the call."""
     depth = 1
     for position in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[position], 0)
@@ -169,7 +170,7 @@ def _drawn_seed(arguments: str) -> bool:
 def nondeterministic_udfs(module: ModuleType) -> set[str]:
     """Names of the UDFs in the user's module that are declared ``asNondeterministic``.
 
-    A plan shows only a UDF's name, so one that a deterministic UDF has too (``<lambda>``) says nothing.
+    A plan shows only a UDF's name. So a name that a deterministic UDF has too (``<lambda>``) is left out.
     """
     names: dict[bool, set[str]] = {True: set(), False: set()}
     for value in vars(module).values():
@@ -180,7 +181,7 @@ def nondeterministic_udfs(module: ModuleType) -> set[str]:
 
 
 def warnings(sink: str, plan: str, udfs: Iterable[str]) -> list[str]:
-    """Sentences for the checkpoint record and the task's log."""
+    """Warnings about the plan of one sink, for the checkpoint record and the task's log."""
     texts = []
     if names := nondeterministic(plan, udfs):
         texts.append(

@@ -1,4 +1,4 @@
-"""Turn what Spark raises into this package's errors. What pyspark logs loses its credentials here."""
+"""Turns Spark's errors into this package's errors, and keeps credentials out of pyspark's log lines."""
 
 from __future__ import annotations
 
@@ -24,16 +24,20 @@ _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
 
 class _OfPlans(secrecy.Scrubbing):
-    """Of plans too, which pyspark cuts, maybe in the middle of a secret: nothing is shown from Kafka's options on."""
+    """Blots secrets out of logged plans too: everything from the first of Kafka's secret options on.
+
+    pyspark cuts plans, maybe in the middle of a secret, and half a secret is not recognised.
+    """
 
     def told(self, text: str) -> str:
         return re.sub(REDACTION, secrecy.BLOT, secrecy.scrubbed(text))
 
 
 def quiet_pyspark() -> None:
-    """Keep pyspark from writing what holds secrets to standard error.
+    """Keep pyspark from writing secrets to standard error. Idempotent.
 
-    That is every error it raises, with the JVM's trace, and the plans at SPARK_CONNECT_LOG_LEVEL=debug.
+    Otherwise it writes every error that it raises there, with the JVM's trace. With SPARK_CONNECT_LOG_LEVEL=debug, it
+    writes plans too.
     """
     from pyspark.logger import PySparkLogger
 
@@ -45,9 +49,10 @@ def quiet_pyspark() -> None:
 
 
 def of_spark(error: BaseException, doing: str) -> EpochError:
-    """The error to raise for ``error``: Refused where a retry cannot help, else NotApplied.
+    """The error to raise for ``error``: Refused if a retry cannot help, otherwise NotApplied.
 
-    Either is right about the effect: what a failed job wrote lies in a place of its own that nobody reads.
+    Both are true of staging: a failed job has written only to a place of its own, which nobody reads. After a job that
+    commits, the caller must look for the effect.
     """
     if isinstance(error, EpochError):
         return error
@@ -97,14 +102,14 @@ def _is_analysis(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """The message and its cause without the JVM's frames: what a data engineer can act on."""
+    """The error's message and its cause, without the JVM's frames and without secrets."""
     whole = str(error)
     trace = getattr(error, "getStackTrace", lambda: None)() or whole
     text = _FRAMES.split(whole, maxsplit=1)[0].strip()
     causes = [cause.strip() for cause in _CAUSE.findall(trace)]
-    # A user's Python error may be wrapped and wrap others; its traceback says most.
+    # A user's Python error may stand anywhere in the chain of causes. Its traceback says most.
     telling = [cause for cause in causes if "Traceback (most recent call last)" in cause] or causes[-1:]
     if telling and telling[0] not in text:
         text = f"{text}\nCaused by: {telling[0]}"
-    text = secrecy.scrubbed(text)  # before it is cut: the first half of a secret is none of the known ones
+    text = secrecy.scrubbed(text)  # before the cut: half a secret is not recognised
     return text if len(text) <= _LENGTH_MAX else f"{text[:_LENGTH_MAX]} …"

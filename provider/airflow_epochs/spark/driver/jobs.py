@@ -1,4 +1,4 @@
-"""All that Spark is ever asked to do, by name: JSON in, JSON out. The same through Connect and spark-submit."""
+"""All jobs that Spark runs for this package, by name: JSON in, JSON out. Connect and spark-submit run the same."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ JOBS: dict[str, Job] = {
 
 
 def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
-    """Run one job to its end. Whatever it raises, nothing of it is visible unless the job says otherwise.
+    """Run one job to its end. If it raises, readers see nothing of it, unless it is a job that commits.
 
     Raises:
-        Refused: There is no such job: the task and Spark's driver run different versions.
+        Refused: There is no such job: the task and Spark's driver run different versions of this package.
     """
     if kind not in JOBS:
         raise Refused(

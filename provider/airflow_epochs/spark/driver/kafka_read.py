@@ -1,4 +1,4 @@
-"""Read exactly the planned offset ranges, and see that no credential shows on the way."""
+"""Reads exactly the planned offset ranges, and refuses a Spark that would show credentials."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REDACTION_CONF = "spark.redaction.string.regex"
-# Everything from the first such key on. Not ".*" in front: Spark applies it to every plan, at every position, and
-# Delta's plans are so long that the quadratic search took 100 s instead of 1.
+# Matches everything from the first such key on. It has no ".*" in front: Spark tries it at every position of every
+# plan, and in Delta's long plans that quadratic search took 100 s instead of 1.
 REDACTION = r"(?s)kafka\.(sasl|ssl)\..*"
 # At INFO, Spark's default, this logger writes the plans of operations whose client was killed.
 LOGGER = "org.apache.spark.sql.connect.service.SparkConnectExecutionManager"
 SESSION_CONF = {
-    # Spark's own default less "kafka": batch reads through the V1 source are about 10 % slower.
+    # Spark's default without "kafka": batch reads through the V1 source are about 10 % slower.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
 _PROBE = "Hunter2;q=9,[%]{}"
@@ -29,20 +29,20 @@ _PROBES = (
 
 
 def batch(spark: SparkSession, options: dict[str, str], secrets: dict[str, str]) -> DataFrame:
-    """The batch, lazily. ``secrets`` are options too; they are kept apart only on their way here."""
+    """The batch as a lazy DataFrame. ``secrets`` are options too; they only travel here on their own."""
     return spark.read.format("kafka").options(**options).options(**secrets).load()
 
 
 def planned(options: dict[str, str]) -> int:
-    """How many offsets the batch has: at least as many as records."""
+    """The number of offsets in the batch. It is at least the number of records."""
     starts, ends = (json.loads(options[which]) for which in ("startingOffsets", "endingOffsets"))
     return sum(int(end) - int(starts[topic][partition]) for topic in ends for partition, end in ends[topic].items())
 
 
 def refuse_unless_redacting(spark: SparkSession, where: str) -> None:
-    """Raise Refused unless Kafka credentials are blotted out of this Spark's event log, UI and log lines.
+    """Raise Refused unless this Spark blots Kafka's credentials out of its event log, UI and log lines.
 
-    ``spark.sql.redaction.string.regex`` overrides the other one for plans, so both must cover them.
+    For plans, ``spark.sql.redaction.string.regex`` overrides ``spark.redaction.string.regex``: both must match them.
     """
     for key in (REDACTION_CONF, "spark.sql.redaction.string.regex"):
         pattern = spark.conf.get(key, "") or ""
@@ -60,4 +60,4 @@ def _covers(pattern: str) -> bool:
     try:
         return bool(pattern) and all(_PROBE not in re.sub(pattern, "", text) for text in _PROBES)
     except re.error:
-        return False  # a pattern of Java's that Python does not know: nothing is proven, so nothing is sent
+        return False  # Java may know the pattern, Python does not: nothing is proven, so nothing is sent

@@ -1,10 +1,10 @@
-"""The program that spark-submit runs: one job, its plan from a file, its report into a file or a shared folder.
+"""The program that spark-submit runs: it reads a job's plan from a file, and writes a report to a file or folder.
 
     main.py --plan PLAN --digest SHA256 --report WHERE --session TOKEN [--secrets FILE | --secrets-conf PREFIX]
 
-The digest says that the plan is the one that the task wrote. Credentials come by a file that only its owner can
-read and that is removed as soon as it has been read, or from settings that lie on the cluster: never by
-arguments, and never as settings of a submit, which Spark shows in its UI and event log.
+The digest proves that the plan is the one that the task wrote. Credentials come from a file, which only its owner can
+read and which this program deletes after the read, or from settings on the cluster. They never come as arguments or as
+settings of the submit, because Spark shows those in its UI and event log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JsonDict = dict[str, Any]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job. Exit code 0: the report holds its result; 1: the report holds its error."""
+    """Run the job; return the exit code. 0: the report holds the job's result; 1: it holds the error."""
     given = _parser().parse_args(argv)
     from pyspark.sql import SparkSession
 
@@ -69,7 +69,7 @@ def _report(spark: SparkSession, given: argparse.Namespace) -> JsonDict:
 def _plan(where: str, digest: str) -> JsonDict:
     from pyspark import SparkFiles
 
-    # In cluster mode it travelled with --files: YARN puts it into the working folder, others where SparkFiles says.
+    # In cluster mode the plan travels with --files. YARN puts it into the working folder, others where SparkFiles says.
     name = Path(where).name
     found = [path for path in (Path(where), Path(name), Path(SparkFiles.get(name))) if path.is_file()]
     content = found[0].read_bytes() if found else b""
@@ -96,7 +96,7 @@ def _secrets(spark: SparkSession, given: argparse.Namespace) -> dict[str, str]:
 
 
 def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
-    """Write the report: into a local file, or as a text file below a URL that the whole cluster reaches."""
+    """Write the report into a local file, or as text into a folder at a URL that the whole cluster reaches."""
     text = json.dumps(report)
     if "://" not in where:
         Path(where).write_text(text, encoding="utf-8")
@@ -105,11 +105,12 @@ def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
 
 
 def error_as_json(error: EpochError) -> JsonDict:
+    """The error's class, text and remedy, for the report."""
     return {"type": type(error).__name__, "what": error.what, "remedy": error.remedy}
 
 
 def error_from_json(told: JsonDict) -> EpochError:
-    """The error that the driver reported: Refused stays Refused, all else is NotApplied."""
+    """The error that the driver reported. Refused stays Refused; every other class becomes NotApplied."""
     kind = Refused if told["type"] == "Refused" else NotApplied
     return kind(told["what"], remedy=told["remedy"])
 

@@ -1,4 +1,4 @@
-"""What Spark observes of rows as they flow by: numbers that need no second pass over them."""
+"""Reads the metrics that Spark observes while rows flow through a plan, without a second pass over them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WAIT_S = 5.0
 
 
 def result(observation: Observation) -> dict[str, Any]:
-    """The observed metrics; empty if they never arrived.
+    """The observed metrics; empty if they do not arrive within ``WAIT_S`` seconds.
 
-    In the classic driver ``get`` waits for ever where the optimizer has dropped the observed rows from every plan.
+    In the classic driver ``get`` waits for ever if the optimizer has dropped the observed rows from every plan.
     """
     found: dict[str, Any] = {}
 

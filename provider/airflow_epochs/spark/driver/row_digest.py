@@ -1,8 +1,8 @@
-"""A digest of rows by their content: of every value of every column, whatever the order of the rows and their files.
+"""Computes a digest of rows from every value of every column. The order of rows and their files do not count.
 
-Each row has two hashes of 64 bits, made of all of its values; the digest is the sums of these. Spark observes them as
-the rows flow into the staging table. What Spark's own hash leaves out is hashed beside the values: which of them are
-NULL, how long an array or map is, the sign of a zero. The order of a map's entries does not count.
+Each row has two hashes of 64 bits over all of its values. The digest is the sums of these hashes. Spark observes the
+sums as the rows flow into the staging table. Spark's own hash ignores which values are NULL, how long an array or map
+is, and the sign of a zero, so the digest hashes these beside the values. The order of a map's entries does not count.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ JsonDict = dict[str, Any]
 
 _HASHES = ("__epochs_hash_1", "__epochs_hash_2")
 _HALF = 32
-"""Bits that are summed at once: a sum of whole hashes would leave the range of a BIGINT at the second row."""
+"""Bits that are summed at once: a sum of whole hashes could leave the range of a BIGINT at the second row."""
 
 
 def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
-    """``df``, whose rows are digested as they flow by; None where it has a type that cannot be."""
+    """Return ``df`` with an observation that digests its rows as they flow by.
+
+    The observation is None, and ``df`` unchanged, if a column has a user-defined type: it cannot be digested.
+    """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -42,7 +45,7 @@ def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
 
 
 def told(df: DataFrame, observation: Observation | None) -> JsonDict | None:
-    """What the digest is made of, once the rows have flowed by; None if it was not to be had."""
+    """The parts of the digest, after the rows have flowed by; None if they are not available."""
     sums = observed.result(observation) if observation else {}
     if "rows" not in sums:
         return None
@@ -51,7 +54,7 @@ def told(df: DataFrame, observation: Observation | None) -> JsonDict | None:
 
 
 def _of_columns(df: DataFrame) -> str:
-    """Names and types of the columns, in short: it travels through XCom."""
+    """A digest of the columns' names and types. It travels through XCom, so it must be short."""
     kinds = [[field.name, sql_type(field.dataType.jsonValue())] for field in df.schema.fields]
     return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()[:32]
 
@@ -71,7 +74,7 @@ def _sums() -> list[Column]:
 
 
 def _parts(column: Column, kind: DataType) -> Iterable[Column]:
-    """What is hashed of a value. Two values that differ differ in one of these."""
+    """The expressions to hash for a value. Two different values differ in at least one of them."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.NullType):
@@ -83,7 +86,7 @@ def _parts(column: Column, kind: DataType) -> Iterable[Column]:
         yield from _parts_of_many(column, kind)
     else:
         yield from _parts_of_one(column, kind)
-    yield column.isNull()  # even of what cannot be: what Spark infers there is no part of the rows
+    yield column.isNull()  # even if Spark infers that it is never NULL: the inference must not change the digest
 
 
 def _parts_of_one(column: Column, kind: DataType) -> Iterable[Column]:
@@ -94,7 +97,7 @@ def _parts_of_one(column: Column, kind: DataType) -> Iterable[Column]:
         yield F.to_json(column)
         return
     yield column
-    if isinstance(kind, (T.FloatType, T.DoubleType)):  # of which Spark hashes -0.0 like 0.0
+    if isinstance(kind, (T.FloatType, T.DoubleType)):  # Spark hashes -0.0 like 0.0
         yield (column == 0) & column.cast("string").startswith("-")
 
 

@@ -1,6 +1,7 @@
-"""The stage job: read the planned ranges once, transform, stage every sink. Runs in Spark's driver or a Connect client.
+"""The stage job: it reads the planned ranges once, runs the transform and stages every sink.
 
-Nothing here makes rows visible: each sink writes into a private table of this try.
+It runs in Spark's driver or in a Connect client. It makes no row visible: each sink writes into a private table of this
+try.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ STAGERS = {
     "delta": "airflow_epochs.spark.driver.delta.jobs:stage_sink",
     "delta_change": "airflow_epochs.spark.driver.delta.merge:stage_sink",
 }
-"""Kind of a sink's plan -> the function that stages it: ``(spark, plan, frame) -> {"place", "problem",
+"""Kind of a sink's plan -> the function that stages the sink: ``(spark, plan, frame) -> {"place", "problem",
 "content"}``."""
 
 BATCH = "epoch_input"
-"""The name under which the batch stands in plans."""
+"""The name of the batch in Spark's plans."""
 
 
 def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
@@ -41,7 +42,7 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
 
     Returns:
         ``sinks``: per sink ``place``, ``problem``, ``content``; ``metrics``; ``warnings``. A sink that cannot take
-        its rows reports a ``problem``; the others are staged all the same, so that the vote can name every one.
+        its rows reports a ``problem``; the others are staged all the same, so that the vote can name every problem.
 
     Raises:
         Refused: The transform is wrong; nothing was staged.
@@ -54,7 +55,7 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
         batch, observation = _observed(batch) if args["measure_input"] else (batch, None)
         outputs = args.get("outputs", sinks)
         every = users(batch, epoch, outputs, sinks if args.get("again") else None)
-        frames = {name: every[name] for name in sinks}  # fewer where one sink is staged again
+        frames = {name: every[name] for name in sinks}  # fewer if one sink is staged again
         plans = determinism.analysed_plans(spark, frames)
         uses = sum(plan.count(f"SubqueryAlias {BATCH}\n") for plan in plans.values())
         of_all = _of_all_sinks(spark, args)
@@ -72,9 +73,9 @@ def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonD
 
 
 def _of_all_sinks(spark: SparkSession, args: JsonDict) -> JsonDict:
-    """What all plans have in common. Sets the session up for them.
+    """Set the session up for all sinks' plans, and return the part that they have in common.
 
-    Rows that version 0.1 promised have a digest of their files: staged again, they are laid out in files as it did.
+    Version 0.1 promised rows by a digest of their files. Staged again, such rows need the same layout of files.
     """
     files_of_0_1 = args.get("files_of_0_1", False)
     defaults = delta_session.prepare_staging(spark, files_of_0_1=files_of_0_1)
@@ -96,7 +97,7 @@ def _stager(kind: str) -> StageSink:
 
 
 def _input_metrics() -> tuple[Column, Column]:
-    """What is measured of the batch. Milliseconds, since a number has no time zone to get wrong."""
+    """The batch's metrics. The newest timestamp is in ms since 1970: a number has no time zone to get wrong."""
     from pyspark.sql import functions as F
 
     return F.count(F.lit(1)).alias("rows"), F.unix_millis(F.max("timestamp")).alias("newest")
@@ -111,12 +112,12 @@ def _observed(batch: DataFrame) -> tuple[DataFrame, Observation]:
 
 @contextmanager
 def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> Iterator[Callable[[], JsonDict]]:
-    """Let Kafka be read once, however often the sinks' plans use the batch. Yields how to get its metrics.
+    """Read Kafka once, however often the sinks' plans use the batch. Yields a function that returns its metrics.
 
-    A batch that is used once flows through uncached and is counted as it flows, if asked to: Spark's observing
-    costs 50 ns for a record, 3 % of a typical epoch. One that is used more often is cached by an action of its own:
-    if the sinks' jobs filled the cache, each would wait for partitions that the other computes, and the metrics of
-    the first to finish would lack what the other counted.
+    A batch that is used once is not cached. With an ``observation``, Spark counts it as it flows: that costs 50 ns per
+    record, 3 % of a typical epoch. A batch that is used more often is cached by an action of its own. If the sinks'
+    jobs filled the cache, each would wait for partitions that another one computes, and the metrics of the first job
+    to finish would lack the records that another one counted.
     """
     if uses == 1 and observation:
         yield lambda: observed.result(observation)
@@ -135,7 +136,7 @@ def _job(
     spark: SparkSession, args: JsonDict, stager: StageSink, plan: JsonDict, frame: DataFrame
 ) -> Callable[[], JsonDict]:
     def job() -> JsonDict:
-        # Spark's UI shows whose job it is. A tag belongs to its thread, and this thread ends with the job.
+        # The tag shows in Spark's UI whose job it is. A tag belongs to its thread, and this thread ends with the job.
         spark.addTag(f"epochs:{args['pipeline']}:{args['epoch']}:{args['attempt']}")
         claim = stager(spark, plan, frame)
         return {"place": claim["place"], "problem": claim.get("problem"), "content": claim.get("content")}
@@ -144,7 +145,7 @@ def _job(
 
 
 def _staged(spark: SparkSession, jobs: dict[str, Callable[[], JsonDict]]) -> dict[str, JsonDict]:
-    """Run all jobs at once. If one raises, the others are interrupted, and its error is raised."""
+    """Run all jobs at once. If one raises, interrupt the others and raise its error."""
     with ThreadPoolExecutor(len(jobs), thread_name_prefix="stage") as pool:
         futures: dict[str, Future[JsonDict]] = {name: pool.submit(job) for name, job in jobs.items()}
         done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)

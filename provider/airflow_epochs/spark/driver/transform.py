@@ -1,8 +1,8 @@
-"""The user's transform: a plain function in a plain file, ``(batch, epoch) -> DataFrame | {sink: DataFrame}``.
+"""Runs the user's transform: a function in a file, ``(batch, epoch) -> DataFrame | {sink: DataFrame}``.
 
-The file is not left in ``sys.modules``. A function whose module is registered is pickled *by reference*, and
-Spark's Python workers, which do not have the file, could not unpickle its UDFs; unregistered, it travels by
-value. Sibling modules are the opposite: they are shipped, so a reference to them is right.
+The file does not stay in ``sys.modules``. Functions of a registered module are pickled *by reference*, and Spark's
+Python workers do not have the file, so they could not unpickle its UDFs. Functions of an unregistered module are
+pickled by value. Sibling modules are registered: the workers get their files, so a reference works.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TRACEBACK_MAX = 4_000
 
 @dataclass(frozen=True)
 class EpochContext:
-    """What a transform may know about its epoch. Everything but ``attempt`` and ``txn_id`` is the same in a rerun.
+    """What a transform can know about its epoch. A rerun has the same values, except ``attempt`` and ``txn_id``.
 
     Attributes:
         number: The epoch, from 1.
         attempt: The attempt, from 1. For log lines; rows must not depend on it.
         pipeline: The pipeline's name.
-        now: When the epoch was first opened, with time zone. Use it instead of ``current_timestamp()``.
+        now: The time, with its zone, when the epoch was first opened. Use it instead of ``current_timestamp()``.
         seed: 31 bits for ``rand(epoch.seed)`` and ``sample(fraction=…, seed=epoch.seed)``.
         txn_id: The attempt's transaction id.
     """
@@ -51,7 +51,7 @@ class EpochContext:
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> EpochContext:
-        """The context of a ``stage`` job's arguments."""
+        """Make the context from the arguments of a ``stage`` job."""
         now = datetime.fromisoformat(args["now"].replace("Z", "+00:00"))
         if now.tzinfo is None:
             raise ValueError(f"now has no time zone: {args['now']!r}")
@@ -60,13 +60,13 @@ class EpochContext:
 
 @contextmanager
 def loaded(where: dict[str, str]) -> Iterator[LoadedTransform]:
-    """Load the user's function for the duration of the block, with its siblings importable.
+    """Load the user's function. It can import its siblings until the block ends.
 
     Args:
-        where: ``path`` and ``function``; ``source`` where the file itself is not on this machine.
+        where: ``path`` and ``function``; also ``source`` if the file is not on this machine.
 
     Raises:
-        Refused: No such file or function, or the file raises when it is loaded.
+        Refused: The file or the function does not exist, or the file raises when it is loaded.
     """
     path, source = where["path"], where.get("source")
     folder = Path(path).resolve().parent
@@ -78,9 +78,9 @@ def loaded(where: dict[str, str]) -> Iterator[LoadedTransform]:
 def _module(path: str, source: str) -> ModuleType:
     module = ModuleType(MODULE_NAME)
     module.__file__ = path
-    # Tracebacks and inspect.getsource find the text even where the file is not (a cluster's driver).
+    # So tracebacks and inspect.getsource find the text even without the file (in a cluster's driver).
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
-    sys.modules[MODULE_NAME] = module  # dataclasses and typing look their module up while it is executed
+    sys.modules[MODULE_NAME] = module  # dataclasses and typing look the module up while it is executed
     try:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
@@ -96,7 +96,7 @@ def _module(path: str, source: str) -> ModuleType:
 def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if callable(function):
-        return function  # type: ignore[no-any-return]  # its result is checked when it is there
+        return function  # type: ignore[no-any-return]  # __call__ checks its result
     functions = sorted(
         key
         for key, value in vars(module).items()
@@ -123,14 +123,14 @@ class LoadedTransform:
         """Run the user's function and check what it returns.
 
         Args:
-            batch: The input.
-            epoch: Of which it is.
-            sinks: What there should be a DataFrame for.
-            needed: What there must be one for, by default all. Others are no mistake then: a sink of an older epoch
-                is staged again, when the pipeline may have had other sinks.
+            batch: The epoch's input.
+            epoch: The context for the function.
+            sinks: The names of all sinks that may get a DataFrame.
+            needed: The names of the sinks that must get one; by default all. If it names fewer, a DataFrame for an
+                unknown sink is no mistake: an older epoch is staged again, and the pipeline may have had other sinks.
 
         Raises:
-            Refused: It raised, or returned something else than one DataFrame per sink. Nothing was written.
+            Refused: The function raised, or did not return one DataFrame per sink. Nothing was written.
         """
         try:
             result = self.function(batch, epoch)
@@ -187,7 +187,7 @@ def _describe(value: object) -> str:
 
 
 def users_traceback(error: BaseException, path: str) -> str:
-    """The traceback from the user's file on: our own frames above it say nothing to its author."""
+    """The traceback from the user's file on: this package's frames above it would not help the author."""
     told = traceback.TracebackException.from_exception(error)
     for index, frame in enumerate(told.stack):
         if frame.filename == path:

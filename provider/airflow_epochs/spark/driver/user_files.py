@@ -1,9 +1,10 @@
-"""The modules beside the user's transform file: which it needs, and how they travel to Spark.
+"""Finds the modules beside the user's transform file that it needs, and packs them for Spark.
 
-A transform file may import its siblings: ``helpers.py`` or a package folder beside it. Only what the file
-imports, directly or through other siblings, is shipped: the folder may be a whole DAG folder. Imports are found
-in the source, those inside functions too, so nothing is executed to find them. Of a package all files go along but
-what is hidden, what looks like a key, and links that lead out of the folder.
+A transform file may import its siblings: ``helpers.py`` or a package folder beside it. Only the siblings that it
+imports, directly or through other siblings, are shipped, because the folder may be a whole DAG folder. This module
+finds imports in the source, inside functions too, and executes nothing. A package is shipped with all its files, except
+hidden files, files that look like keys, and links that lead out of the folder. A Python file that is such a link is an
+error.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ def read_source(path: str) -> str:
 
 
 def siblings_of(path: str, extra: Iterable[str] = ()) -> dict[str, Path]:
-    """What to ship beside the file at ``path``: name inside the archive -> local file.
+    """The files to ship with the file at ``path``: name inside the archive -> local file.
 
     Args:
         path: The user's transform file.
-        extra: Further files to ship whether they are imported or not (imported by a computed name).
+        extra: More files to ship, for imports that the source does not show (by a computed name).
 
     Raises:
-        Refused: An imported file is not Python, or leads out of the folder; or they are larger than ``SIZE_MAX``.
+        Refused: An imported file is not valid Python or is a link out of the folder, or the files have more than
+            ``SIZE_MAX`` bytes in all.
     """
     folder = Path(path).resolve().parent
     found: dict[str, Path] = {}
@@ -74,7 +76,7 @@ def _name_in_archive(file: Path, folder: Path) -> str:
 
 
 def _imported_modules(file: Path) -> set[str]:
-    """The first parts of all absolute imports in a file."""
+    """The top-level names of all absolute imports in a file."""
     try:
         tree = ast.parse(read_source(str(file)))
     except SyntaxError as error:
@@ -117,7 +119,7 @@ def _may_travel(file: Path, folder: Path) -> bool:
 
 
 def _is_inside(file: Path, folder: Path) -> bool:
-    """Whether the file is in the folder, and not only a link there that leads out of it, or to what is private."""
+    """Whether the file itself lies in the folder: it is no link that leads out of it or to a private file."""
     real = file.resolve()
     return real.is_relative_to(folder) and not any(map(_PRIVATE.fullmatch, real.relative_to(folder).parts))
 
@@ -132,7 +134,7 @@ def _require_inside(file: Path, folder: Path) -> None:
 
 
 def _require_size(files: dict[str, Path]) -> None:
-    """Before anything is read: this is asked in every task."""
+    """Refuse files that are too large, before any of them is read into memory."""
     sizes = {name: file.stat().st_size for name, file in files.items()}
     if sum(sizes.values()) > SIZE_MAX:
         largest = max(sizes, key=sizes.__getitem__)
@@ -154,15 +156,15 @@ def archive(files: dict[str, Path]) -> bytes:
 
 
 def archive_name(content: bytes) -> str:
-    """A name that differs where the content differs: Spark refuses another file of the same name."""
+    """A name with the content's digest: Spark refuses a second file of the same name and other content."""
     return f"epoch_modules_{hashlib.sha256(content).hexdigest()[:16]}.zip"
 
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Let code import modules from ``folder`` as a script there could, and forget them afterwards.
+    """Let code import modules from ``folder``, as a script there could. Forget these modules afterwards.
 
-    Forgetting matters where one process runs several pipelines: each may have a ``helpers.py`` of its own.
+    One process may run several pipelines, and each may have a ``helpers.py`` of its own.
     """
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
