@@ -69,8 +69,8 @@ def test_the_page_counts_tests_lists_their_names_and_leaves_drawn_faults_out() -
         Cell("F2", 3, "A", "tests/chaos/test_chaos.py::test_some_minutes"),
     ]
     text = page(cells)
-    assert "| 8 GLOBAL_COMMIT, no sink shows it | C:2 |" in text
-    assert "- 8, GLOBAL_COMMIT, no sink shows it: `tests/a.py::test_one`" in text
+    assert "| 8 GLOBAL_COMMIT, no sink shows the epoch | C:2 |" in text
+    assert "- 8, GLOBAL_COMMIT, no sink shows the epoch: `tests/a.py::test_one`" in text
     assert "test_chaos" not in text and "[F2]" not in text
     assert text == page(reversed(cells))
 

@@ -262,7 +262,7 @@ NUMBERS = {
         f'marker_topic="{default(KafkaSink, "marker_topic")}", '
         f"transaction_timeout={default(KafkaSink, 'transaction_timeout')},",
         f"The topic is created with {kafka_marker_topic.PARTITIONS} partitions",
-        f"not than {kafka_producer.RECORD_BYTES_MAX // MB} MB",
+        f"not larger than {kafka_producer.RECORD_BYTES_MAX // MB} MB",
         f"at most {kafka_producer.QUEUE_KBYTES // 1024} MB and {kafka_producer.QUEUE_MESSAGES:,} rows",
         f"at most {parquet_batches.ROWS_MAX:,} and about {parquet_batches.BATCH_BYTES // MB} MB",
         f"header **`{kafka_rows.HEADER}`**",
