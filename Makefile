@@ -1,4 +1,4 @@
-# A machine with Python >= 3.10 and Java >= 17 is enough. `make` lists the commands.
+# A machine with Python 3.10 to 3.14 and Java >= 17 is enough. `make` lists the commands.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,15 +20,17 @@ help:
 
 venv: $(READY)
 
+# The pip that comes with Python may be too old for --group.
 $(READY): pyproject.toml constraints.txt | check-python
 	$(PYTHON) -m venv $(VENV)
 	$(if $(HASHES),$(PIP) --require-hashes --no-deps -r constraints.hashed.txt)
-	$(PIP) -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt pip
+	$(PIP) -c constraints.txt -e '.[all]' --group dev
 	touch $@
 
 check-python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || \
-	  { echo "Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || \
+	  { echo "Python 3.10 to 3.14 is needed; name one: make PYTHON=python3.11 ..." >&2; exit 1; }
 
 check-java:
 	@major=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \

@@ -1,4 +1,4 @@
-"""The example DAGs as they stand in ``examples``, in Airflow's own code, with a broker, Spark, Delta and a database."""
+"""The example DAGs as they stand in ``dags``, in Airflow's own code, with a broker, Spark, Delta and a database."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
 ]
-DAGS = Path(__file__).parents[2] / "examples" / "dags"
+DAGS = Path(__file__).parents[2] / "dags"
 PARTITIONS = 2
 MARKERS = "airflow-epochs-markers"
 Place = tuple[str, int, int]

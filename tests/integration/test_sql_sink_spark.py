@@ -181,7 +181,7 @@ def test_the_example_with_a_database_judges_a_year_in_utc_whatever_the_zone_of_s
         "first": "0001-01-01T00:00:00Z",
     }
     records = [(order.format(*item).encode(), "t", 0, offset) for offset, item in enumerate(times.items())]
-    path = Path(__file__).parents[2] / "examples" / "spark_apps" / "orders_fanout.py"
+    path = Path(__file__).parents[2] / "spark_apps" / "orders_fanout.py"
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         batch = session.createDataFrame(records, "value binary, topic string, partition int, offset long")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from pyproject import PROJECT, PYPROJECT
 
 ROOT = Path(__file__).parents[2]
 LINUX = {
@@ -36,3 +39,21 @@ def test_every_package_has_a_hash_and_no_address() -> None:
     for line in lines("constraints.hashed.txt"):
         assert re.fullmatch(r"[a-z0-9-]+==[^ /@]+ --hash=sha256:[0-9a-f]{64}", line), line
     assert "://" not in (ROOT / "constraints.hashed.txt").read_text()
+
+
+def asked_for() -> list[Requirement]:
+    """All that the package, its extras and the group ``dev`` need; without the extras that name extras."""
+    texts = [*PROJECT["dependencies"], *PYPROJECT["dependency-groups"]["dev"]]
+    texts += [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    return [each for each in map(Requirement, texts) if each.name != PROJECT["name"]]
+
+
+def test_every_package_that_is_asked_for_has_one_version_and_it_is_one_that_will_do() -> None:
+    pinned = pins([Requirement(line) for line in lines("constraints.txt")])
+    for each in asked_for():
+        assert pinned[canonicalize_name(each.name)].removeprefix("==") in each.specifier, each
+
+
+def test_pip_is_one_that_installs_a_dependency_group() -> None:
+    pinned = pins([Requirement(line) for line in lines("constraints.txt")])["pip"]
+    assert Version(pinned.removeprefix("==")) >= Version("25.1")

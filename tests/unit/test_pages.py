@@ -1,4 +1,4 @@
-"""README, CHANGELOG and docs: every link, option, command, number and name in them is one that there is."""
+"""README, docs and all other pages: every link, option, command, number and name in them is one that there is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import inspect
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -39,9 +41,9 @@ from airflow_epochs.spark import connect
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
+from pyproject import PYPROJECT, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "SECURITY")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 of_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -74,14 +76,25 @@ def anchors(page: Path) -> set[str]:
     return made | set(re.findall(r'<a id="([^"]+)"', page.read_text()))
 
 
-@of_each_page
-def test_every_link_leads_to_a_file_and_an_anchor_that_there_are(page: Path) -> None:
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Every file of the project that a page links to, and the anchor there."""
     for link in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text())):
         path, _, anchor = link.partition("#")
         if "://" not in link:
-            there = (page.parent / path).resolve() if path else page
-            assert there.exists(), link
-            assert not anchor or anchor in anchors(there), link
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+@of_each_page
+def test_every_link_leads_to_a_file_and_an_anchor_that_there_are(page: Path) -> None:
+    for there, anchor in links(page):
+        assert there.exists(), there
+        assert not anchor or anchor in anchors(there), f"{there}#{anchor}"
+
+
+def test_the_readme_links_to_the_index_and_the_index_to_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    assert index in {there for there, _ in links(ROOT / "README.md")}
+    assert {*PAGES} - {there for there, _ in links(index)} == {index, ROOT / "AGENTS.md"}
 
 
 def test_every_section_that_an_error_names_is_there() -> None:
@@ -202,6 +215,56 @@ def test_the_pages_quote_errors_as_the_source_has_them() -> None:
     for quote in quotes:
         for part in re.split(r"…|\bX\b|orders\[3\] offsets \[120, 4711\)|\d|[()]", quote):
             assert part.strip(" .,") in known, quote
+
+
+# -- rooms, modules, tests -----------------------------------------------------------------------------------------
+
+PROVIDER = ROOT / "provider" / "airflow_epochs"
+
+
+def first_column(page: str, below: str) -> list[list[str]]:
+    """What stands in backquotes in the first column of the first table below a text: a list for each line."""
+    table = (ROOT / page).read_text().partition(below)[2].partition("|---")[2].partition("\n\n")[0]
+    return [re.findall(r"`([^`]+)`", line.split("|")[1]) for line in table.splitlines()[1:] if line.startswith("| ")]
+
+
+def test_the_rooms_are_listed_as_make_lint_checks_them() -> None:
+    contract = PYPROJECT["tool"]["importlinter"]["contracts"][0]
+    assert contract["exhaustive"] and not contract.get("ignore_imports")
+    assert first_column("docs/architecture.md", "<!-- rooms -->") == [
+        layer.split(" | ") for layer in contract["layers"]
+    ]
+
+
+@pytest.mark.parametrize(("page", "below"), [("CONTRIBUTING.md", "## The map"), ("AGENTS.md", "## Rooms")])
+def test_every_room_has_a_place_on_the_short_maps(page: str, below: str) -> None:
+    shown = {name.rstrip("/").removesuffix(".py").split("/")[0] for line in first_column(page, below) for name in line}
+    rooms = {path.stem for path in PROVIDER.glob("[!_]*") if path.is_dir() or path.suffix == ".py"}
+    assert rooms - shown == {"get_provider_info"} and shown < rooms
+
+
+def test_what_is_shipped_to_spark_needs_nothing_but_pyspark() -> None:
+    nodes = [
+        node for path in (PROVIDER / "spark" / "driver").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    assert {name.split(".")[0] for name in named} - {*sys.stdlib_module_names} == {"airflow_epochs", "pyspark"}
+
+
+def test_every_folder_of_tests_is_explained() -> None:
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert {name for line in first_column("CONTRIBUTING.md", "## Tests") for name in line} == folders
+
+
+@of_each_page
+def test_every_module_that_a_page_names_is_one_that_there_is(page: Path) -> None:
+    """The changelog also names those that have moved: in the first column of a table."""
+    text = "\n".join((*inline(page), *blocks(page, "python")))
+    moved = "".join(re.findall(r"^  \| (`[^|]+)\|", page.read_text(), re.MULTILINE))
+    no_modules = {*re.findall(r"[\w.]+", moved), "airflow_epochs.ends"}  # a key in Delta's log
+    for name in {*re.findall(r"\bairflow_epochs(?:\.[a-z]\w*)+", text)} - no_modules:
+        assert resolve_name(name)
 
 
 # -- numbers and lists ---------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def pyspark_home() -> Path:
     """The folder of the installed pyspark, which serves as SPARK_HOME. Found without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise StackError("pyspark is not installed. What to do: install the project with its dev extra.")
+        raise StackError("pyspark is not installed. What to do: run `make venv`.")
     return Path(spec.origin).parent
 
 

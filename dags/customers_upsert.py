@@ -1,7 +1,10 @@
 """Changes of customers, as a database tells them (inserts, updates, deletes), into a table with one row per customer.
 
 The newest change of a customer counts, in whatever order the changes come. A second table keeps them all, a third one
-what is no change. Environment variables: ``LAKE``, the folder or URL of the tables.
+what is no change.
+
+Starts paused. Before you unpause it, create the topic ``customer-changes``. Environment variables: ``LAKE``, the folder
+or URL of the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
 LAKE = os.environ.get("LAKE", "/lake")
 
-with DAG("customers_upsert", schedule="@continuous", max_active_runs=1, catchup=False):
+with DAG("customers_upsert", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
     EpochPipeline(
         "customers_upsert",
         source=KafkaSource(topics=["customer-changes"], conn_id="kafka_default", starting="earliest"),

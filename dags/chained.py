@@ -1,9 +1,11 @@
 """Two pipelines, chained through a topic: an order is counted exactly once at the far end of both.
 
-The first enriches orders into the topic ``orders-enriched``, which must exist. The second runs whenever an epoch of
-the first is complete, reads what is new there, and adds it to a running total per customer. What either cannot use
-goes to its own table of rejected records. Environment variables: ``LAKE``, the folder or URL of the tables and of what
-is staged.
+The first enriches orders into the topic ``orders-enriched``. The second runs whenever an epoch of the first is
+complete, reads what is new there, and adds it to a running total per customer. What either cannot use goes to its own
+table of rejected records.
+
+Both start paused. Before you unpause them, create the topic ``orders-enriched``. Environment variables: ``LAKE``, the
+folder or URL of the tables and of what is staged.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, Spa
 LAKE = os.environ.get("LAKE", "/lake")
 SPARK = SparkConnect("spark_connect_default")
 
-with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=False):
+with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
     enriched = EpochPipeline(
         "chained_enrich",
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest"),
@@ -30,7 +32,13 @@ with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=Fa
         ledger_conn_id="epochs_default",
     )
 
-with DAG("chained_totals", schedule=[enriched.assets["enriched"]], max_active_runs=1, catchup=False):
+with DAG(
+    "chained_totals",
+    schedule=[enriched.assets["enriched"]],
+    max_active_runs=1,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "chained_totals",
         source=KafkaSource(topics=["orders-enriched"], conn_id="kafka_default", starting="earliest"),

@@ -2,10 +2,11 @@
 
 What one of them would not take goes to a second Delta table, with the reason.
 
-Environment variables: ``LAKE``, the folder or URL of the tables and of what is staged. The topic ``orders-valid`` and
-the table ``orders`` of the connection ``orders_db`` must exist::
+Starts paused. Before you unpause it, create the topic ``orders-valid``, the connection ``orders_db`` and its table::
 
     CREATE TABLE orders (order_id text, customer text, amount numeric(12, 2), currency text, ts timestamptz)
+
+Environment variables: ``LAKE``, the folder or URL of the tables and of what is staged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, Spa
 
 LAKE = os.environ.get("LAKE", "/lake")
 
-with DAG("orders_fanout", schedule="@continuous", max_active_runs=1, catchup=False):
+with DAG("orders_fanout", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
     EpochPipeline(
         "orders_fanout",
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest", max_records=5_000_000),

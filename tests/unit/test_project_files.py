@@ -1,0 +1,92 @@
+"""What stands beside the code (metadata, Makefile, workflow, hooks) says the same as the code, and as one another."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+from airflow_epochs import __version__
+from pyproject import PROJECT, PYPROJECT, ROOT, pythons
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+JOB: dict[str, Any] = WORKFLOW["jobs"]["make"]
+HOOKS: dict[str, Any] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+README = " ".join((ROOT / "README.md").read_text().split())
+
+
+# -- versions of Python ------------------------------------------------------------------------------------------------
+
+
+def test_the_classifiers_name_every_python_that_is_admitted_and_no_other() -> None:
+    admitted = SpecifierSet(PROJECT["requires-python"])
+    assert pythons() == [f"3.{minor}" for minor in range(30) if f"3.{minor}.1" in admitted]
+
+
+def test_make_takes_every_python_that_is_admitted_and_no_other() -> None:
+    bounds = re.findall(r"not \(3, (\d+)\) <= sys.version_info\[:2\] <= \(3, (\d+)\)", MAKEFILE)
+    assert [tuple(f"3.{minor}" for minor in pair) for pair in bounds] == [(pythons()[0], pythons()[-1])]
+
+
+def test_the_workflow_runs_on_every_python_that_is_admitted() -> None:
+    assert JOB["strategy"]["matrix"]["python"] == pythons()
+
+
+def test_code_is_checked_for_the_oldest_python() -> None:
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{pythons()[0].replace('.', '')}"
+
+
+@pytest.mark.parametrize("where", ["Makefile", "README.md"])
+def test_people_are_told_the_oldest_and_the_newest_python(where: str) -> None:
+    said = re.findall(r"Python (3\.\d+) to (3\.\d+)", (ROOT / where).read_text())
+    assert said and set(said) == {(pythons()[0], pythons()[-1])}
+
+
+# -- the workflow ------------------------------------------------------------------------------------------------------
+
+
+def test_the_workflow_runs_the_two_commands_of_the_readme() -> None:
+    shown = re.search(r"## Try it.*?```sh(.*?)```", README)
+    assert shown
+    assert JOB["strategy"]["matrix"]["command"] == re.findall(r"make (\w+)", shown[1])
+    assert JOB["steps"][-1]["run"].startswith("make ${{ matrix.command }}")
+
+
+def test_the_workflow_has_the_java_that_is_tested_and_an_end() -> None:
+    [java] = [step["with"]["java-version"] for step in JOB["steps"] if "setup-java" in step.get("uses", "")]
+    assert f"Java {java}" in README
+    assert JOB["timeout-minutes"]
+
+
+def test_the_workflow_runs_when_somebody_pushes_or_asks_and_may_write_nothing() -> None:
+    assert WORKFLOW[True].keys() == {"push", "pull_request", "workflow_dispatch"}, "YAML reads the key 'on' as True"
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+
+
+# -- hooks and metadata ------------------------------------------------------------------------------------------------
+
+
+def test_the_hooks_are_the_commands_of_make_lint() -> None:
+    recipe = re.search(r"^lint: venv\n((?:\t.+\n)+)", MAKEFILE, re.MULTILINE)
+    assert recipe
+    commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
+    [repo] = HOOKS["repos"]
+    assert [hook["entry"] for hook in repo["hooks"]] == commands
+
+
+def test_what_the_metadata_names_is_there() -> None:
+    assert PROJECT["version"] == __version__
+    for name in (PROJECT["readme"], *PROJECT["license-files"]):
+        assert (ROOT / name).is_file()
+    assert [path.name for path in Path(ROOT / "provider").rglob("py.typed")] == ["py.typed"]
+
+
+def test_no_extra_is_for_work_on_the_project_itself() -> None:
+    """All of them are published: the group ``dev`` is not."""
+    assert PROJECT["optional-dependencies"].keys() == {"kafka", "kafka-sink", "delta", "postgres", "spark", "all"}
+    assert not any(text.startswith("pytest") for text in PROJECT["dependencies"])
