@@ -371,7 +371,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "                    self._sweep(opened.txn.epoch - 1)",
+                "                    self._sweep(opened.number - 1)",
                 "                    pass",
             )
         ],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -33,6 +33,7 @@ from airflow_epochs.ledger.keys import (
     sink_key,
     takeover_key,
 )
+from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.ledger.store import Store, TooLarge
 from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust, digest
@@ -66,7 +67,7 @@ PUT_TRIES = 3
 
 
 class Ledger:
-    """One pipeline's ledger. Stateless but for its store and what can never change; processes may share it.
+    """One pipeline's ledger, for one task: it remembers the records that it has read, which can never change.
 
     Args:
         store: Where it lies.
@@ -85,19 +86,21 @@ class Ledger:
         require_signed: bool = False,
         checked: bool = True,
     ) -> None:
-        self._store = store
+        self._untouched = store
+        self._store = Remembered(store)
         self._pipeline = validated_name("pipeline", pipeline)
         self._checked = checked
         self._trust = Trust(
             keys, required=require_signed, pipeline=self._pipeline, get=self._bytes, last=self._last_written
         )
         self._probed = False
+        self._known_complete = 0
         self._identity: PipelineRecord | None = None
 
     @property
     def root(self) -> str:
         """Where the ledger lies; empty if its store does not say."""
-        return str(getattr(self._store, "root", ""))
+        return str(getattr(self._untouched, "root", ""))
 
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
@@ -113,8 +116,10 @@ class Ledger:
             Refused: Another DAG owns the pipeline, or the store does not honour put-if-absent.
         """
         self.probe()
-        self._sign_from_here(at, writer)
-        identity = self.identity() or self._put(
+        identity = self.identity()
+        if identity or not self.has_keys:
+            self._sign_from_here(at, writer)
+        identity = identity or self._put(
             PipelineRecord(
                 pipeline=self._pipeline,
                 ledger_id=uuid.uuid4().hex,
@@ -278,7 +283,9 @@ class Ledger:
 
     def newest_complete(self) -> int:
         """The newest complete epoch, 0 if none. Epochs are dense, so it is found by doubling, then halving."""
-        return _last_of(lambda epoch: self._exists(complete_key(epoch)))
+        known = self._known_complete
+        self._known_complete += _last_of(lambda further: self._exists(complete_key(known + further)))
+        return self._known_complete
 
     def require_no_gap(self, number: int, *, thoroughly: bool = False) -> None:
         """Raise Corrupt if an epoch after ``number``, which seems not to be complete, is: a record was lost.
@@ -308,24 +315,36 @@ class Ledger:
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
-        with self._believing(complete_key(number)):
-            if self._trust.is_history(number):  # what is left of it may be anybody's
-                raise self._lost(number, self.newest_complete())
-        attempt = _last_of(lambda n: self._exists(attempt_key(number, n, "open")))
+        view = self._unfinished(number)
+        if not view.complete and not view.is_signed:
+            self._require_no_history(number)
+        return view
+
+    def _unfinished(self, number: int) -> EpochView:
+        """The newest attempt of an epoch that had no completion record a moment ago."""
+        there = frozenset(self._list(epoch_folder(number)))
+        attempt = _last_of(lambda n: attempt_key(number, n, "open") in there)
         if attempt == 0:
             return EpochView(number=number)
         opened = self.open_record(number, attempt)
-        if opened is None:  # pruned since the first line: complete by now
+        if opened is None:  # pruned since: complete by now
             return EpochView(number=number, complete=self.complete_record(number))
+        decided = attempt_key(number, attempt, "decision") in there
         return self._consistent(
             EpochView(
                 number=number,
                 open=opened,
-                decision=self.decision_record(number, attempt),
-                receipts=self._per_sink(number, opened, "receipt", Receipt),
-                waived=self._per_sink(number, opened, "waived", WaivedRecord),
+                decision=self.decision_record(number, attempt) if decided else None,
+                receipts=self._per_sink(there, number, opened, "receipt", Receipt),
+                waived=self._per_sink(there, number, opened, "waived", WaivedRecord),
             )
         )
+
+    def _require_no_history(self, number: int) -> None:
+        """Raise Corrupt for an epoch that was complete when signing began: what is left of it may be anybody's."""
+        with self._believing(complete_key(number)):
+            if self._trust.is_history(number):
+                raise self._lost(number, self.newest_complete())
 
     def _consistent(self, view: EpochView) -> EpochView:
         try:
@@ -340,7 +359,10 @@ class Ledger:
         return view
 
     def complete_record(self, number: int) -> CompleteRecord | None:
-        return self._get(complete_key(number), CompleteRecord)
+        record = self._get(complete_key(number), CompleteRecord) if number >= 1 else None
+        if record:
+            self._known_complete = max(self._known_complete, number)
+        return record
 
     def open_record(self, number: int, attempt: int) -> OpenRecord | None:
         return self._get(attempt_key(number, attempt, "open"), OpenRecord)
@@ -433,9 +455,12 @@ class Ledger:
                 pipeline=self._pipeline,
             ) from error
 
-    def _per_sink(self, number: int, opened: OpenRecord, what: str, kind: type[R]) -> dict[str, R]:
-        found = ((sink, self._get(sink_key(number, sink, what), kind)) for sink in opened.sinks)
-        return {sink: record for sink, record in found if record is not None}
+    def _per_sink(
+        self, there: Collection[str], number: int, opened: OpenRecord, what: str, kind: type[R]
+    ) -> dict[str, R]:
+        keys = {sink: sink_key(number, sink, what) for sink in opened.sinks}
+        found = {sink: self._get(key, kind) for sink, key in keys.items() if key in there}
+        return {sink: record for sink, record in found.items() if record is not None}
 
     def _numbered(self, key_of_number: Callable[[int], str], kind: type[R]) -> list[R]:
         """The records 1, 2, 3 …, which are dense and few."""
@@ -565,9 +590,10 @@ class Ledger:
         self._probed = True
 
     def _honours_put_if_absent(self, key: str) -> bool:
+        store = self._untouched
         try:
-            self._store.put_if_absent(key, b"first")
-            return not self._store.put_if_absent(key, b"second") and self._store.get(key) == b"first"
+            store.put_if_absent(key, b"first")
+            return not store.put_if_absent(key, b"second") and store.get(key) == b"first"
         except NotImplementedError:
             return False
         finally:
@@ -575,7 +601,7 @@ class Ledger:
 
     def _forget(self, key: str) -> None:
         try:
-            self._store.delete(key)
+            self._untouched.delete(key)
         except Exception:  # a store that keeps everything (object lock) is a good home for a ledger
             log.warning("the probe key %s cannot be deleted", key, exc_info=True)
 
