@@ -40,7 +40,13 @@ CHAPTERS = {
         "storage/objects.py",
         "storage/local.py",
     ],
-    "The ledger": ["ledger/ledger.py", "coordinator/recorded_sinks.py"],
+    "The ledger": [
+        "ledger/ledger.py",
+        "ledger/records.py",
+        "ledger/signed.py",
+        "ledger/writable.py",
+        "coordinator/recorded_sinks.py",
+    ],
     "Ledger and sinks do not agree": ["coordinator/agreement.py", "sinks/delta/diagnosis.py"],
     "Kafka": [
         "kafka/client.py",
@@ -150,7 +156,7 @@ IMPORT_ERRORS = {
 
 WITHIN = {
     "ledger/codec.py": "the ledger's 'cannot be trusted'",
-    "ledger/ledger.py": "the ledger's 'cannot be trusted'",
+    "ledger/records.py": "the ledger's 'cannot be trusted'",
     "model.py": "the ledger's 'cannot be trusted' and 'contradict each other'",
     "sinks/kafka/marker_partitions.py": "'The record … does not say which partition is the sink's'",
     "sinks/kafka/marker.py": "'The newest record … is no epoch marker'",

@@ -24,6 +24,7 @@ from airflow_epochs.hooks.audit import as_text, caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.signing import RANDOM_KEY
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
@@ -213,13 +214,13 @@ def sign(args: Namespace) -> None:
     """Vouch for records that no key vouches for: the key was lost, or a task wrote them without it."""
     why, by = _reason(args), caller()
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    if not ledger.has_keys:
+    if not ledger.signing.has_keys:
         raise SystemExit(
             "There is no key to sign with; nothing was changed.\n"
             f"Connection {args.ledger_conn_id}, its password.\n"
-            "What to do: set it to a random key (`python -c 'import secrets; print(secrets.token_urlsafe(32))'`)."
+            f"What to do: set it to a random key (`{RANDOM_KEY}`)."
         )
-    unsigned = ledger.unsigned()
+    unsigned = ledger.signing.unsigned()
     if not unsigned:
         print(f"Nothing to do: today's keys vouch for all that the next epoch of pipeline {args.pipeline} rests on.")
         return
@@ -232,9 +233,7 @@ def sign(args: Namespace) -> None:
         f"Recorded: {by}, because: {why}",
     )
     with logged("sign", dag_id="", by=by):
-        record = ledger.sign_as_it_stands(
-            who=by.who, host=by.host, login=by.login, why=why, at=_now(), writer=new_writer()
-        )
+        record = ledger.signing.sign(who=by.who, host=by.host, login=by.login, why=why, at=_now(), writer=new_writer())
     print(f"Pipeline {args.pipeline} is signed from epoch {record.epoch + 1} on.")
 
 
