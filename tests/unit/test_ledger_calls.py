@@ -11,7 +11,7 @@ from airflow_epochs.ledger.keys import complete_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
-from airflow_epochs.model import DecisionKind
+from airflow_epochs.model import DecisionKind, _parsed
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore
 from ledger_calls import CountedEpochs, total
@@ -45,6 +45,12 @@ def test_no_task_reads_a_record_twice_nor_one_that_it_put(tmp_path: Path, keys: 
         put = {key for operation, key in store.calls if operation == "put" and "/probe/" not in key}
         records = [key for key in store.found if "/probe/" not in key]
         assert len(records) == len(set(records)) and not put & set(records), task
+
+
+def test_a_transaction_id_is_parsed_once_however_many_records_have_it(tmp_path: Path) -> None:
+    _parsed.cache_clear()
+    CountedEpochs(tmp_path).run()
+    assert _parsed.cache_info().misses == 1
 
 
 def test_what_another_task_puts_between_two_looks_is_seen() -> None:
