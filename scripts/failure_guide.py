@@ -134,7 +134,7 @@ CHAPTERS = {
         "sinks/sql/participant.py",
     ],
     "Reading at one epoch": ["read.py"],
-    "At the command line": ["cli.py"],
+    "At the command line": ["cli.py", "coordinator/admin.py"],
 }
 """What the reader was doing: the modules whose errors he then sees."""
 
@@ -165,7 +165,11 @@ WITHIN = {
 }
 """Modules whose ValueErrors nobody sees by themselves: the error that tells of them."""
 
-RELAYS = {("spark/driver/main.py", "error_from_json"), ("operators/epoch.py", "_executed")}
+RELAYS = {
+    ("spark/driver/main.py", "error_from_json"),
+    ("operators/epoch.py", "_executed"),
+    ("cli.py", "_refusing"),
+}
 """Functions that only pass on an error whose text is read where it was made."""
 
 
