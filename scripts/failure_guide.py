@@ -40,7 +40,13 @@ CHAPTERS = {
         "storage/objects.py",
         "storage/local.py",
     ],
-    "The ledger": ["ledger/ledger.py", "coordinator/recorded_sinks.py"],
+    "The ledger": [
+        "ledger/ledger.py",
+        "ledger/records.py",
+        "ledger/signed.py",
+        "ledger/writable.py",
+        "coordinator/recorded_sinks.py",
+    ],
     "Ledger and sinks do not agree": ["coordinator/agreement.py", "sinks/delta/diagnosis.py"],
     "Kafka": [
         "kafka/client.py",
@@ -128,7 +134,7 @@ CHAPTERS = {
         "sinks/sql/participant.py",
     ],
     "Reading at one epoch": ["read.py"],
-    "At the command line": ["cli.py"],
+    "At the command line": ["cli.py", "coordinator/admin.py"],
 }
 """What the reader was doing: the modules whose errors he then sees."""
 
@@ -150,7 +156,7 @@ IMPORT_ERRORS = {
 
 WITHIN = {
     "ledger/codec.py": "the ledger's 'cannot be trusted'",
-    "ledger/ledger.py": "the ledger's 'cannot be trusted'",
+    "ledger/records.py": "the ledger's 'cannot be trusted'",
     "model.py": "the ledger's 'cannot be trusted' and 'contradict each other'",
     "sinks/kafka/marker_partitions.py": "'The record … does not say which partition is the sink's'",
     "sinks/kafka/marker.py": "'The newest record … is no epoch marker'",
@@ -159,7 +165,11 @@ WITHIN = {
 }
 """Modules whose ValueErrors nobody sees by themselves: the error that tells of them."""
 
-RELAYS = {("spark/driver/main.py", "error_from_json"), ("operators/epoch.py", "_executed")}
+RELAYS = {
+    ("spark/driver/main.py", "error_from_json"),
+    ("operators/epoch.py", "_executed"),
+    ("cli.py", "_refusing"),
+}
 """Functions that only pass on an error whose text is read where it was made."""
 
 

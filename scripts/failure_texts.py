@@ -2,9 +2,9 @@
 
 Every use of an error class must be one of: its construction with a text, a ``raise`` or ``except``, an
 ``isinstance``, an annotation, a base, an import. Anything else could be an error that the guide does not have, and is
-``Unreadable``. A placeholder of an f-string becomes ``{words}``; a name that stands for a text (a constant, a local
-variable, an argument of a helper such as ``refuse(what, remedy)``) becomes that text, one failure per call of the
-helper.
+``Unreadable``. A placeholder of an f-string becomes ``{words}``; a name that stands for a text (a constant, also an
+imported one, a local variable, an argument of a helper such as ``refuse(what, remedy)``) becomes that text, one
+failure per call of the helper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT_ERROR = "EpochError"
@@ -123,7 +123,7 @@ class Scope:
 def read_failures(provider: Path, relays: set[tuple[str, str]]) -> list[Failure]:
     """Every error that a module of the provider constructs, in the order of modules and lines."""
     modules = [Module.read(path, provider) for path in sorted(provider.rglob("*.py"))]
-    modules = [module for module in modules if not module.path.startswith(TESTING)]
+    modules = _with_imported([module for module in modules if not module.path.startswith(TESTING)], provider.name)
     kinds = _kinds(modules) | PLAIN
     return [
         failure
@@ -132,6 +132,21 @@ def read_failures(provider: Path, relays: set[tuple[str, str]]) -> list[Failure]
         if not (_is_relay(module, call, relays) and _hides_text(call))
         for failure in _failures(module, call, modules)
     ]
+
+
+def _with_imported(modules: list[Module], package: str) -> list[Module]:
+    """The modules, each with the constants that it imports from another one among its own."""
+    exported = {f"{package}.{each.path.removesuffix('.py').replace('/', '.')}": each.constants for each in modules}
+    return [replace(each, constants={**dict(_imported(each, exported)), **each.constants}) for each in modules]
+
+
+def _imported(module: Module, exported: Mapping[str, Mapping[str, ast.expr]]) -> Iterator[tuple[str, ast.expr]]:
+    """Texts alone: other constants would have to be followed in the module that they come from."""
+    for node in module.tree.body:
+        constants = exported.get(node.module or "", {}) if isinstance(node, ast.ImportFrom) else {}
+        for name in (alias.name for alias in getattr(node, "names", ())):
+            if isinstance(value := constants.get(name), ast.Constant):
+                yield name, value
 
 
 def _is_relay(module: Module, node: ast.AST, relays: set[tuple[str, str]]) -> bool:

@@ -10,7 +10,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,14 +19,16 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, Grou
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.helpers import ask_yesno
 
-from airflow_epochs.coordinator.task import new_writer
+from airflow_epochs.coordinator import admin
+from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.audit import as_text, caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for
+from airflow_epochs.ledger.signing import RANDOM_KEY
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import WaivedRecord, records_upper_bound
-from airflow_epochs.protocol import State
+from airflow_epochs.model import records_upper_bound
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.kafka_credentials import properties
@@ -110,7 +112,7 @@ def get_cli_commands() -> list[CLICommand]:
 
 def list_epochs(args: Namespace) -> None:
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    rows = [_row(view) for view in newest_epochs(ledger, args.limit)]
+    rows = [_printed(EpochRow.of(view)) for view in newest_epochs(ledger, args.limit)]
     AirflowConsole().print_as(data=rows, output=args.output)
 
 
@@ -126,11 +128,11 @@ def show_epoch(args: Namespace) -> None:
 def show_in_doubt(args: Namespace) -> None:
     """The unfinished epoch, and what transactions of others keep from being read."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    newest = ledger.newest_complete()
-    view = ledger.view(newest + 1)
-    print(_unfinished(view) or f"No epoch is unfinished; the newest complete one is {newest}.")
-    complete = ledger.complete_record(newest) if newest else None
-    opened = view.open or (complete and ledger.open_record(newest, complete.txn.attempt))
+    view = unfinished(ledger)
+    print(
+        _sentence(view) if view else f"No epoch is unfinished; the newest complete one is {ledger.newest_complete()}."
+    )
+    opened = newest_opened(ledger)
     if not opened:
         print("What the pipeline reads is not known: it has no open record.")
     elif opened.source.get("kind") == KAFKA:
@@ -138,88 +140,64 @@ def show_in_doubt(args: Namespace) -> None:
         print("\n".join(waiting) or "No open transaction keeps records of its topics from being read.")
 
 
-def _unfinished(view: EpochView) -> str | None:
-    if view.open is None or view.complete:
-        return None
-    waits = f": waits for {', '.join(sorted(view.epoch.unacknowledged))}" if view.state is State.IN_DOUBT else ""
-    return f"Epoch {view.number} is {view.state.value}{waits} ({view.open.txn_id}, opened by {view.open.run})."
+def _sentence(view: EpochView) -> str:
+    """On an epoch that is not complete."""
+    waits = f": waits for {', '.join(waits_for(view))}" if waits_for(view) else ""
+    opened = view.opened
+    return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."
 
 
 def take_over(args: Namespace) -> None:
-    """Hand a pipeline over, once somebody has seen whose it is. Its next run is the new DAG's."""
-    why, by = _reason(args), caller()
+    """Hand a pipeline over, once somebody has seen whose it is."""
+    by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    owner = _owner(ledger, args.pipeline)
-    unfinished = _unfinished(ledger.view(ledger.newest_complete() + 1))
+    with _refusing(args):
+        owner = admin.owner_of(ledger, args.pipeline)
+    view = unfinished(ledger)
     _confirm(
         args,
         f"Pipeline {args.pipeline} goes from DAG {owner} to DAG {args.dag_id}.",
         f"Runs of DAG {owner} cannot open it any more.",
-        f"{unfinished} A run of DAG {args.dag_id} will finish or abort it."
-        if unfinished
-        else "No epoch is unfinished.",
-        f"Recorded: {by}, because: {why}",
+        f"{_sentence(view)} A run of DAG {args.dag_id} will finish or abort it." if view else "No epoch is unfinished.",
+        f"Recorded: {caller()}, because: {by.why}",
     )
-    if _owner(ledger, args.pipeline) != owner:
-        raise SystemExit(
-            "The pipeline was handed to another DAG while the question stood; nothing was changed.\n"
-            f"Pipeline {args.pipeline}.\n"
-            "What to do: look at the pipeline again, and repeat the takeover if it is still wanted."
-        )
-    with logged("takeover", dag_id=args.dag_id, by=by):
-        ledger.take_over(args.dag_id, who=by.who, host=by.host, login=by.login, why=why, at=_now(), writer=new_writer())
+    with _refusing(args):
+        admin.require_owner(ledger, args.pipeline, owner)
+        with logged("takeover", dag_id=args.dag_id, by=caller()):
+            admin.take_over(ledger, args.pipeline, args.dag_id, owner=owner, by=by)
     print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
 
 
-def _owner(ledger: Ledger, pipeline: str) -> str:
-    identity = ledger.identity()
-    if identity is None:
-        raise SystemExit(f"There is no pipeline {pipeline!r} in this ledger: nothing to take over.")
-    return ledger.owner(identity)
-
-
 def waive(args: Namespace) -> None:
-    """Put a waiver in place of a receipt, once somebody has seen what that costs.
-
-    The sink then lacks the epoch's rows, for good. Of a sink that has a receipt it counts only if the sink has lost its
-    commit since.
-    """
-    why, by = _reason(args), caller()
+    """Put a waiver in place of a receipt, once somebody has seen what that costs."""
+    by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    view = _with_promise(ledger, args)
+    with _refusing(args):
+        view = admin.with_promise(ledger, args.epoch, args.sink)
     _confirm(
         args,
         f"Epoch {args.epoch} of pipeline {args.pipeline} will be complete without sink {args.sink}.",
         _lost(ledger, view, args.sink),
-        f"Recorded: {by}, because: {why}",
+        f"Recorded: {caller()}, because: {by.why}",
     )
-    opened = _with_promise(ledger, args).opened  # a run may have kept the promise while the question stood
-    with logged("waive", dag_id=opened.dag_id, by=by):
-        ledger.put_waived(
-            WaivedRecord(
-                txn_id=opened.txn_id,
-                sink=args.sink,
-                who=by.who,
-                host=by.host,
-                login=by.login,
-                why=why,
-                at=_now(),
-            )
-        )
+    with _refusing(args):
+        opened = admin.with_promise(ledger, args.epoch, args.sink).opened  # a run may have kept it meanwhile
+        with logged("waive", dag_id=opened.dag_id, by=caller()):
+            admin.waive(ledger, args.epoch, args.sink, by=by)
     print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
 
 
 def sign(args: Namespace) -> None:
-    """Vouch for records that no key vouches for: the key was lost, or a task wrote them without it."""
-    why, by = _reason(args), caller()
+    """Let records count that no key vouches for, once somebody has seen which."""
+    by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    if not ledger.has_keys:
+    if not ledger.signing.has_keys:
         raise SystemExit(
             "There is no key to sign with; nothing was changed.\n"
             f"Connection {args.ledger_conn_id}, its password.\n"
-            "What to do: set it to a random key (`python -c 'import secrets; print(secrets.token_urlsafe(32))'`)."
+            f"What to do: set it to a random key (`{RANDOM_KEY}`)."
         )
-    unsigned = ledger.unsigned()
+    unsigned = ledger.signing.unsigned()
     if not unsigned:
         print(f"Nothing to do: today's keys vouch for all that the next epoch of pipeline {args.pipeline} rests on.")
         return
@@ -229,31 +207,15 @@ def sign(args: Namespace) -> None:
         *(f"  {key}" for key in unsigned),
         "They will count as they stand now, whoever wrote them: look at them first.",
         "Records that are written from now on count only if they are signed.",
-        f"Recorded: {by}, because: {why}",
+        f"Recorded: {caller()}, because: {by.why}",
     )
-    with logged("sign", dag_id="", by=by):
-        record = ledger.sign_as_it_stands(
-            who=by.who, host=by.host, login=by.login, why=why, at=_now(), writer=new_writer()
-        )
+    with _refusing(args), logged("sign", dag_id="", by=caller()):
+        record = admin.sign(ledger, by=by)
     print(f"Pipeline {args.pipeline} is signed from epoch {record.epoch + 1} on.")
 
 
-def _with_promise(ledger: Ledger, args: Namespace) -> EpochView:
-    """The epoch, which waits for the sink."""
-    view = ledger.view(args.epoch)
-    if view.state is not State.IN_DOUBT:
-        raise SystemExit(f"Epoch {args.epoch} is {view.state.value}: only an epoch in doubt has promises to waive.")
-    waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
-    if args.sink not in waited_for:
-        names = ", ".join(sorted(waited_for))
-        raise SystemExit(f"Sink {args.sink!r} is not waited for; epoch {args.epoch} waits for: {names}.")
-    return view
-
-
 def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
-    assert view.decision
-    promised = [view.decision.votes[sink].staged, *(again.staged for again in ledger.restaged(view.number, sink))][-1]
-    assert promised
+    promised = admin.promised(ledger, view, sink)
     unless = ", if it has lost its commit (it has a receipt)" if sink in view.receipts else ""
     offsets = records_upper_bound(view.opened.ranges_of(sink))
     return (
@@ -262,15 +224,29 @@ def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
     )
 
 
-def _reason(args: Namespace) -> str:
-    why = as_text(args.why).strip()
+def _account(args: Namespace) -> admin.Account:
+    """Who types the command, by the word of the operating system, and the reason that he gives."""
+    by, why = caller(), as_text(args.why).strip()
     if not why:
         raise SystemExit(
             "The reason is empty; nothing was changed.\n"
             f"Pipeline {args.pipeline}, option --why.\n"
             "What to do: say after --why what happened. Whoever reads the ledger later has no other account of it."
         )
-    return why
+    return admin.Account(who=by.who, host=by.host, login=by.login, why=why)
+
+
+@contextmanager
+def _refusing(args: Namespace) -> Iterator[None]:
+    """What is refused, as a command says it."""
+    try:
+        yield
+    except Refused as error:
+        raise SystemExit(_told(error, args.pipeline)) from error
+
+
+def _told(error: Refused, pipeline: str) -> str:
+    return f"{error.what}\nPipeline {pipeline}.\nWhat to do: {error.remedy}"
 
 
 def _confirm(args: Namespace, *change: str) -> None:
@@ -331,31 +307,15 @@ def _says_yes() -> bool:
         return False
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat()
-
-
-def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
-    """The newest epochs, newest first; the one that is not complete, if any, comes first."""
-    newest = ledger.newest_complete()
-    for number in range(newest + 1, max(0, newest + 1 - limit), -1):
-        view = ledger.view(number)
-        if view.open or view.complete:
-            yield view
-
-
-def _row(view: EpochView) -> dict[str, object]:
-    record = view.complete or view.open
-    assert record
-    receipts = view.complete.receipts if view.complete else view.receipts
+def _printed(row: EpochRow) -> dict[str, object]:
     return {
-        "epoch": view.number,
-        "state": view.state.value,
-        "attempt": record.txn.attempt,
-        "offsets": records_upper_bound(record.ranges),
-        "rows": sum(receipt.rows for receipt in receipts.values()),
-        "waits for": ", ".join(sorted(view.epoch.unacknowledged)) if view.state is State.IN_DOUBT else "",
-        "versions": ", ".join(f"{sink}={r.version}" for sink, r in sorted(receipts.items()) if r.version is not None),
-        "at": view.complete.completed_at if view.complete else (view.open.opened_at if view.open else ""),
-        "transaction": record.txn_id,
+        "epoch": row.number,
+        "state": row.state.value,
+        "attempt": row.attempt,
+        "offsets": row.offsets,
+        "rows": row.rows,
+        "waits for": ", ".join(row.waits_for),
+        "versions": ", ".join(f"{sink}={version}" for sink, version in row.versions.items()),
+        "at": row.at,
+        "transaction": row.txn_id,
     }

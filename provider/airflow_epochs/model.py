@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from airflow_epochs.names import validated_name
@@ -62,16 +63,22 @@ class TransactionId:
     @classmethod
     def parse(cls, text: str) -> TransactionId:
         """The inverse of ``str``. Raises ValueError for anything else, ``p/01/1/…`` included."""
-        pipeline, epoch, attempt, nonce = text.split("/")
-        txn = cls(pipeline, int(epoch), int(attempt), nonce)
-        if str(txn) != text:
-            raise ValueError(f"not a transaction id: {text!r}")
-        return txn
+        return _parsed(text)
 
     @property
     def token(self) -> int:
         """63 bits of the nonce: what fits into a Delta ``SetTransaction`` version."""
         return int(self.nonce[:16], 16) >> 1
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> TransactionId:
+    """A task meets a handful of ids, each of them in many records."""
+    pipeline, epoch, attempt, nonce = text.split("/")
+    txn = TransactionId(pipeline, int(epoch), int(attempt), nonce)
+    if str(txn) != text:
+        raise ValueError(f"not a transaction id: {text!r}")
+    return txn
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from books import Book
 from system import System
 
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import CompleteRecord
 from airflow_epochs.testing.history import Observation, SinkState, copy_of_ledger
 
@@ -37,11 +38,15 @@ class Reader:
     completed: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = self.system.ledger_of(self.pipeline)
         self._rows = {0: 0}
         self._stop = threading.Event()
         self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"reader of {self.pipeline}", daemon=True)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Read anew at each look: a ledger that lives on would remember what it has read."""
+        return self.system.ledger_of(self.pipeline)
 
     def start(self) -> None:
         self._thread.start()

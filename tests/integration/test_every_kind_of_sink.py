@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from airflow_epochs import DeltaSink, KafkaSink, SqlSink
-from airflow_epochs.cli import _row
 from airflow_epochs.contracts import Connection, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import EpochRow
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
@@ -172,7 +172,7 @@ def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: Wor
     for _ in range(2):
         assert world.run(2) is None
         world.require_all_shown()
-    assert _row(world.ledger.view(2))["versions"] == "lake=1", "no other sink has any"
+    assert EpochRow.of(world.ledger.view(2)).versions == {"lake": 1}, "no other sink has any"
     for partition in PARTITIONS:
         by_one, by_other = (see(world.broker.bootstrap, world.topic, partition) for see in READERS)
         assert by_one == by_other
@@ -278,7 +278,7 @@ def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_it
     for number in (3, 4):  # the runs of that hour
         assert f"Epoch 2 is in doubt: sink {failing}. " in str(world.run(number))
     assert world.ledger.open_record(3, 1) is None
-    assert _row(world.ledger.view(2))["waits for"] == failing
+    assert EpochRow.of(world.ledger.view(2)).waits_for == (failing,)
     others = {*NAMES} - {failing}
     world = alive(world, failing)
     shown = world.shown()

@@ -66,10 +66,10 @@ MUTATIONS = [
         "put-if-absent is dropped: a record overwrites the one before",
         [
             (
-                "ledger/ledger.py",
-                "if self._store.put_if_absent(self._key(key), value):",
-                "self._store.delete(self._key(key))\n"
-                "                if self._store.put_if_absent(self._key(key), value):",
+                "ledger/records.py",
+                "if self._store.put_if_absent(self.key(key), value):",
+                "self._store.delete(self.key(key))\n"
+                "                if self._store.put_if_absent(self.key(key), value):",
             )
         ],
         [INTERLEAVED, "-k", "vote_and_the_abort"],
@@ -78,9 +78,9 @@ MUTATIONS = [
         "the loser of a put does not obey the winner",
         [
             (
-                "ledger/ledger.py",
-                "if standing := self._get(key, type(record)):\n                    return standing",
-                "if self._get(key, type(record)):\n                    return record",
+                "ledger/records.py",
+                "if standing := self.get(key, type(record)):\n                    return standing",
+                "if self.get(key, type(record)):\n                    return record",
             )
         ],
         [ZOMBIES, "-k", "open_at_once"],
@@ -185,8 +185,8 @@ MUTATIONS = [
         [
             (
                 "ledger/ledger.py",
-                'keys = [key for key in self._list(epoch_folder(number)) if ".try." in key]',
-                'keys = [key for key in self._list("epochs") if ".try." in key]',
+                'keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]',
+                'keys = [key for key in self._records.keys_in("epochs") if ".try." in key]',
             ),
             ("coordinator/cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
             ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
@@ -371,7 +371,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "                    self._sweep(opened.txn.epoch - 1)",
+                "                    self._sweep(opened.number - 1)",
                 "                    pass",
             )
         ],
@@ -512,8 +512,8 @@ MUTATIONS = [
         "a key that changes is taken over without a look at what it is to vouch for",
         [
             (
-                "ledger/ledger.py",
-                "            self._require_believed(key, value)\n        why",
+                "ledger/signed.py",
+                "            self._records.require_believed(key, value)\n        why",
                 "            pass\n        why",
             )
         ],

@@ -1,4 +1,4 @@
-"""Finding the newest epoch: must not grow with the ledger."""
+"""Finding the newest epoch, which must not grow with the ledger; and how often an epoch asks the ledger's store."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import tempfile
 from pathlib import Path
 
 from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.ledger.store import LocalStore
 from figures import Figure, figure, timed
+from ledger_calls import CountedEpochs, total
 
 
 def figures() -> list[Figure]:
-    return [_newest(epochs) for epochs in (10, 10_000)]
+    keys = {"unsigned": NO_KEYS, "signed": Keys(("a key of the benchmark",))}
+    return [*(_newest(epochs) for epochs in (10, 10_000)), *(_calls(kind, keys[kind]) for kind in keys)]
+
+
+def _calls(kind: str, keys: Keys) -> Figure:
+    """A count, so one run is enough; five would say the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = CountedEpochs(Path(folder), keys).run()
+    each = ", ".join(f"{task} {len(store.calls)}" for task, store in tasks.items())
+    return figure(f"ledger calls of an epoch, {kind}", "calls", [total(tasks)], most=60, note=f"2 sinks: {each}")
 
 
 def _newest(epochs: int) -> Figure:
@@ -20,7 +31,12 @@ def _newest(epochs: int) -> Figure:
             key = Path(folder, f"bench/epochs/{number:020d}/complete.json")
             key.parent.mkdir(parents=True)
             key.touch()  # only its existence is asked for
-        ledger = Ledger(LocalStore(Path(folder)), "bench")
-        assert ledger.newest_complete() == epochs
-        samples = [1e3 * seconds for seconds in timed(ledger.newest_complete, runs=21)]
+        store = LocalStore(Path(folder))
+        assert _found(store) == epochs
+        samples = [1e3 * seconds for seconds in timed(lambda: _found(store), runs=21)]
     return figure(f"newest epoch of {epochs:,}", "ms", samples, most=2)
+
+
+def _found(store: LocalStore) -> int:
+    """As a new task finds it, which remembers nothing."""
+    return Ledger(store, "bench").newest_complete()

@@ -195,8 +195,8 @@ def test_a_ledger_that_does_not_answer_while_it_is_waited_leaves_the_attempt_alo
         raise ConnectionError("reset by peer")
 
     class Away(type(met.world.store)):  # type: ignore[misc]
-        def exists(self, key: str) -> bool:
-            return away() if met.time.seconds > 10 else super().exists(key)
+        def list(self, prefix: str) -> list[str]:
+            return away() if met.time.seconds > 10 else super().list(prefix)
 
     met.world.store.__class__ = Away
     with pytest.raises(EpochError, match="cannot be read"):

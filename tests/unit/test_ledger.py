@@ -11,7 +11,8 @@ import pytest
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import key_of
-from airflow_epochs.ledger.ledger import PUT_TRIES, Ledger
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.records import PUT_TRIES
 from airflow_epochs.model import (
     DecisionKind,
     Run,

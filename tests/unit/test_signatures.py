@@ -34,7 +34,7 @@ def claimed(store: DictStore, password: str = KEY, ledger_id: str = "l") -> Ledg
     ledger.register("dag", at="now", writer="w")
     value = decode(store.values[f"p/{PIPELINE_KEY}"], PipelineRecord)
     del store.values[f"p/{PIPELINE_KEY}"]
-    keyed(store, password)._put(replace(value, ledger_id=ledger_id))
+    keyed(store, password)._records.put(replace(value, ledger_id=ledger_id))
     return keyed(store, password)
 
 
@@ -336,7 +336,7 @@ def test_a_signing_record_of_somebody_else_counts_for_nothing(old: DictStore) ->
     other.values.update(old.values)
     del other.values[f"p/{signing_key(1)}"]
     forged = begun(other, "somebody else's key")
-    forged.sign_as_it_stands(why="mine", at="now", writer="him")
+    forged.signing.sign(why="mine", at="now", writer="him")
     old.values[f"p/{signing_key(2)}"] = other.values[f"p/{signing_key(2)}"]
     with pytest.raises(Corrupt, match=r"signing/0000000002.json is signed with no key that we have"):
         keyed(old).view(2)
@@ -368,16 +368,16 @@ def test_what_a_late_task_wrote_without_the_key_counts_once_an_operator_says_so(
     ledger = keyed(old)
     with pytest.raises(Corrupt):
         ledger.view(2)
-    assert ledger.unsigned() == [key_of(late)]
-    ledger.sign_as_it_stands(why="it was mine", at="now", writer="cli", who="me")
+    assert ledger.signing.unsigned() == [key_of(late)]
+    ledger.signing.sign(why="it was mine", at="now", writer="cli", who="me")
     assert keyed(old).view(2).receipts == {"a": late}
-    assert keyed(old).unsigned() == []
+    assert keyed(old).signing.unsigned() == []
 
 
 def test_a_ledger_whose_key_is_lost_goes_on_with_a_new_one_once_an_operator_says_so(store: DictStore) -> None:
     ledger = keyed(store, NEWER)
-    assert set(ledger.unsigned()) == {PIPELINE_KEY, OPEN, DECISION, run_key(RUN)}
-    ledger.sign_as_it_stands(why="the key is lost", at="now", writer="cli", who="me")
+    assert set(ledger.signing.unsigned()) == {PIPELINE_KEY, OPEN, DECISION, run_key(RUN)}
+    ledger.signing.sign(why="the key is lost", at="now", writer="cli", who="me")
     ledger = begun(store, NEWER)
     assert ledger.view(1).decision and ledger.epoch_of(RUN) == 1
     ledger.put_receipt(receipt())
@@ -387,18 +387,18 @@ def test_a_ledger_whose_key_is_lost_goes_on_with_a_new_one_once_an_operator_says
 
 def test_without_a_key_nobody_can_sign(old: DictStore) -> None:
     with pytest.raises(Refused, match="no password"):
-        Ledger(old, "p").sign_as_it_stands(why="x", at="now", writer="w")
+        Ledger(old, "p").signing.sign(why="x", at="now", writer="w")
 
 
 def test_of_two_that_sign_at_once_one_is_told(old: DictStore) -> None:
     def other_first(moment: str) -> None:
         if "signing" in moment and moment.startswith("before put"):
             old.observer = lambda _: None
-            keyed(old).sign_as_it_stands(why="faster", at="now", writer="other")
+            keyed(old).signing.sign(why="faster", at="now", writer="other")
 
     old.observer = other_first
     with pytest.raises(Refused, match="at the same moment"):
-        keyed(old).sign_as_it_stands(why="slower", at="now", writer="me")
+        keyed(old).signing.sign(why="slower", at="now", writer="me")
 
 
 def test_a_whole_pipeline_runs_signed_unsigned_and_signed_again_with_another_key() -> None:

@@ -59,6 +59,11 @@ class Coordinator:
     # -- open -------------------------------------------------------------------------------------------------
 
     def open(self, run: Run, limits: Limits | None = None) -> OpenRecord | CompleteRecord:
+        """The record of the epoch that this run works through: see ``open_epoch``."""
+        view = self.open_epoch(run, limits)
+        return view.complete or view.opened
+
+    def open_epoch(self, run: Run, limits: Limits | None = None) -> EpochView:
         """The epoch that this run works through: one that was left behind, or else a new one.
 
         One that was aborted is opened again, with the same ranges. One in doubt is finished here and becomes this
@@ -76,7 +81,7 @@ class Coordinator:
             self.task.ledger.require_no_gap(view.number)
             with self.task.unless_overtaken(view):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
-                    self._sweep(opened.txn.epoch - 1)  # whoever completed it may have died before it had
+                    self._sweep(opened.number - 1)  # whoever completed it may have died before it had
                     return opened
         raise Fenced(
             "Other runs of the pipeline keep opening and ending epochs.",
@@ -84,13 +89,14 @@ class Coordinator:
             pipeline=self.task.pipeline.name,
         )
 
-    def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord | None:
+    def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> EpochView | None:
         """One step towards an attempt of this run; None if the ledger must be read again before the next one."""
         match protocol.RECOVERY[view.state]:
             case Step.PLAN:
-                return open_first(self.task, view.number, identity, run, limits)
+                opened = open_first(self.task, view.number, identity, run, limits)
+                return EpochView(number=view.number, open=opened)
             case Step.REOPEN:
-                return reopen(self.task, view, run)
+                return EpochView(number=view.number, open=reopen(self.task, view, run))
             case Step.PRESUME_ABORT:
                 if not leave_alone(self.task, view, run):
                     self._require_markers(view)
@@ -116,15 +122,15 @@ class Coordinator:
                 self.task.sink_of(opened, name), previous, self.task.pipeline.name, self.task.env, receipt
             )
 
-    def _decided_before(self, run: Run) -> OpenRecord | CompleteRecord | None:
+    def _decided_before(self, run: Run) -> EpochView | None:
         """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
         number = self.task.ledger.epoch_of(run)
         if number is None:
             return None
         view = self.task.ledger.view(number)
         if view.complete:
-            return self.task.passing(view).complete
-        return view.open if view.state is State.IN_DOUBT and view.opened.run == run else None
+            return self.task.passing(view)
+        return view if view.state is State.IN_DOUBT and view.opened.run == run else None
 
     # -- stage ------------------------------------------------------------------------------------------------
 
@@ -144,11 +150,11 @@ class Coordinator:
             opened = reopen(self.task, view, run) if view.state is State.ABORTED else view.opened
         stop_earlier_tries(self.task, opened.txn.epoch)
         report = stage_attempt(self.task, opened)
-        view = self.task.ledger.view(opened.txn.epoch)
-        if view.complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
-            with tolerated(f"sweeping epoch {view.number}"):
-                sweep(self.task.ledger, view.number, self.task.pipeline.sinks, self.task.env)
-        return self.checkpoint(view, stage=report)
+        complete = self.task.ledger.complete_record(view.number)
+        if complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
+            self._sweep(view.number)
+            return self.checkpoint(EpochView(number=view.number, complete=complete), stage=report)
+        return self.checkpoint(EpochView(number=view.number, open=opened), stage=report)
 
     # -- vote and decide --------------------------------------------------------------------------------------
 
@@ -168,7 +174,9 @@ class Coordinator:
             view = self.task.mine(run)
         if view.state is State.OPEN:
             with self.task.unless_overtaken(view):
-                self._decide(view.opened, run, report)
+                standing = self._decide(view.opened, run, report)
+            if standing.writer == self.task.writer and standing.decision is DecisionKind.GLOBAL_COMMIT:
+                return self.checkpoint(replace(view, decision=standing), stage=report)
             view = self.task.mine(run)
         if view.state is State.OPEN:
             raise self.task.fenced(view.opened)  # a newer attempt of this same run
@@ -177,7 +185,7 @@ class Coordinator:
             raise self._aborted(view)
         return self.checkpoint(view, stage=report)
 
-    def _decide(self, opened: OpenRecord, run: Run, report: StageReport | None) -> None:
+    def _decide(self, opened: OpenRecord, run: Run, report: StageReport | None) -> DecisionRecord:
         if report is None or report.txn_id != opened.txn_id:
             raise Refused(
                 "There is nothing staged for this attempt."
@@ -191,8 +199,10 @@ class Coordinator:
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.task.env.reached("decision.put")
-        self._put_decision(opened, decision, "; ".join(reasons) or "every sink voted VOTE_COMMIT", votes, run)
+        reason = "; ".join(reasons) or "every sink voted VOTE_COMMIT"
+        standing = self._put_decision(opened, decision, reason, votes, run)
         self.task.env.reached("decision.landed")
+        return standing
 
     def _put_decision(
         self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
@@ -238,10 +248,10 @@ class Coordinator:
             # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
             return self.checkpoint(view)
         try:
-            self._commit_sink(view, sink)
+            receipt = self._commit_sink(view, sink)
         except EpochError as error:
             raise _in_doubt(error, view, [sink]) from error.__cause__
-        return self.checkpoint(self.task.ledger.view(view.number))
+        return self.checkpoint(replace(view, receipts={**view.receipts, sink: receipt}))
 
     def _commit_sink(self, view: EpochView, sink: str) -> Receipt:
         assert view.decision and view.decision.decision is DecisionKind.GLOBAL_COMMIT

@@ -11,7 +11,7 @@ from airflow.sdk.log import mask_secret
 
 from airflow_epochs import secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, Keys
+from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Connection, SparkRunner
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
-_SET_KEY = (
-    "set its password to a random key (`python -c 'import secrets; print(secrets.token_urlsafe(32))'`), the same for "
-    "all workers"
-)
+_SET_KEY = f"set its password to a random key (`{RANDOM_KEY}`), the same for all workers"
 
 
 def connection(conn_id: str) -> Connection:

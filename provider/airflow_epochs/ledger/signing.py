@@ -10,6 +10,8 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+RANDOM_KEY = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+"""The command that makes a key, for the texts of errors."""
 KEY_LENGTH_MIN = 16
 """Shorter keys are used, with a warning: who can read a record can try them out."""
 

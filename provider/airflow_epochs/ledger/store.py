@@ -54,7 +54,10 @@ class Store(Protocol):
     def exists(self, key: str) -> bool: ...
 
     def list(self, prefix: str) -> list[str]:
-        """All keys under the folder ``prefix`` (no trailing slash), recursively, sorted."""
+        """All keys under the folder ``prefix`` (no trailing slash), recursively, sorted.
+
+        With every key whose put has ended before the call.
+        """
         ...
 
     def delete(self, key: str) -> None:

@@ -65,6 +65,7 @@ class Trust:
         self._get = get
         self._last = last
         self._identity: bytes | None = None
+        self._id: str | None = None
         self._from_the_start: bool | None = None
         self._signing: SigningRecord | None = None
         self._history: int | None = None
@@ -73,14 +74,15 @@ class Trust:
 
     def to_write(self, record: R) -> R:
         """The record as it is written: in the format of signed ones once the ledger is signed."""
-        return _as(record, FORMAT) if self.keys and self._has_begun() else record
+        begins = isinstance(record, PipelineRecord)  # should there be another one, the put of this one loses
+        return _as(record, FORMAT) if self.keys and (begins or self._has_begun()) else record
 
     def signature(self, key: str, record: Any, body: bytes) -> str | None:
         """The signature of a record that is about to be written; None if it gets none."""
         return self.keys.sign(self._message(key, body)) if record.format == FORMAT else None
 
     def _has_begun(self) -> bool:
-        """Whether records are signed from here on: the ledger is new, or has said so."""
+        """Whether records are signed from here on: the ledger is new, or says so."""
         return self._pipeline_record() is None or self._is_signed_from_the_start() or self.signing() is not None
 
     def is_current(self) -> bool:
@@ -109,12 +111,12 @@ class Trust:
             NotBelieved: It is not signed with one of our keys, and nothing else speaks for it.
             KeyMissing: It is signed, and we have no key.
         """
-        if self._signed_with(self.keys, key, value):
+        body, signature = signature_of(value)
+        if self._fits(self.keys, key, body, signature):
             if getattr(record, "format", FORMAT) != FORMAT:
                 raise NotBelieved("its signature is sound, and it says that it has none")
             self._require_beginning(key)
             return record
-        _, signature = signature_of(value)
         if signature is None and getattr(record, "format", FORMAT_UNSIGNED) == FORMAT:
             raise NotBelieved("it says that it is signed, and is not")
         if signature and not self.keys:
@@ -124,7 +126,9 @@ class Trust:
         return _as(record, FORMAT_UNSIGNED)
 
     def _signed_with(self, keys: Keys, key: str, value: bytes) -> bool:
-        body, signature = signature_of(value)
+        return self._fits(keys, key, *signature_of(value))
+
+    def _fits(self, keys: Keys, key: str, body: bytes, signature: str | None) -> bool:
         return bool(keys and signature) and keys.fit(self._message(key, body), str(signature))
 
     def _message(self, key: str, body: bytes) -> bytes:
@@ -138,6 +142,11 @@ class Trust:
         """Which ledger the record at ``key`` belongs to. Empty for the record that says it, and for signing records."""
         if key == PIPELINE_KEY or is_signing_key(key):
             return ""
+        if self._id is None:
+            self._id = self._read_ledger_id()
+        return self._id
+
+    def _read_ledger_id(self) -> str:
         identity = self._pipeline_record()
         if identity is None:
             raise NotBelieved(f"{self._named(PIPELINE_KEY)}, without which no signature can be checked, is missing")

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from airflow_epochs import protocol
 from airflow_epochs.model import (
+    FORMAT,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
@@ -52,6 +53,12 @@ class EpochView:
         if self.open is None:
             raise AssertionError(f"epoch {self.number} has no open record")
         return self.open
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether there are records, and the signature of each was checked."""
+        records = (self.complete or self.open, self.decision, *self.receipts.values(), *self.waived.values())
+        return records[0] is not None and all(record.format == FORMAT for record in records if record)
 
     def _messages(self, opened: OpenRecord) -> list[protocol.Message]:
         txn = opened.txn

@@ -214,8 +214,7 @@ class OpenEpochOperator(_NeedsTransform):
 
         params = context["params"]
         limits = Limits(max_records=params.get("max_records"), starting=params.get("starting"))
-        opened = coordinator.open(run, limits)
-        return coordinator.checkpoint(coordinator.task.ledger.view(opened.txn.epoch))
+        return coordinator.checkpoint(coordinator.open_epoch(run, limits))
 
 
 class StageEpochOperator(_NeedsTransform):

@@ -1,0 +1,79 @@
+"""What people ask of a ledger: the newest epochs, each in a row; what is unfinished, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import OpenRecord, records_upper_bound
+from airflow_epochs.protocol import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRow:
+    """One epoch at a glance.
+
+    Attributes:
+        offsets: How many offsets it reads: at least as many as records.
+        rows: How many rows its receipts tell of.
+        waits_for: The sinks that have yet to show it, once it is decided.
+        versions: Of each sink that has versions, the one that shows it.
+        at: When it was completed, or else when its newest attempt was opened.
+    """
+
+    number: int
+    state: State
+    attempt: int
+    offsets: int
+    rows: int
+    waits_for: tuple[str, ...]
+    versions: dict[str, int]
+    at: str
+    txn_id: str
+
+    @classmethod
+    def of(cls, view: EpochView) -> EpochRow:
+        """The row of an epoch that was opened."""
+        record = view.complete or view.opened
+        receipts = view.complete.receipts if view.complete else view.receipts
+        return cls(
+            number=view.number,
+            state=view.state,
+            attempt=record.txn.attempt,
+            offsets=records_upper_bound(record.ranges),
+            rows=sum(receipt.rows for receipt in receipts.values()),
+            waits_for=waits_for(view),
+            versions={sink: r.version for sink, r in sorted(receipts.items()) if r.version is not None},
+            at=view.complete.completed_at if view.complete else view.opened.opened_at,
+            txn_id=record.txn_id,
+        )
+
+
+def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
+    """The newest epochs, newest first; the one that is not complete, if any, comes first."""
+    newest = ledger.newest_complete()
+    for number in range(newest + 1, max(0, newest + 1 - limit), -1):
+        view = ledger.view(number)
+        if view.open or view.complete:
+            yield view
+
+
+def unfinished(ledger: Ledger) -> EpochView | None:
+    """The epoch that was opened and is not complete; there is one at most."""
+    view = ledger.view(ledger.newest_complete() + 1)
+    return view if view.open and not view.complete else None
+
+
+def waits_for(view: EpochView) -> tuple[str, ...]:
+    """The sinks that an epoch in doubt waits for; those of any other epoch are not waited for."""
+    return tuple(sorted(view.epoch.unacknowledged)) if view.state is State.IN_DOUBT else ()
+
+
+def newest_opened(ledger: Ledger) -> OpenRecord | None:
+    """The newest open record: what the pipeline reads and writes. None if there is none, or it was pruned."""
+    if view := unfinished(ledger):
+        return view.open
+    complete = ledger.complete_record(ledger.newest_complete())
+    return ledger.open_record(complete.txn.epoch, complete.txn.attempt) if complete else None

@@ -1,0 +1,226 @@
+"""The records of one pipeline: each is read, and believed, or refused; each is put once, and what stands is told.
+
+Every record is immutable, so every precondition, once read, stays true. A put returns the record that *stands*:
+the caller's own, or the winner's, which the caller must obey. A put whose answer was lost is read back.
+Which records are believed: ``ledger.trust``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_readable
+from airflow_epochs.ledger.keys import PIPELINE_KEY, Record, key_of, pipeline_of
+from airflow_epochs.ledger.remembered import Remembered
+from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
+from airflow_epochs.ledger.store import Store, TooLarge
+from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust
+from airflow_epochs.ledger.writable import disk_says_no
+from airflow_epochs.model import FORMAT, OpenRecord, PipelineRecord
+from airflow_epochs.names import validated_name
+
+R = TypeVar("R")
+P = TypeVar("P", bound=Record)
+
+PUT_TRIES = 3
+"""How often a put without an answer is read back and sent again before its outcome is called unknown."""
+
+
+class Records:
+    """The records in one pipeline's folder of a store, for one task. Args: as ``Ledger``."""
+
+    def __init__(self, store: Store, pipeline: str, keys: Keys, *, require_signed: bool, checked: bool) -> None:
+        self.pipeline = validated_name("pipeline", pipeline)
+        self.trust = Trust(keys, required=require_signed, pipeline=pipeline, get=self.read, last=self.last)
+        self._store = Remembered(store)
+        self._checked = checked
+        self._identity: PipelineRecord | None = None
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def identity(self) -> PipelineRecord | None:
+        """The pipeline's record, or None if it has not been registered yet."""
+        self._identity = self._identity or self.get(PIPELINE_KEY, PipelineRecord)
+        return self._identity
+
+    def key(self, key: str) -> str:
+        return f"{self.pipeline}/{key}"
+
+    def exists(self, key: str) -> bool:
+        with self._reading(key):
+            return self._store.exists(self.key(key))
+
+    def keys_in(self, folder: str) -> list[str]:
+        with self._reading(folder):
+            return [key.removeprefix(f"{self.pipeline}/") for key in self._store.list(self.key(folder))]
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Whatever a store raises while it is read. Not NotApplied: what the caller did before this read may stand."""
+        try:
+            yield
+        except TooLarge as error:
+            raise self.damaged(key, error) from error
+        except Exception as error:
+            raise OutcomeUnknown(
+                f"The ledger cannot be read ({self.key(key)}): {error!r}.",
+                remedy="see that the ledger's store can be reached and that its connection is right; "
+                "Airflow's retry, or a clear of the task, goes on from there.",
+                pipeline=self.pipeline,
+            ) from error
+
+    def numbered(self, key_of_number: Callable[[int], str], kind: type[R]) -> list[R]:
+        """The records 1, 2, 3 …, which are dense and few."""
+        records: list[R] = []
+        while record := self.get(key_of_number(len(records) + 1), kind):
+            records.append(record)
+        return records
+
+    def read(self, key: str) -> bytes | None:
+        with self._reading(key):
+            return self._store.get(self.key(key))
+
+    def last(self, key_of_number: Callable[[int], str]) -> int:
+        return last_of(lambda number: self.exists(key_of_number(number)))
+
+    def get(self, key: str, kind: type[R]) -> R | None:
+        value = self.read(key)
+        return None if value is None else self._decoded(key, value, kind)
+
+    def _decoded(self, key: str, value: bytes, kind: type[R]) -> R:
+        try:
+            record = decode(value, kind)
+            self._require_home(key, record)
+        except NewerFormat as newer:
+            raise Refused(
+                f"{self.key(key)} has format {newer.format}; this version reads up to {FORMAT}.",
+                remedy="upgrade airflow-provider-epochs to at least the version that wrote it.",
+                pipeline=self.pipeline,
+            ) from newer
+        except ValueError as error:
+            raise self.damaged(key, error) from error
+        with self.believing(key):
+            return self.trust.believed(key, value, record) if self._checked else record
+
+    def _require_home(self, key: str, record: R) -> None:
+        """A copied or renamed file is as bad as a damaged one."""
+        if pipeline_of(record) not in (None, self.pipeline):
+            raise ValueError(f"it belongs to pipeline {pipeline_of(record)!r}")
+        if isinstance(record, Record) and key_of(record) != key:
+            raise ValueError(f"it belongs to {key_of(record)}")
+        if isinstance(record, OpenRecord) and (mine := self.identity()) and record.ledger_id != mine.ledger_id:
+            raise ValueError(f"it belongs to ledger {record.ledger_id}, and {PIPELINE_KEY} says {mine.ledger_id}")
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    def put(self, record: P) -> P:
+        return self.put_at(key_of(record), record)
+
+    def put_at(self, key: str, record: R) -> R:
+        with self.believing(key):
+            record = self.trust.to_write(record)
+            value = self._encoded(key, record)
+        error: Exception | None = None
+        for _ in range(PUT_TRIES):
+            try:
+                if self._store.put_if_absent(self.key(key), value):
+                    return record
+                if standing := self.get(key, type(record)):
+                    return standing
+            except (Corrupt, Refused):
+                raise
+            except Exception as failed:
+                error = failed
+                # The put may have landed all the same. Repeating it is safe: the key has one winner.
+                if standing := self._read_back(key, type(record)):
+                    return standing
+        if disk := disk_says_no(error):
+            raise NotApplied(
+                f"The ledger's disk {disk}: {self.key(key)} was not written: {error!r}.",
+                remedy="make room there, or make it writable again; Airflow's retry, or a clear of the task, then goes "
+                "on where this one stopped.",
+                pipeline=self.pipeline,
+            ) from error
+        raise OutcomeUnknown(
+            f"The ledger did not answer when {self.key(key)} was written: {error!r}.",
+            remedy="let Airflow retry the task, or clear it: it reads the record back before it does anything.",
+            pipeline=self.pipeline,
+        ) from error
+
+    def _encoded(self, key: str, record: object) -> bytes:
+        """What nobody could read again is not written."""
+        value = encode(record, lambda body: self.trust.signature(key, record, body))
+        try:
+            require_readable(value)
+        except ValueError as error:
+            raise Refused(
+                f"{self.key(key)} would be a record that nobody can read: {error}.",
+                remedy="let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
+                pipeline=self.pipeline,
+            ) from error
+        return value
+
+    def _read_back(self, key: str, kind: type[R]) -> R | None:
+        try:
+            return self.get(key, kind)
+        except (Corrupt, Refused):
+            raise
+        except Exception:
+            return None  # still unknown; the caller tries again, a bounded number of times, and then says so
+
+    def delete(self, key: str) -> None:
+        self._store.delete(self.key(key))
+
+    # -- what is believed -------------------------------------------------------------------------------------
+
+    def require_believed(self, key: str, value: bytes) -> None:
+        with self.believing(key):
+            self.trust.believed(key, value, None)
+
+    @contextmanager
+    def believing(self, key: str) -> Iterator[None]:
+        """What ``trust`` raises, as errors that name the record and the remedy."""
+        try:
+            yield
+        except KeyMissing as error:
+            raise self.lacks_key(f"has signed records, such as {self.key(key)}") from error
+        except NotBelieved as error:
+            raise Corrupt(
+                f"The ledger record {self.key(key)} is not believed: {error}.",
+                remedy="find out who wrote that file. If the password of the ledger's connection was changed, put "
+                "the old one behind the new one, with a comma between them. If a task of yours wrote it before the "
+                f"password was set, `airflow epochs sign {self.pipeline} --why …` lists what is not signed, and lets "
+                "it count. If nobody of yours wrote it, it is forged: put back what a backup of the ledger has there, "
+                "or move the file away if the backup has nothing there. Nothing was written.",
+                pipeline=self.pipeline,
+            ) from error
+
+    def lacks_key(self, why: str) -> Refused:
+        return Refused(
+            f"The ledger of pipeline {self.pipeline} {why}, and its connection has no password.",
+            remedy="set the password of the connection of type epochs to the key that the ledger is signed with. If "
+            f"that is lost, set a new one (`{RANDOM_KEY}`), and let "
+            f"what stands count by `airflow epochs sign {self.pipeline} --why …`.",
+            pipeline=self.pipeline,
+        )
+
+    def damaged(self, key: str, why: ValueError) -> Corrupt:
+        return Corrupt(
+            f"The ledger record {self.key(key)} cannot be trusted: {why}.",
+            remedy="restore this one file from a backup of the ledger; do not delete it.",
+            pipeline=self.pipeline,
+        )
+
+
+def last_of(exists: Callable[[int], bool]) -> int:
+    """The last of the dense numbers 1, 2, 3 … for which ``exists`` holds; 0 if none."""
+    low, high = 0, 1
+    while exists(high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if exists(middle) else (low, middle)
+    return low

@@ -1,0 +1,97 @@
+"""What an operator may do to a pipeline, for a command line as for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_epochs.coordinator import admin
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for
+from airflow_epochs.ledger.signing import Keys
+from airflow_epochs.protocol import State
+from airflow_epochs.testing import DictStore
+from scenario import BOTH, Scenario, in_doubt, run
+
+ME = admin.Account(who="me", why="the table was dropped", host="here")
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    """One complete epoch, and one that is decided and waits for both sinks."""
+    scenario = Scenario(BOTH)
+    scenario.airflow_run(run(1))
+    scenario.produce(2)
+    in_doubt(scenario, 2)
+    return scenario
+
+
+@pytest.mark.parametrize("why", ["", " \t\n"])
+def test_an_act_without_a_reason_is_refused(why: str) -> None:
+    with pytest.raises(Refused, match="The reason is empty; nothing was changed"):
+        admin.Account(who="me", why=why)
+
+
+def test_a_pipeline_is_taken_from_the_dag_that_was_shown_and_from_no_other(scenario: Scenario) -> None:
+    assert admin.owner_of(scenario.ledger, "orders") == "dag"
+    admin.take_over(scenario.ledger, "orders", "new", owner="dag", by=ME)
+    assert admin.owner_of(scenario.ledger, "orders") == "new"
+    with pytest.raises(Refused, match="handed to another DAG while the question stood"):
+        admin.take_over(scenario.ledger, "orders", "third", owner="dag", by=ME)
+    assert admin.owner_of(scenario.ledger, "orders") == "new"
+
+
+def test_nothing_is_taken_over_in_a_ledger_that_does_not_have_the_pipeline() -> None:
+    with pytest.raises(Refused, match="no pipeline 'p' in this ledger"):
+        admin.take_over(Ledger(DictStore(), "p"), "p", "new", owner="dag", by=ME)
+
+
+def test_a_waiver_says_who_and_why_and_the_epoch_waits_for_the_other_sink_alone(scenario: Scenario) -> None:
+    view = admin.with_promise(scenario.ledger, 2, "audit")
+    assert admin.promised(scenario.ledger, view, "audit").rows == 2
+    admin.waive(scenario.ledger, 2, "audit", by=ME)
+    after = scenario.ledger.view(2)
+    waived = after.waived["audit"]
+    assert (waived.who, waived.why, waived.host) == ("me", "the table was dropped", "here")
+    assert waits_for(after) == ("orders",)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sink", "told"),
+    [(1, "audit", "Epoch 1 is complete"), (3, "audit", "Epoch 3 is new"), (2, "gone", "waits for: audit, orders")],
+)
+def test_what_is_not_waited_for_is_not_waived(scenario: Scenario, epoch: int, sink: str, told: str) -> None:
+    before = dict(scenario.world.store.values)
+    with pytest.raises(Refused, match=told):
+        admin.waive(scenario.ledger, epoch, sink, by=ME)
+    assert scenario.world.store.values == before
+
+
+def test_a_ledger_is_signed_with_a_key_and_not_without_one(scenario: Scenario) -> None:
+    with pytest.raises(Refused, match="has no password"):
+        admin.sign(scenario.ledger, by=ME)
+    record = admin.sign(Ledger(scenario.world.store, "orders", Keys(("a key of the owner",))), by=ME)
+    assert (record.epoch, record.who, record.why) == (1, "me", "the table was dropped")
+
+
+def test_the_newest_epochs_come_newest_first_each_in_a_row(scenario: Scenario) -> None:
+    rows = [EpochRow.of(view) for view in newest_epochs(scenario.ledger, 20)]
+    assert [(row.number, row.state, row.rows, row.waits_for) for row in rows] == [
+        (2, State.IN_DOUBT, 0, ("audit", "orders")),
+        (1, State.COMPLETE, 20, ()),
+    ]
+    assert rows[1].versions == {"audit": 0, "orders": 0} and rows[0].offsets == 2
+    assert [view.number for view in newest_epochs(scenario.ledger, 1)] == [2]
+
+
+@pytest.mark.parametrize("finish", [lambda scenario: None, lambda scenario: scenario.airflow_run(run(2))])
+def test_what_a_pipeline_reads_is_told_by_its_newest_open_record(
+    scenario: Scenario, finish: Callable[[Scenario], object]
+) -> None:
+    finish(scenario)
+    opened = newest_opened(scenario.ledger)
+    assert opened and opened.txn.epoch == 2
+    assert (unfinished(scenario.ledger) is None) == (scenario.ledger.newest_complete() == 2)
+    assert newest_opened(Ledger(DictStore(), "p")) is None

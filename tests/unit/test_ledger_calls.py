@@ -1,0 +1,113 @@
+"""An epoch asks little of the ledger's store: no task reads a record twice, and what was absent is looked for again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.ledger import remembered
+from airflow_epochs.ledger.keys import complete_key
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.remembered import Remembered
+from airflow_epochs.ledger.signing import NO_KEYS, Keys
+from airflow_epochs.model import DecisionKind, _parsed
+from airflow_epochs.protocol import State
+from airflow_epochs.testing import DictStore, Fault, FaultyStore
+from ledger_calls import CountedEpochs, total
+from records import complete, decision, open_record, receipt, whole_epoch
+
+SIGNED = pytest.mark.parametrize("keys", [NO_KEYS, Keys(("k" * 32,))], ids=["unsigned", "signed"])
+
+
+@SIGNED
+def test_the_first_epoch_of_two_sinks_asks_the_store_at_most_sixty_times(tmp_path: Path, keys: Keys) -> None:
+    tasks = CountedEpochs(tmp_path, keys).run()
+    assert total(tasks) <= 60, {task: store.calls for task, store in tasks.items()}
+    assert max(len(store.calls) for task, store in tasks.items() if task.startswith("commit")) <= 9
+
+
+@SIGNED
+def test_later_epochs_ask_more_only_about_the_epochs_before_and_where_the_newest_one_is(
+    tmp_path: Path, keys: Keys
+) -> None:
+    epochs = CountedEpochs(tmp_path, keys)
+    counted = [epochs.run() for _ in range(5)]
+    assert total(counted[1]) <= 69
+    assert total(counted[4]) <= 69 + 6
+    assert all(len(counted[4][task].calls) == len(counted[1][task].calls) for task in counted[1] if task != "open")
+
+
+@SIGNED
+def test_no_task_reads_a_record_twice_nor_one_that_it_put(tmp_path: Path, keys: Keys) -> None:
+    epochs = CountedEpochs(tmp_path, keys)
+    for task, store in [*epochs.run().items(), *epochs.run().items()]:
+        put = {key for operation, key in store.calls if operation == "put" and "/probe/" not in key}
+        records = [key for key in store.found if "/probe/" not in key]
+        assert len(records) == len(set(records)) and not put & set(records), task
+
+
+def test_a_transaction_id_is_parsed_once_however_many_records_have_it(tmp_path: Path) -> None:
+    _parsed.cache_clear()
+    CountedEpochs(tmp_path).run()
+    assert _parsed.cache_info().misses == 1
+
+
+def test_what_another_task_puts_between_two_looks_is_seen() -> None:
+    store = DictStore()
+    here, there = Ledger(store, "p"), Ledger(store, "p")
+    states = [here.view(1).state]
+    for put in (
+        lambda: there.put_open(open_record()),
+        lambda: there.put_decision(decision(DecisionKind.GLOBAL_COMMIT)),
+        lambda: there.put_receipt(receipt()),
+    ):
+        put()
+        states.append(here.view(1).state)
+    assert states == [State.NEW, State.OPEN, State.IN_DOUBT, State.IN_DOUBT]
+    assert here.view(1).receipts and here.newest_complete() == 0
+    there.put_complete(complete())
+    assert here.view(1).complete and here.newest_complete() == 1
+
+
+def test_a_new_task_reads_again_what_an_earlier_one_has_believed() -> None:
+    store = DictStore()
+    ledger = Ledger(store, "p")
+    whole_epoch(ledger)
+    key = f"p/{complete_key(1)}"
+    ledger.put_complete(complete())
+    store.values[key] = b"forged"
+    assert ledger.view(1).complete
+    with pytest.raises(Exception, match="cannot be trusted"):
+        Ledger(store, "p").view(1)
+
+
+def test_what_this_task_has_pruned_is_gone_for_it_too() -> None:
+    ledger = Ledger(DictStore(), "p")
+    whole_epoch(ledger)
+    ledger.put_complete(complete())
+    assert ledger.open_record(1, 1)
+    ledger.prune(1)
+    assert ledger.open_record(1, 1) is None
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_nothing_is_known_of_a_put_that_failed(fault: Fault) -> None:
+    store = FaultyStore(DictStore(), lambda operation, key: fault if operation == "put" else None)
+    here = Remembered(store)
+    with pytest.raises(OSError, match="reset by peer"):
+        here.put_if_absent("key", b"mine")
+    assert here.exists("key") == (fault is Fault.LOST_ACKNOWLEDGEMENT)
+    assert here.get("key") == (b"mine" if fault is Fault.LOST_ACKNOWLEDGEMENT else None)
+    assert [operation for operation, _ in store.calls] == ["put", "exists", "get"]
+
+
+def test_the_oldest_of_what_was_read_is_forgotten_where_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "BYTES_MAX", 20)
+    store = FaultyStore(DictStore())
+    here = Remembered(store)
+    for key in ("a", "b", "c"):
+        here.put_if_absent(key, 8 * key.encode())
+    store.calls.clear()
+    assert [here.get(key) for key in ("c", "b", "a")] == [b"cccccccc", b"bbbbbbbb", b"aaaaaaaa"]
+    assert store.calls == [("get", "a")]
