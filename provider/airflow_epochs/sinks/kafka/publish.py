@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, waive_command
-from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
@@ -24,6 +24,7 @@ from airflow_epochs.sinks.kafka.marker import Ends, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import SLICE_S, fenced, transactional, within
 from airflow_epochs.sinks.kafka.rows import Headers, Record
 from airflow_epochs.sinks.kafka.voted import Voted
+from airflow_epochs.sinks.participant import unknown_without_answer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
@@ -98,16 +99,10 @@ def _own_producer(
             failed.append((f"{message.topic()}[{message.partition()}]", error))
 
     options = within(this.options, *(facts for facts in this.facts if facts))
-    try:
+    with unknown_without_answer(this.sink):
         producer = transactional(this.cluster, {**options, "on_delivery": note}, this.markers.topic)
         env.reached("kafka.init")
         return producer, this.markers.newest()
-    except Refused:
-        raise
-    except NotApplied as error:
-        raise OutcomeUnknown(
-            f"Whether {this.txn} is in topic {this.topic} by now cannot be asked: {error.what}", remedy=error.remedy
-        ) from error
 
 
 def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
