@@ -44,7 +44,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a staged file is deleted although a version of the table has it",
-        [("sinks/delta/participant.py", "if kept & location.files.sizes(relative).keys():", "if False:")],
+        [("sinks/delta/cleanup.py", "if kept & location.files.sizes(relative).keys():", "if False:")],
         [REFERENCES],
     ),
     Mutation(
@@ -445,14 +445,14 @@ MUTATIONS = [
     ),
     Mutation(
         "rows that are gone are staged again although the table has gone on",
-        [("sinks/delta/participant.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
+        [("sinks/delta/commit.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and late_commit"],
     ),
     Mutation(
         "clean-up takes the files of a table's epoch that is shown, and does not ask the table's log",
         [
-            ("sinks/delta/participant.py", "if published and not self._copied(", "if False and not self._copied("),
-            ("sinks/delta/participant.py", "if kept & location.files.sizes(relative).keys():", "if False:"),
+            ("sinks/delta/cleanup.py", "if published and not _copied(", "if False and not _copied("),
+            ("sinks/delta/cleanup.py", "if kept & location.files.sizes(relative).keys():", "if False:"),
         ],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and cleared_away"],
     ),
@@ -471,9 +471,9 @@ MUTATIONS = [
         "a Delta table promises an epoch without looking at its marker",
         [
             (
-                "sinks/delta/participant.py",
-                "            checks.require_marker(found, attempt.previous, name)\n",
-                "            pass\n",
+                "sinks/delta/vote.py",
+                "        checks.require_marker(found, attempt.previous, target.location.name)\n",
+                "        pass\n",
             )
         ],
         [SINKS, "-k", "TestDeltaSink and does_not_promise"],

@@ -162,8 +162,8 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
     if seen.marker == Marker.of(this.txn):
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
     if not agree(seen.marker, this.previous):
-        target, table_id = Target.seen(this.location, env), this.staging.note.get("table_id")
-        require_previous(target, this.app, seen.marker, this.previous, this.txn, table_id=table_id)
+        target, table_id = Target.seen(this.location, this.app, env), this.staging.note.get("table_id")
+        require_previous(target, seen.marker, this.previous, this.txn, table_id=table_id)
     require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
     if seen.version < 0:
         _require_never_there(this)
@@ -248,7 +248,7 @@ def _landed(this: TableCommit, version: int, entry: bytes, files: Files) -> Foun
 
 
 def require_previous(
-    target: Target, app: App, marker: Marker | None, previous: TransactionId | None, txn: TransactionId, **recorded: Any
+    target: Target, marker: Marker | None, previous: TransactionId | None, txn: TransactionId, **recorded: Any
 ) -> None:
     """The table shows the epoch before ``txn``, which waits for it. Raises Corrupt, saying what happened, if not.
 
@@ -256,8 +256,8 @@ def require_previous(
     """
     if not agree(marker, previous):
         seen = Disagreement(pipeline=txn.pipeline, found=marker, expected=previous, in_doubt=txn)
-        error = Suspect(target=target, app=app, seen=seen, recorded=recorded).diagnosis()
-        error.remedy += seen.while_in_doubt(app.sink)
+        error = Suspect(target=target, seen=seen, recorded=recorded).diagnosis()
+        error.remedy += seen.while_in_doubt(target.app.sink)
         raise error
 
 

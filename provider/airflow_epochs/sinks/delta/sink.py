@@ -187,7 +187,10 @@ class DeltaSink:
         return self._participant(env).place(attempt, nonce)
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
-        return self._participant(env).plan_stage(attempt, nonce)
+        return self.plan_stage_at(attempt, self.place(attempt, nonce, env), env)
+
+    def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
+        return self._participant(env).plan_stage_at(attempt, place)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         return self._participant(env).vote(attempt, claim)
