@@ -87,12 +87,18 @@ MUTATIONS = [
     ),
     Mutation(
         "<= for ==: a sink that is behind is taken for one that is where it should be",
-        [("model.py", "return found.epoch == expected.epoch and", "return found.epoch <= expected.epoch or")],
+        [("model.py", "        return Shown.BEHIND\n", "        return Shown.EXPECTED\n")],
         [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
         "> for >=: a sink that shows the very epoch that is undecided goes unnoticed",
-        [("coordinator/agreement.py", "found.epoch >= opened.txn.epoch", "found.epoch > opened.txn.epoch")],
+        [
+            (
+                "coordinator/agreement.py",
+                "compare(found, opened.txn) is not Shown.BEHIND",
+                "compare(found, opened.txn) is Shown.AHEAD",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(
@@ -156,7 +162,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the transaction id is not compared: the epoch's number is enough",
-        [("model.py", " and found.token in (None, expected.token)", "")],
+        [("model.py", "return Shown.EXPECTED if is_it else Shown.ANOTHER", "return Shown.EXPECTED")],
         [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
@@ -379,21 +385,21 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql/participant.py", "if txn_of(found) != attempt.previous:", "if False:")],
+        [("sinks/sql/participant.py", "attempt.previous) is not Shown.EXPECTED:", "attempt.previous) and False:")],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
         "a database's marker is taken for this transaction's by its epoch alone",
-        [("sinks/sql/participant.py", "found.txn == attempt.txn:", "found.txn.epoch == attempt.txn.epoch:")],
+        [("sinks/sql/participant.py", "stands is Shown.ALREADY:", "found.txn.epoch == attempt.txn.epoch:")],
         [SINKS, "-k", "TestSqliteSink and another_transaction"],
     ),
     Mutation(
         "a database takes an epoch once more, and upserts it into what is there",
         [
-            ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and found.txn == attempt.txn:", "False:"),
+            ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and stands is Shown.ALREADY:", "False:"),
             (
                 "sinks/sql/participant.py",
-                "if txn_of(found) != attempt.previous:",
+                "if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:",
                 "if txn_of(found) not in (attempt.previous, attempt.txn):",
             ),
         ],
@@ -472,7 +478,7 @@ MUTATIONS = [
         [
             (
                 "sinks/delta/vote.py",
-                "        checks.require_marker(found, attempt.previous, target.location.name)\n",
+                "        checks.require_marker(target.marker, attempt.previous, target.location.name)\n",
                 "        pass\n",
             )
         ],

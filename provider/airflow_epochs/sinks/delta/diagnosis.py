@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from airflow_epochs.contracts import Disagreement
 from airflow_epochs.delta.table import FoundCommit, find_commit
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 
@@ -36,15 +36,16 @@ class Suspect:
     def diagnosis(self) -> Corrupt:
         """The error to raise. Changes nothing."""
         found, expected = self.seen.found, self.seen.expected
-        if expected is None or (found and found.epoch > expected.epoch):
+        stands = compare(found, expected)
+        if expected is None or stands is Shown.AHEAD:
             return self._ahead()
         if not self.target.exists:
             return self._elsewhere() if self._is_elsewhere() else self._gone()
         if self._is_another():
             return self._elsewhere() if self._is_elsewhere() else self._replaced()
-        if found is None:
+        if stands is Shown.NOTHING:
             return self._markers_gone(expected)
-        if found.epoch == expected.epoch:
+        if stands is Shown.ANOTHER:
             return self._other_history(expected)
         return self._behind(expected)
 

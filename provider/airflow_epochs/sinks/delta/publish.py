@@ -36,7 +36,7 @@ from airflow_epochs.delta.table import (
     open_table,
 )
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
-from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
+from airflow_epochs.model import JsonDict, Marker, Shown, Staged, TransactionId, agree, compare
 from airflow_epochs.sinks.delta import lost_files
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.lost_files import Loss
@@ -71,6 +71,10 @@ class TableCommit:
     staged: Staged
     properties: dict[str, str]
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def compared(self, seen: Snapshot) -> Shown:
+        """Where the table stands."""
+        return compare(seen.marker, self.previous, self.txn)
 
     def note(self, table_id: str | None, **facts: int | None) -> str:
         note = {
@@ -141,7 +145,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
 
 def _snapshot(this: TableCommit, known: LogPosition | None) -> Snapshot:
     if known is not None and (seen := snapshot_from(known, this.app, this.location.files)):
-        if seen.marker == Marker.of(this.txn) or agree(seen.marker, this.previous):
+        if this.compared(seen) in (Shown.ALREADY, Shown.EXPECTED):
             return seen
     return read_snapshot(this.location, this.app)
 
@@ -158,10 +162,10 @@ def _says_nothing(error: BaseException) -> bool:
 
 def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
     """Commit unless the look shows that it has been done; None if it must be looked again."""
-    files = this.location.files
-    if seen.marker == Marker.of(this.txn):
+    files, stands = this.location.files, this.compared(seen)
+    if stands is Shown.ALREADY:
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
-    if not agree(seen.marker, this.previous):
+    if stands is not Shown.EXPECTED:
         target, table_id = Target.seen(this.location, this.app, env), this.staging.note.get("table_id")
         require_previous(target, seen.marker, this.previous, this.txn, table_id=table_id)
     require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)

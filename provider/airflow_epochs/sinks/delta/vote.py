@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
-from airflow_epochs.model import Marker, Staged, StagedClaim
+from airflow_epochs.model import Shown, Staged, StagedClaim, compare
 from airflow_epochs.sinks.delta import checks, other_pipelines
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta.target import Target
@@ -60,9 +60,9 @@ def _require_fitting_for_spark(at: Whereabouts, target: Target, staging: Staging
 
 def _require_turn(at: Whereabouts, target: Target, attempt: SinkAttempt) -> None:
     """The table shows the epoch before, with the notes that it tells of."""
-    found = target.marker
-    if found != Marker.of(attempt.txn):  # which it shows if rows of it were lost and are to be put back
-        checks.require_marker(found, attempt.previous, target.location.name)
+    stands = compare(target.marker, attempt.previous, attempt.txn)
+    if stands is not Shown.ALREADY:  # as it stands if rows of the epoch were lost and are to be put back
+        checks.require_marker(target.marker, attempt.previous, target.location.name)
     at.require_notes(target, attempt)
 
 

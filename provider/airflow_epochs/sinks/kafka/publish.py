@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
-from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.model import Shown, Staged, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import Ends, MarkerRecord, Markers
@@ -82,10 +82,11 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
     """
     failed: list[Failure] = []
     producer, found = _own_producer(this, env, failed)
-    if found and found.txn_id == str(this.txn):
+    stands = compare(found.txn if found else None, this.previous, this.txn)
+    if found and stands is Shown.ALREADY:
         return found
     _require_kept(this, found)
-    _require_previous(this, found)
+    _require_previous(this, stands)
     return _Transaction(this, producer, env, failed).run()
 
 
@@ -122,8 +123,8 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
     )
 
 
-def _require_previous(this: TopicTransaction, found: MarkerRecord | None) -> None:
-    if (found.txn_id if found else None) == (str(this.previous) if this.previous else None):
+def _require_previous(this: TopicTransaction, stands: Shown) -> None:
+    if stands is Shown.EXPECTED:
         return
     case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
     raise case.diagnosed() or OutcomeUnknown(

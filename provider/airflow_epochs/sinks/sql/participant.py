@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
+from airflow_epochs.model import JsonDict, Marker, Receipt, Shown, Staged, StagedClaim, TransactionId, compare
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
@@ -138,7 +138,8 @@ class SqlParticipant:
         marker = self.marker(session, attempt.txn.pipeline)
         with self.promised(attempt.txn):
             found = marker.lock() if self.sink.reserves or attempt.previous else marker.make()
-        if isinstance(found, MarkerRow) and found.txn == attempt.txn:
+        stands = compare(txn_of(found), attempt.previous, attempt.txn)
+        if isinstance(found, MarkerRow) and stands is Shown.ALREADY:
             return found
         if (
             self.sink.reserves
@@ -179,7 +180,7 @@ class SqlParticipant:
         self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int = 0
     ) -> None:
         """The table shows the sink's previous epoch, no other."""
-        if txn_of(found) != attempt.previous:
+        if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:
             raise diagnosis.not_previous(self.sink, attempt, marker, found, rows)
 
     def detail(self, session: Session) -> JsonDict:
