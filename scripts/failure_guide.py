@@ -83,13 +83,16 @@ CHAPTERS = {
     "Delta: before the decision": [
         "sinks/delta/target.py",
         "delta/table.py",
-        "sinks/delta/participant.py",
+        "sinks/delta/whereabouts.py",
+        "sinks/delta/stage.py",
         "sinks/delta/checks.py",
         "sinks/delta/other_pipelines.py",
+        "sinks/delta/upkeep.py",
     ],
     "Delta: commit, after the decision": [
         "coordinator/restaging.py",
         "sinks/delta/publish.py",
+        "sinks/delta/commit.py",
         "sinks/delta/lost_files.py",
         "sinks/delta/spark_commit.py",
     ],

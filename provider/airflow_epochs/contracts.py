@@ -362,6 +362,15 @@ class Recognising(Protocol):
 
 
 @runtime_checkable
+class Planning(Protocol):
+    """A sink whose ``place`` is costly. Without, ``plan_stage`` finds out again where the try stages."""
+
+    def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
+        """What ``plan_stage`` returns for the try that has this place, which ``place`` has just made."""
+        ...
+
+
+@runtime_checkable
 class Located(Protocol):
     """A sink that can tell which table it writes to, however paths, catalogs and connections name that table."""
 

@@ -99,9 +99,43 @@ class Marker:
 
 def agree(found: Marker | None, expected: TransactionId | None) -> bool:
     """Whether a marker is that of a transaction. A sink that no longer knows whose epoch it shows gets the benefit."""
-    if found is None or expected is None:
-        return found is None and expected is None
-    return found.epoch == expected.epoch and found.token in (None, expected.token)
+    return compare(found, expected) is Shown.EXPECTED
+
+
+class Shown(Enum):
+    """What a sink shows, beside the epoch that is expected of it and the one that is on its way."""
+
+    ALREADY = "the epoch on its way"
+    NAMELESS = "an epoch of that number, and the sink no longer knows whose"
+    EXPECTED = "what is expected"
+    NOTHING = "no epoch, though one is expected"
+    BEHIND = "an earlier epoch than expected"
+    ANOTHER = "another transaction of the epoch that is expected"
+    AHEAD = "a later epoch than expected"
+
+
+def compare(
+    found: Marker | TransactionId | None, expected: TransactionId | None, on_its_way: TransactionId | None = None
+) -> Shown:
+    """Where a sink stands: the one comparison of what it shows with what a ledger knows.
+
+    Args:
+        found: What it shows: a marker, or a whole transaction id where it keeps that.
+        expected: Its epoch before, or the last one that is complete; None: no epoch.
+        on_its_way: The transaction, later than ``expected``, that is to be committed or in doubt, if there is one.
+    """
+    if found is None:
+        return Shown.NOTHING if expected else Shown.EXPECTED
+    if on_its_way and found in (on_its_way, Marker.of(on_its_way)):
+        return Shown.ALREADY
+    if on_its_way and found == Marker(on_its_way.epoch, None):
+        return Shown.NAMELESS
+    if expected is None or found.epoch > expected.epoch:
+        return Shown.AHEAD
+    if found.epoch < expected.epoch:
+        return Shown.BEHIND
+    is_it = found in (expected, Marker.of(expected), Marker(expected.epoch, None))
+    return Shown.EXPECTED if is_it else Shown.ANOTHER
 
 
 def described(marker: Marker | None) -> str:

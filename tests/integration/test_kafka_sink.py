@@ -22,6 +22,7 @@ from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from cells import fired
+from counted import log_entries_read
 from kafka_sink_world import (
     COMMITTED,
     FAILED,
@@ -108,6 +109,13 @@ def test_an_empty_epoch_moves_the_marker_and_nothing_else(feed: Feed, broker: Br
     assert feed.marker() == Marker.of(feed.shown)
     feed.run(rows("b"))
     assert visible(broker.bootstrap, topic) == ["a", "b"]
+
+
+def test_a_commit_reads_the_log_of_the_staged_rows_once(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = feed.attempt()
+    staged = feed.staged(attempt, rows("a", "b"))
+    read = log_entries_read(monkeypatch)
+    assert (feed.commit(attempt, staged).rows, len(read)) == (2, staged.version + 1)
 
 
 def test_a_repeat_sends_nothing_and_returns_the_same_receipt_also_when_staging_is_gone(

@@ -16,6 +16,7 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
+from counted import log_entries_read
 from delta_world import attempt_of, rows, stage_with_deltalake, transaction
 from sql_world import Db, PostgresDb, SqlWorld, new_sqlite
 
@@ -54,6 +55,17 @@ def test_rows_and_marker_are_there_together_and_a_repeat_says_the_same(world: Sq
     assert world.ids() == [1, 2]
     assert sink.last_committed("orders", world.env) == Marker.of(txn)
     assert world.env.phases == ["sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after"]
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
+def test_a_commit_reads_the_log_of_the_staged_rows_once(
+    world: SqlWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, attempt = world.sink(**options), attempt_of(transaction(1))
+    staged = world.staged(sink, attempt, orders(1, 2))
+    read = log_entries_read(monkeypatch)
+    sink.commit(attempt, staged, world.env)
+    assert (world.ids(), len(read)) == ([1, 2], staged.version + 1)
 
 
 def test_a_vote_leaves_nothing_in_the_database(world: SqlWorld) -> None:

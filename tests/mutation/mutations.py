@@ -44,7 +44,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a staged file is deleted although a version of the table has it",
-        [("sinks/delta/participant.py", "if kept & location.files.sizes(relative).keys():", "if False:")],
+        [("sinks/delta/cleanup.py", "if kept & location.files.sizes(relative).keys():", "if False:")],
         [REFERENCES],
     ),
     Mutation(
@@ -87,12 +87,18 @@ MUTATIONS = [
     ),
     Mutation(
         "<= for ==: a sink that is behind is taken for one that is where it should be",
-        [("model.py", "return found.epoch == expected.epoch and", "return found.epoch <= expected.epoch or")],
+        [("model.py", "        return Shown.BEHIND\n", "        return Shown.EXPECTED\n")],
         [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
         "> for >=: a sink that shows the very epoch that is undecided goes unnoticed",
-        [("coordinator/agreement.py", "found.epoch >= opened.txn.epoch", "found.epoch > opened.txn.epoch")],
+        [
+            (
+                "coordinator/agreement.py",
+                "compare(found, opened.txn) is not Shown.BEHIND",
+                "compare(found, opened.txn) is Shown.AHEAD",
+            )
+        ],
         [RESTORED],
     ),
     Mutation(
@@ -156,7 +162,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the transaction id is not compared: the epoch's number is enough",
-        [("model.py", " and found.token in (None, expected.token)", "")],
+        [("model.py", "return Shown.EXPECTED if is_it else Shown.ANOTHER", "return Shown.EXPECTED")],
         [RESTORED, "-k", "same_epoch_of_another_history"],
     ),
     Mutation(
@@ -379,21 +385,21 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql/participant.py", "if txn_of(found) != attempt.previous:", "if False:")],
+        [("sinks/sql/participant.py", "attempt.previous) is not Shown.EXPECTED:", "attempt.previous) and False:")],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
         "a database's marker is taken for this transaction's by its epoch alone",
-        [("sinks/sql/participant.py", "found.txn == attempt.txn:", "found.txn.epoch == attempt.txn.epoch:")],
+        [("sinks/sql/participant.py", "stands is Shown.ALREADY:", "found.txn.epoch == attempt.txn.epoch:")],
         [SINKS, "-k", "TestSqliteSink and another_transaction"],
     ),
     Mutation(
         "a database takes an epoch once more, and upserts it into what is there",
         [
-            ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and found.txn == attempt.txn:", "False:"),
+            ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and stands is Shown.ALREADY:", "False:"),
             (
                 "sinks/sql/participant.py",
-                "if txn_of(found) != attempt.previous:",
+                "if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:",
                 "if txn_of(found) not in (attempt.previous, attempt.txn):",
             ),
         ],
@@ -445,14 +451,14 @@ MUTATIONS = [
     ),
     Mutation(
         "rows that are gone are staged again although the table has gone on",
-        [("sinks/delta/participant.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
+        [("sinks/delta/commit.py", "        except RowsGone:\n", "        except ZeroDivisionError:\n")],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and late_commit"],
     ),
     Mutation(
         "clean-up takes the files of a table's epoch that is shown, and does not ask the table's log",
         [
-            ("sinks/delta/participant.py", "if published and not self._copied(", "if False and not self._copied("),
-            ("sinks/delta/participant.py", "if kept & location.files.sizes(relative).keys():", "if False:"),
+            ("sinks/delta/cleanup.py", "if published and not _copied(", "if False and not _copied("),
+            ("sinks/delta/cleanup.py", "if kept & location.files.sizes(relative).keys():", "if False:"),
         ],
         [SINKS, "-m", "not jvm", "-k", "TestDeltaSink and cleared_away"],
     ),
@@ -471,9 +477,9 @@ MUTATIONS = [
         "a Delta table promises an epoch without looking at its marker",
         [
             (
-                "sinks/delta/participant.py",
-                "            checks.require_marker(found, attempt.previous, name)\n",
-                "            pass\n",
+                "sinks/delta/vote.py",
+                "        checks.require_marker(target.marker, attempt.previous, target.location.name)\n",
+                "        pass\n",
             )
         ],
         [SINKS, "-k", "TestDeltaSink and does_not_promise"],

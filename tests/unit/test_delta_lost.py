@@ -94,7 +94,7 @@ def test_rows_that_vanish_while_their_commit_lands_are_put_back_once(
     assert receipt.place == again.place
     assert sink.commit(attempt, first, world) == sink.commit(attempt, again, world) == receipt
     assert ids_in(table) == seen_by_duckdb(table) == [*before, 1, 2, 3, 4]
-    markers = commits_of(Path(table), sink._participant(world)._app(attempt))
+    markers = commits_of(Path(table), sink._participant(world).app(attempt.txn.pipeline))
     assert markers.count(Marker.of(attempt.txn)) == 1, "signed once"
     sink.discard(attempt, first.place, world, published=False)
     sink.discard(attempt, again.place, world, published=True)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs import DeltaSink
+from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import Run
-from airflow_epochs.testing import MemoryEnvironment, MemoryWorld, memory_coordinator, memory_pipeline
+from airflow_epochs.model import JsonDict, Run
+from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator, memory_pipeline
 from delta_world import World, rows, run_epoch, transaction
 
 
@@ -28,3 +29,22 @@ def test_a_place_that_was_prepared_before_stage_failed_is_cleared_away(tmp_path:
     assert len(prepared) == 1, "sink a was prepared before sink b refused"
     coordinator.abort(run, "stage failed")
     assert not list(Path(good, "epochs").glob("*.a/*/_delta_log/*.json"))
+
+
+def test_a_sink_that_can_plan_from_its_place_is_not_asked_for_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    plan_stage = MemorySink.plan_stage
+
+    def plan_stage_at(sink: MemorySink, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
+        planned.append(place)
+        return plan_stage(sink, attempt, place.rpartition("-")[2], env)
+
+    monkeypatch.setattr(MemorySink, "plan_stage_at", plan_stage_at, raising=False)
+    monkeypatch.setattr(MemorySink, "plan_stage", lambda *_: pytest.fail("its place is made again"))
+    world = MemoryWorld()
+    world.produce("orders", 0, ["row"])
+    coordinator, run = memory_coordinator(world, memory_pipeline(world)), Run("dag", "r1")
+    coordinator.open(run)
+    coordinator.stage(run)
+    (tried,) = coordinator.task.ledger.tries(1)
+    assert planned == list(tried.places.values())

@@ -140,6 +140,14 @@ def test_promised_rows_that_are_gone_cut_or_damaged_are_to_be_staged_again(
         ids(area, attempt, what)
 
 
+def test_rows_that_vanish_once_they_were_found_are_to_be_staged_again(area: StagedTable, attempt: SinkAttempt) -> None:
+    what = staged(area, attempt, MANY)
+    found = area.promised(attempt, what)
+    a_file(what).unlink()
+    with pytest.raises(RowsGone, match="is gone"):
+        list(area.batches(found))
+
+
 def test_other_rows_at_the_promised_place_stop_everything(area: StagedTable, attempt: SinkAttempt) -> None:
     what = staged(area, attempt, rows(1, 2))
     area.discard(attempt, what.place)

@@ -8,7 +8,7 @@ from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.ledger.keys import epoch_folder
-from airflow_epochs.model import Marker, OpenRecord, Receipt, TransactionId, agree
+from airflow_epochs.model import Marker, OpenRecord, Receipt, Shown, TransactionId, agree, compare
 
 
 def require_marker(
@@ -47,8 +47,9 @@ def shows(
         Corrupt: It shows neither.
     """
     found = sink.last_committed(txn.pipeline, env)
-    if agree(found, txn) or agree(found, previous):
-        return agree(found, txn)
+    stands = compare(found, previous, txn)
+    if stands in (Shown.ALREADY, Shown.NAMELESS, Shown.EXPECTED):
+        return stands is not Shown.EXPECTED
     seen = Disagreement(pipeline=txn.pipeline, found=found, expected=previous, receipt=receipt, in_doubt=txn)
     raise _told(sink, seen, env)
 
@@ -65,7 +66,7 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
         with tolerated(f"asking sink {name} for its marker"):
             found = sink_of(opened, name, today).last_committed(opened.txn.pipeline, env)
             asked = True
-        if asked and found and found.epoch >= opened.txn.epoch:
+        if asked and found and compare(found, opened.txn) is not Shown.BEHIND:
             raise Corrupt(
                 f"The sink shows {_describe(found)}, but in this ledger {opened.txn} is not decided: the ledger is an "
                 "old copy, and the original has gone on since.",
@@ -90,7 +91,8 @@ def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
 
 def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
     found, expected = seen.found, seen.expected
-    if expected is None or (found and found.epoch > expected.epoch):
+    stands = compare(found, expected)
+    if stands is Shown.AHEAD:
         return Corrupt(
             f"The ledger is behind the sink: the sink shows {_describe(found)}, but the ledger expects "
             f"{_describe(expected)}. Its newest records are lost, it was restored from an older copy, or it is a new "
@@ -111,7 +113,7 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
             pipeline=seen.pipeline,
             sink=sink.name,
         )
-    if found.epoch == expected.epoch:
+    if stands is Shown.ANOTHER:
         return Corrupt(
             f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}: two ledgers of one "
             "pipeline name have written to it, or one was restored and ran the epoch again.",

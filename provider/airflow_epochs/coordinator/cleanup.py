@@ -22,7 +22,17 @@ from airflow_epochs.contracts import Environment, Leftovers, Sink, SinkAttempt
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, sink_of
 from airflow_epochs.errors import tolerated
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import CompleteRecord, DecisionRecord, Marker, OpenRecord, TransactionId, TryRecord, agree
+from airflow_epochs.model import (
+    CompleteRecord,
+    DecisionRecord,
+    Marker,
+    OpenRecord,
+    Shown,
+    TransactionId,
+    TryRecord,
+    agree,
+    compare,
+)
 
 log = secrecy.logger(__name__)
 
@@ -106,7 +116,7 @@ class _Clearing:
 def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, env: Environment) -> bool:
     """Whether a sink shows what is known of it since an epoch was completed."""
     found = sink.last_committed(complete.txn.pipeline, env)
-    if found and found.epoch > complete.txn.epoch:
+    if found and compare(found, complete.txn) is Shown.AHEAD:
         return _is_of_a_later_epoch(ledger, found, sink.name)
     shown = complete.markers.get(sink.name)
     late = any(agree(found, TransactionId.parse(txn)) for txn in complete.may_show(sink.name))

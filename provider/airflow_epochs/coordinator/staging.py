@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs import secrecy
-from airflow_epochs.contracts import Confirming, Located, Sink, SinkAttempt, SparkJob
+from airflow_epochs.contracts import Confirming, Environment, Located, Planning, Sink, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry, attempt_fields
 from airflow_epochs.errors import Refused, tolerated
@@ -100,7 +100,9 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
             started_at=task.now(),
         )
     )
-    plans = {name: sink.plan_stage(attempt, nonce, task.env) for name, (sink, attempt) in this.sinks.items()}
+    plans = {
+        name: planned(sink, attempt, nonce, this.places[name], task.env) for name, (sink, attempt) in this.sinks.items()
+    }
     task.env.reached("stage.start")
     report = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
@@ -114,6 +116,13 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         metrics=report.get("metrics", {}),
         warnings=tuple(map(secrecy.scrubbed, report.get("warnings", ()))),
     )
+
+
+def planned(sink: Sink, attempt: SinkAttempt, nonce: str, place: str, env: Environment) -> JsonDict:
+    """What Spark needs to fill the place of this try."""
+    if isinstance(sink, Planning):
+        return sink.plan_stage_at(attempt, place, env)
+    return sink.plan_stage(attempt, nonce, env)
 
 
 def _claim(told: JsonDict) -> StagedClaim:

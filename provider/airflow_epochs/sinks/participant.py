@@ -1,4 +1,8 @@
-"""What participants of all kinds say alike: a vote on what was checked, a commit of which nobody can tell."""
+"""What stands around vote and commit of every sink, so that each only says what it checks and what it writes.
+
+A vote is asked before anything is promised: what is refused then is a VOTE_ABORT with its reason. A commit is asked
+after the decision: where a sink does not answer, an earlier try may have landed, so nobody can say that it did not.
+"""
 
 from __future__ import annotations
 

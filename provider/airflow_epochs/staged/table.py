@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.log import NOTE
 from airflow_epochs.delta.table import App, TableLocation
-from airflow_epochs.errors import Refused, RowsGone
+from airflow_epochs.errors import NotApplied, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.delta.jobs import compact_json
@@ -139,22 +139,36 @@ class StagedTable:
             RowsGone: They are gone or damaged; before the first row if a file is missing or has another size.
             Corrupt: Others lie there.
         """
-        staging = self.promised(attempt, staged)
-        for file in sorted(staging.files, key=lambda file: PurePosixPath(file.path).name):
-            with self._where.files.open(f"{staging.place}/{file.path}") as opened:
-                yield from self._batches(opened, f"{staging.place}/{file.path}")
+        yield from self.batches(self.promised(attempt, staged))
 
-    def _batches(self, opened: BinaryIO, name: str) -> Iterator[pa.RecordBatch]:
+    def batches(self, staging: Staging) -> Iterator[pa.RecordBatch]:
+        """What ``rows`` yields, of a staging table that ``promised`` or ``checked`` has returned: its log is not read.
+
+        Raises:
+            RowsGone: A file has vanished since, or is damaged.
+        """
+        for file in sorted(staging.files, key=lambda file: PurePosixPath(file.path).name):
+            yield from self._batches(f"{staging.place}/{file.path}")
+
+    def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         try:
-            yield from parquet_batches.batches(opened)
+            with self._where.files.open(path) as opened:
+                yield from parquet_batches.batches(opened)
         except (pa.ArrowException, OSError) as error:
-            raise RowsGone(
-                f"The staged file {name}, promised to {self.target}, is damaged: {error}",
-                remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
-                sink=self.sink,
-            ) from error
+            raise self._rows_gone(path, f"is damaged: {error}") from error
+        except NotApplied as error:
+            if not self._where.files.missing([path]):
+                raise
+            raise self._rows_gone(path, "is gone.") from error
+
+    def _rows_gone(self, path: str, why: str) -> RowsGone:
+        return RowsGone(
+            f"The staged file {path}, promised to {self.target}, {why}",
+            remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
+            sink=self.sink,
+        )
 
     def _require_dates_of_today(self, staging: Staging) -> None:
         """No staged date or instant is one that would be read as another."""
@@ -177,7 +191,7 @@ class StagedTable:
                 )
 
     def promised(self, attempt: SinkAttempt, staged: Staged) -> Staging:
-        """The staging table that the decision names. Raises as ``rows`` does."""
+        """The staging table that the decision names: one replay of its log. Raises as ``rows`` does."""
         self._require_own_place(attempt, staged.place)
         return require_promised(self._where, staging_left(self._where, staged), staged, attempt.txn, self.sink)
 

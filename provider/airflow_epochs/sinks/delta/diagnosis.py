@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Disagreement
-from airflow_epochs.delta.table import App, FoundCommit, find_commit
+from airflow_epochs.delta.table import FoundCommit, find_commit
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 
@@ -25,28 +25,27 @@ class Suspect:
 
     Attributes:
         target: One look at it.
-        app: The name under which the sink signs.
         seen: What was found and expected.
         recorded: The ``table`` and its ``table_id`` of the epoch expected, as far as they are on record.
     """
 
     target: Target
-    app: App
     seen: Disagreement
     recorded: JsonDict
 
     def diagnosis(self) -> Corrupt:
         """The error to raise. Changes nothing."""
         found, expected = self.seen.found, self.seen.expected
-        if expected is None or (found and found.epoch > expected.epoch):
+        stands = compare(found, expected)
+        if expected is None or stands is Shown.AHEAD:
             return self._ahead()
         if not self.target.exists:
             return self._elsewhere() if self._is_elsewhere() else self._gone()
         if self._is_another():
             return self._elsewhere() if self._is_elsewhere() else self._replaced()
-        if found is None:
+        if stands is Shown.NOTHING:
             return self._markers_gone(expected)
-        if found.epoch == expected.epoch:
+        if stands is Shown.ANOTHER:
             return self._other_history(expected)
         return self._behind(expected)
 
@@ -69,7 +68,7 @@ class Suspect:
         )
 
     def _replaced(self) -> Corrupt:
-        shape = self.target.shape()
+        shape = self.target.shape
         return Corrupt(
             f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}; {self._last} was "
             f"committed to the one with id {self.recorded.get('table_id')}.",
@@ -80,7 +79,7 @@ class Suspect:
 
     def _markers_gone(self, expected: TransactionId) -> Corrupt:
         return Corrupt(
-            f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.app.epoch}, and "
+            f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.target.app.epoch}, and "
             f"{self._last} was committed to it.",
             remedy="Put the table back from a backup, its folder as a whole. If its rows up to epoch "
             f"{expected.epoch} are all there, give the sink another name{self._and_backfill(expected)} instead: it "
@@ -139,7 +138,7 @@ class Suspect:
         recorded = self.recorded.get("table_id")
         if self._is_elsewhere() and self.seen.found is None:
             return True
-        shape = self.target.shape() if recorded else None
+        shape = self.target.shape if recorded else None
         return shape is not None and shape.id != recorded
 
     @property
@@ -167,4 +166,4 @@ class Suspect:
         table, found = self.target.table, self.seen.found
         if table is None or found is None:
             return None
-        return find_commit(self.target.location.files, self.app, found.epoch, table.version())
+        return find_commit(self.target.location.files, self.target.app, found.epoch, table.version())

@@ -36,7 +36,7 @@ from airflow_epochs.delta.table import (
     open_table,
 )
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
-from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, agree
+from airflow_epochs.model import JsonDict, Marker, Shown, Staged, TransactionId, agree, compare
 from airflow_epochs.sinks.delta import lost_files
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.lost_files import Loss
@@ -71,6 +71,10 @@ class TableCommit:
     staged: Staged
     properties: dict[str, str]
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def compared(self, seen: Snapshot) -> Shown:
+        """Where the table stands."""
+        return compare(seen.marker, self.previous, self.txn)
 
     def note(self, table_id: str | None, **facts: int | None) -> str:
         note = {
@@ -141,7 +145,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
 
 def _snapshot(this: TableCommit, known: LogPosition | None) -> Snapshot:
     if known is not None and (seen := snapshot_from(known, this.app, this.location.files)):
-        if seen.marker == Marker.of(this.txn) or agree(seen.marker, this.previous):
+        if this.compared(seen) in (Shown.ALREADY, Shown.EXPECTED):
             return seen
     return read_snapshot(this.location, this.app)
 
@@ -158,12 +162,12 @@ def _says_nothing(error: BaseException) -> bool:
 
 def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit | None:
     """Commit unless the look shows that it has been done; None if it must be looked again."""
-    files = this.location.files
-    if seen.marker == Marker.of(this.txn):
+    files, stands = this.location.files, this.compared(seen)
+    if stands is Shown.ALREADY:
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
-    if not agree(seen.marker, this.previous):
-        target, table_id = Target.seen(this.location, env), this.staging.note.get("table_id")
-        require_previous(target, this.app, seen.marker, this.previous, this.txn, table_id=table_id)
+    if stands is not Shown.EXPECTED:
+        target, table_id = Target.seen(this.location, this.app, env), this.staging.note.get("table_id")
+        require_previous(target, seen.marker, this.previous, this.txn, table_id=table_id)
     require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
     if seen.version < 0:
         _require_never_there(this)
@@ -248,7 +252,7 @@ def _landed(this: TableCommit, version: int, entry: bytes, files: Files) -> Foun
 
 
 def require_previous(
-    target: Target, app: App, marker: Marker | None, previous: TransactionId | None, txn: TransactionId, **recorded: Any
+    target: Target, marker: Marker | None, previous: TransactionId | None, txn: TransactionId, **recorded: Any
 ) -> None:
     """The table shows the epoch before ``txn``, which waits for it. Raises Corrupt, saying what happened, if not.
 
@@ -256,8 +260,8 @@ def require_previous(
     """
     if not agree(marker, previous):
         seen = Disagreement(pipeline=txn.pipeline, found=marker, expected=previous, in_doubt=txn)
-        error = Suspect(target=target, app=app, seen=seen, recorded=recorded).diagnosis()
-        error.remedy += seen.while_in_doubt(app.sink)
+        error = Suspect(target=target, seen=seen, recorded=recorded).diagnosis()
+        error.remedy += seen.while_in_doubt(target.app.sink)
         raise error
 
 

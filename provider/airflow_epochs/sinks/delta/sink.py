@@ -194,7 +194,11 @@ class DeltaSink:
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
         """Describe the staging table to Spark. If deltalake commits, also write that table's version 0."""
-        return self._participant(env).plan_stage(attempt, nonce)
+        return self.plan_stage_at(attempt, self.place(attempt, nonce, env), env)
+
+    def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
+        """Do what ``plan_stage`` does, for a place that ``place`` has made: the target is looked at once."""
+        return self._participant(env).plan_stage_at(attempt, place)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Check the staged files, the target and its store, and fsync the files on a local disk."""

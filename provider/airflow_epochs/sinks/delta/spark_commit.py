@@ -105,17 +105,21 @@ def describe(target: str, env: Environment) -> JsonDict:
     return env.spark.run(SparkJob(kind="delta_describe", args={"target": target}, description=f"describe {target}"))
 
 
-def marker(target: str, app: App, env: Environment) -> Marker | None:
-    """The marker as Spark sees it."""
-    report = _marker_report(target, app, env)
+def look(target: str, app: App, env: Environment) -> JsonDict:
+    """What Spark sees: the table, and the marker of ``app`` in it."""
+    args = {"target": target, "app": app.epoch}
+    return env.spark.run(SparkJob(kind="delta_marker", args=args, description=f"marker of {app.epoch} in {target}"))
+
+
+def marker_in(report: JsonDict) -> Marker | None:
+    """The marker of which a report of ``delta_marker`` tells."""
     if report["epoch"] is None:
         return None
     return Marker(report["epoch"], TransactionId.parse(report["txn"]).token if report["txn"] else None)
 
 
-def commit_of(target: str, app: App, txn: TransactionId, env: Environment) -> FoundCommit | None:
-    """The commit of ``txn`` as Spark sees it; None if the table's marker is another."""
-    report = _marker_report(target, app, env)
+def commit_in(report: JsonDict, txn: TransactionId) -> FoundCommit | None:
+    """The commit of ``txn``; None if the marker is another."""
     return found_in(report) if report["txn"] == str(txn) else None
 
 
@@ -126,11 +130,6 @@ def found_in(report: JsonDict) -> FoundCommit:
     """
     note = {name: report[name] for name in ("txn", "committer", "place", "deletions")}
     return FoundCommit(report["version"], report["timestamp_ms"] or 0, note)
-
-
-def _marker_report(target: str, app: App, env: Environment) -> JsonDict:
-    args = {"target": target, "app": app.epoch}
-    return env.spark.run(SparkJob(kind="delta_marker", args=args, description=f"marker of {app.epoch} in {target}"))
 
 
 def optimize(target: str, env: Environment) -> JsonDict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Environment
@@ -28,22 +29,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """One look at the target.
+    """One look at the target. What is asked of it is asked once, and stays as it was: who needs it newer looks again.
 
     Attributes:
-        where: Its place.
+        location: Its place.
+        app: The name under which the sink signs there.
         table: deltalake's handle; None if there is no table, or with ``problem``.
         problem: Why deltalake cannot open it.
         env: Has Spark, which is asked about a table with a problem.
     """
 
     location: TableLocation
+    app: App
     table: DeltaTable | None
     problem: str | None
     env: Environment
 
     @classmethod
-    def seen(cls, location: TableLocation, env: Environment, *, deltalake_only: bool = False) -> Target:
+    def seen(cls, location: TableLocation, app: App, env: Environment, *, deltalake_only: bool = False) -> Target:
         """Look now.
 
         Raises:
@@ -51,10 +54,10 @@ class Target:
             NotApplied: The store does not answer.
         """
         try:
-            return cls(location, open_table(location), None, env)
+            return cls(location, app, open_table(location), None, env)
         except CannotOpen as error:
             if not deltalake_only:
-                return cls(location, None, str(error), env)
+                return cls(location, app, None, str(error), env)
             checks.require_not_spoilt(location)
             raise Refused(
                 f"deltalake cannot open {location.name}: {error}",
@@ -65,38 +68,46 @@ class Target:
     def exists(self) -> bool:
         return self.table is not None or self.problem is not None
 
+    @cached_property
     def opened_shape(self) -> TableShape | None:
         return None if self.table is None else TableShape.of_table(self.table)
 
+    @cached_property
     def shape(self) -> TableShape | None:
         """None if there is no table."""
         if self.problem is None:
-            return self.opened_shape()
-        about = spark_commit.describe(self.location.name, self.env)
+            return self.opened_shape
+        about = self._told["about"]
         spark_commit.require_table(about, self.location.name)
         return TableShape.of_description(about)
 
+    @cached_property
     def version(self) -> int:
         """The newest; -1 if there is no table."""
         return self.table.version() if self.table is not None else newest_entry(self.location.files)
 
-    def marker(self, app: App) -> Marker | None:
+    @cached_property
+    def marker(self) -> Marker | None:
         if self.problem is not None:
-            return spark_commit.marker(self.location.name, app, self.env)
-        return None if self.table is None else read_marker(self.table, app, self.location.files)
+            return spark_commit.marker_in(self._told)
+        return None if self.table is None else read_marker(self.table, self.app, self.location.files)
 
-    def log_position(self, app: App) -> JsonDict | None:
+    def log_position(self) -> JsonDict | None:
         """From where a commit can look on."""
         if self.table is None:
             return None
-        position = position_at(self.table.version(), self.marker(app), self.location.files)
+        position = position_at(self.version, self.marker, self.location.files)
         return position.as_json() if position else None
 
-    def commit_of(self, txn: TransactionId, app: App) -> FoundCommit | None:
+    def commit_of(self, txn: TransactionId) -> FoundCommit | None:
         """The commit of ``txn`` if it is what the marker says; ``FoundCommit.unknown()`` if its entry is gone."""
         if self.problem is not None:
-            return spark_commit.commit_of(self.location.name, app, txn, self.env)
-        if self.marker(app) != Marker.of(txn):
+            return spark_commit.commit_in(self._told, txn)
+        if self.marker != Marker.of(txn):
             return None
-        found = find_commit(self.location.files, app, txn.epoch, self.table.version()) if self.table else None
-        return found or FoundCommit.unknown()
+        return find_commit(self.location.files, self.app, txn.epoch, self.version) or FoundCommit.unknown()
+
+    @cached_property
+    def _told(self) -> JsonDict:
+        """What Spark says of the table and its marker, in one job."""
+        return spark_commit.look(self.location.name, self.app, self.env)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import TransactionId
+from airflow_epochs.model import Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import RECORD_BYTES_MAX
@@ -119,7 +119,7 @@ def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) ->
 
 def require_marker(found: MarkerRecord | None, previous: TransactionId | None, markers: Markers) -> None:
     """Check that the topic shows the sink's previous epoch, and no other."""
-    if (found.txn_id if found else None) != (str(previous) if previous else None):
+    if compare(found.txn if found else None, previous) is not Shown.EXPECTED:
         raise Refused(
             f"The marker of {markers.key} in topic {markers.topic} is {found.txn_id if found else 'missing'}, but the "
             f"ledger says that its last epoch is {previous or 'none'}.",

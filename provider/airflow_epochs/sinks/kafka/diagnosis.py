@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 
 PRINTED_MAX = 600
@@ -35,13 +35,14 @@ class Case:
         """The error; None if the marker is as expected by now."""
         found = self.markers.newest()
         shown = found.txn if found else None
-        if shown == self.expected:
+        stands = compare(shown, self.expected)
+        if stands is Shown.EXPECTED:
             return None
-        if shown is None or self.expected is None:
-            return self._lost() if shown is None else self._ahead(found, shown)
-        if shown.epoch == self.expected.epoch:
+        if shown is None:
+            return self._lost()
+        if stands is Shown.ANOTHER:
             return self._of_another_ledger(shown)
-        return self._behind(shown) if shown.epoch < self.expected.epoch else self._ahead(found, shown)
+        return self._behind(shown) if stands is Shown.BEHIND else self._ahead(found, shown)
 
     # -- the cases -----------------------------------------------------------------------------------------------
 

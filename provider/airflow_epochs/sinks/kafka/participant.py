@@ -19,7 +19,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.kafka import checks, producer, publish
 from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -29,6 +29,7 @@ from airflow_epochs.sinks.kafka.marker_partitions import Assignment
 from airflow_epochs.sinks.kafka.rows import Record, RowShape
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
+from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class KafkaParticipant:
         return vote_on(claim, partial(self._checked, attempt, claim))
 
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
-        _, staged = self.staged.checked(attempt, claim)
+        staging, staged = self.staged.checked(attempt, claim)
         cluster, markers = self._cluster, self._markers(attempt.txn.pipeline)
         topic = checks.require_topic(cluster, self.sink.topic)
         checks.require_timestamps(topic)
@@ -71,7 +72,7 @@ class KafkaParticipant:
         marker = MarkerRecord.of(attempt.txn, topic, marker_topic, staged, attempt.ends)
         checks.require_room(marker_topic, topic, marker)
         voted = Voted.now(topic, marker_topic, markers)
-        self._require_records(attempt, staged, topic)  # last: takes longest
+        self._require_records(attempt.txn, staging, topic)  # last: takes longest
         return replace(staged, detail=voted.detail())
 
     def _ready_marker_topic(self, topic: TopicFacts, attempt: SinkAttempt) -> TopicFacts:
@@ -100,17 +101,17 @@ class KafkaParticipant:
                 found.txn_id,
             )
 
-    def _require_records(self, attempt: SinkAttempt, staged: Staged, topic: TopicFacts) -> None:
+    def _require_records(self, txn: TransactionId, staging: Staging, topic: TopicFacts) -> None:
         """Every record is one that the topic takes, and making them leaves time to send them."""
         begun = time.monotonic()
-        checks.require_records(self._records(attempt, staged, topic.partitions), topic)
+        checks.require_records(self._records(txn, staging, topic.partitions), topic)
         checks.require_time(time.monotonic() - begun, self.sink.transaction_timeout)
 
     # -- commit --------------------------------------------------------------------------------------------------
 
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         """Send the epoch and its marker in one transaction. The receipt is made of the marker alone."""
-        markers = self._markers(attempt.txn.pipeline)
+        txn, markers = attempt.txn, self._markers(attempt.txn.pipeline)
         facts, assignment = self._facts(markers, attempt, staged)
         this = publish.TopicTransaction(
             cluster=self._cluster,
@@ -118,11 +119,11 @@ class KafkaParticipant:
             topic=self.sink.topic,
             facts=facts,
             options=self._options(assignment),
-            txn=attempt.txn,
+            txn=txn,
             previous=attempt.previous,
             staged=staged,
             ends=attempt.ends,
-            records=partial(self._records, attempt, staged),
+            records=lambda partitions: self._records(txn, self.staged.promised(attempt, staged), partitions),
         )
         return self._receipt(publish.publish(this, self.env))
 
@@ -183,11 +184,10 @@ class KafkaParticipant:
     def _options(self, assignment: Assignment) -> dict[str, Any]:
         return producer.producer_options(assignment.transactional_id, self.sink.transaction_timeout, self.sink.options)
 
-    def _records(self, attempt: SinkAttempt, staged: Staged, partitions: int) -> Iterator[Record]:
-        txn = attempt.txn
-        shape = RowShape.of(self.staged.promised(attempt, staged).shape.schema, self._target)
+    def _records(self, txn: TransactionId, staging: Staging, partitions: int) -> Iterator[Record]:
+        shape = RowShape.of(staging.shape.schema, self._target)
         return shape.records(
-            self.staged.rows(attempt, staged),
+            self.staged.batches(staging),
             f"{txn.pipeline}/{self.sink.name}/{txn.epoch}",
             lambda number: (txn.epoch + number // RUN) % partitions,
         )

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Environment, waive_command
-from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused, RowsGone
-from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
+from airflow_epochs.model import Shown, Staged, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
 from airflow_epochs.sinks.kafka.marker import Ends, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import SLICE_S, fenced, transactional, within
 from airflow_epochs.sinks.kafka.rows import Headers, Record
 from airflow_epochs.sinks.kafka.voted import Voted
+from airflow_epochs.sinks.participant import unknown_without_answer
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
@@ -81,10 +82,11 @@ def publish(this: TopicTransaction, env: Environment) -> MarkerRecord:
     """
     failed: list[Failure] = []
     producer, found = _own_producer(this, env, failed)
-    if found and found.txn_id == str(this.txn):
+    stands = compare(found.txn if found else None, this.previous, this.txn)
+    if found and stands is Shown.ALREADY:
         return found
     _require_kept(this, found)
-    _require_previous(this, found)
+    _require_previous(this, stands)
     return _Transaction(this, producer, env, failed).run()
 
 
@@ -98,16 +100,10 @@ def _own_producer(
             failed.append((f"{message.topic()}[{message.partition()}]", error))
 
     options = within(this.options, *(facts for facts in this.facts if facts))
-    try:
+    with unknown_without_answer(this.sink):
         producer = transactional(this.cluster, {**options, "on_delivery": note}, this.markers.topic)
         env.reached("kafka.init")
         return producer, this.markers.newest()
-    except Refused:
-        raise
-    except NotApplied as error:
-        raise OutcomeUnknown(
-            f"Whether {this.txn} is in topic {this.topic} by now cannot be asked: {error.what}", remedy=error.remedy
-        ) from error
 
 
 def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
@@ -127,8 +123,8 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
     )
 
 
-def _require_previous(this: TopicTransaction, found: MarkerRecord | None) -> None:
-    if (found.txn_id if found else None) == (str(this.previous) if this.previous else None):
+def _require_previous(this: TopicTransaction, stands: Shown) -> None:
+    if stands is Shown.EXPECTED:
         return
     case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
     raise case.diagnosed() or OutcomeUnknown(

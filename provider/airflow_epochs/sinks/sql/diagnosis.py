@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, TransactionId, described_transaction
+from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, txn_of
 
@@ -24,14 +24,14 @@ def diagnosed(sink: SqlSink, seen: Disagreement, session: Session, marker: Marke
     found, recorded = marker.look(), seen.receipt.detail if seen.receipt else {}
     if _is_elsewhere(recorded, session):
         return _elsewhere(sink, recorded, session)
-    if isinstance(found, MarkerRow):
-        if seen.expected and seen.expected.epoch > found.txn.epoch:
-            return _behind(sink, found, seen.expected)
-        if seen.expected and seen.expected.epoch == found.txn.epoch:
-            return _another(sink, found, seen.expected)
+    stands = compare(txn_of(found), seen.expected)
+    if stands is Shown.EXPECTED:  # asked again, they agree
+        return None
+    if isinstance(found, MarkerRow) and stands is Shown.AHEAD:
         return _ahead(sink, found, seen.expected)
-    if seen.expected is None:
-        return None  # and none is shown: asked again, they agree
+    assert seen.expected
+    if isinstance(found, MarkerRow):
+        return (_behind if stands is Shown.BEHIND else _another)(sink, found, seen.expected)
     if isinstance(found, Reservation):
         return _emptied(sink, seen.expected)
     return _gone(sink, seen.expected, seen, session, marker)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
-from airflow_epochs.sinks.participant import unknown_without_answer, vote_against
+from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
 from airflow_epochs.sinks.sql.database import Session, part_of
 from airflow_epochs.sinks.sql.participant import SqlParticipant
 from airflow_epochs.staged.staging import Staging
@@ -53,23 +54,22 @@ class Committer(Member):
 
 def vote(voters: Sequence[Voter]) -> dict[str, Vote]:
     """Look at the staged rows, and rehearse the commit; what is refused is a VOTE_ABORT with its reason."""
-    votes: dict[str, Vote] = {}
     found: list[tuple[Voter, Staging, Staged]] = []
-    for voter in voters:
-        try:
-            if voter.claim.problem:
-                votes[voter.name] = Vote(vote=VoteKind.VOTE_ABORT, reason=voter.claim.problem)
-            else:
-                found.append((voter, *voter.of.checked(voter.attempt, voter.claim)))
-        except (Refused, Corrupt) as refused:
-            votes[voter.name] = vote_against(refused)
+    votes = {voter.name: vote_on(voter.claim, partial(_looked, voter, found)) for voter in voters}
     if found:
-        rehearsed, old = _rehearsed(found, list(votes))
+        rehearsed, old = _rehearsed(found, [name for name, said in votes.items() if not said.staged])
         votes |= rehearsed
         if all(said.staged for said in votes.values()):
             _reserve([voter for voter in voters if voter.of.sink.reserves and not voter.attempt.previous])
             _add_ends(old)
-    return {voter.name: votes[voter.name] for voter in voters}
+    return votes
+
+
+def _looked(voter: Voter, found: list[tuple[Voter, Staging, Staged]]) -> Staged:
+    """What lies at the claimed place; noted in ``found``, for the rehearsal."""
+    staging, staged = voter.of.checked(voter.attempt, voter.claim)
+    found.append((voter, staging, staged))
+    return staged
 
 
 def _rehearsed(

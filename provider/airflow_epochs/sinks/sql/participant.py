@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId
+from airflow_epochs.model import JsonDict, Marker, Receipt, Shown, Staged, StagedClaim, TransactionId, compare
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
@@ -37,22 +37,22 @@ class SqlParticipant:
     # -- stage ---------------------------------------------------------------------------------------------------
 
     def place(self, attempt: SinkAttempt, nonce: str) -> str:
-        return self._area().place(attempt, nonce)
+        return self._area.place(attempt, nonce)
 
     def plan_stage(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
-        return self._area().plan(attempt, nonce)
+        return self._area.plan(attempt, nonce)
 
     def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
-        return self._area().has_leftovers(attempt, place)
+        return self._area.has_leftovers(attempt, place)
 
     def discard(self, attempt: SinkAttempt, place: str) -> None:
-        self._area().discard(attempt, place)
+        self._area.discard(attempt, place)
 
     # -- vote ----------------------------------------------------------------------------------------------------
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
         """What lies at the claimed place, and what is promised of it. Raises as ``StagedTable.checked`` does."""
-        return self._area().checked(attempt, claim)
+        return self._area.checked(attempt, claim)
 
     def rehearse(self, session: Session, attempt: SinkAttempt, staging: Staging, staged: Staged) -> bool:
         """What the commit will do in its transaction; without the rows where they are not to be rehearsed.
@@ -68,9 +68,9 @@ class SqlParticipant:
         marker = self.marker(session, attempt.txn.pipeline)
         self._require_previous(attempt, marker, marker.make())
         if self.sink.rehearse:
-            load.run(self._reader(attempt, staged), staged.rows)
+            load.run(self._reader(staging), staged.rows)
         else:
-            load.look(self._reader(attempt, staged), staged.rows)
+            load.look(self._reader(staging), staged.rows)
             load.run(tuple, 0)
         marker.write(attempt, staged.rows)
         self._require_room(session, table, load, staged.rows)
@@ -106,8 +106,8 @@ class SqlParticipant:
         keys = key_columns(table, self.sink.keys, columns) if self.sink.keys else []
         return Load(session=session, table=table, fields=fields, columns=columns, keys=keys)
 
-    def _reader(self, attempt: SinkAttempt, staged: Staged) -> Callable[[], Batches]:
-        return lambda: self._area().rows(attempt, staged)
+    def _reader(self, staging: Staging) -> Callable[[], Batches]:
+        return partial(self._area.batches, staging)
 
     def _require_room(self, session: Session, table: SqlTable, load: Load, rows: int) -> None:
         """The numbers that the commit will draw are there; what the rehearsal drew does not come back."""
@@ -138,7 +138,8 @@ class SqlParticipant:
         marker = self.marker(session, attempt.txn.pipeline)
         with self.promised(attempt.txn):
             found = marker.lock() if self.sink.reserves or attempt.previous else marker.make()
-        if isinstance(found, MarkerRow) and found.txn == attempt.txn:
+        stands = compare(txn_of(found), attempt.previous, attempt.txn)
+        if isinstance(found, MarkerRow) and stands is Shown.ALREADY:
             return found
         if (
             self.sink.reserves
@@ -153,9 +154,9 @@ class SqlParticipant:
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
         """Rows and marker. The session's transaction must have locked the marker."""
         try:
-            staging = self._area().promised(attempt, staged)
+            staging = self._area.promised(attempt, staged)
             load = self._load(session, self._table(session, staging, attempt.previous), staging)
-            load.run(self._reader(attempt, staged), staged.rows)
+            load.run(self._reader(staging), staged.rows)
         except RowsGone as gone:
             gone.sink = self.sink.name  # of several that commit together, the one to be staged again
             raise
@@ -179,7 +180,7 @@ class SqlParticipant:
         self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None, rows: int = 0
     ) -> None:
         """The table shows the sink's previous epoch, no other."""
-        if txn_of(found) != attempt.previous:
+        if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:
             raise diagnosis.not_previous(self.sink, attempt, marker, found, rows)
 
     def detail(self, session: Session) -> JsonDict:
@@ -227,6 +228,7 @@ class SqlParticipant:
         with self.session([self.who(pipeline)]) as session:
             return session.whereabouts(*self.sink.table_name)
 
+    @cached_property
     def _area(self) -> StagedTable:
         return StagedTable.of(self.sink, f"table {self.sink.table}", self.env)
 

@@ -36,6 +36,12 @@ HISTORY_DEPTHS = (20, 1_000)
 MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
+_UNKNOWN: JsonDict = {
+    **dict.fromkeys(("epoch", "txn", "committer", "place", "deletions", "version", "timestamp_ms")),
+    "metrics": {},
+}
+"""What ``delta_marker`` says of a marker that is not there."""
+
 _ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
 _STACK = re.compile(r"JVM stacktrace:|at [\w.$]+[(/]|Caused by:")
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
@@ -185,19 +191,30 @@ def delta_marker(spark: SparkSession, args: JsonDict) -> JsonDict:
     """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it.
 
     Returns:
-        ``exists``, ``table_id``, ``epoch``, ``txn``, and of its commit ``committer``, ``place``, ``deletions``,
-        ``version``, ``timestamp_ms``, ``metrics``; all None where unknown.
+        ``exists``, ``table_id``, ``about`` (all that ``delta_describe`` says), ``epoch``, ``txn``, and of its commit
+        ``committer``, ``place``, ``deletions``, ``version``, ``timestamp_ms``, ``metrics``; all None where unknown.
     """
     about = delta_describe(spark, args)
-    none: JsonDict = dict.fromkeys(("epoch", "txn", "committer", "place", "deletions", "version", "timestamp_ms"))
-    none["metrics"] = {}
-    if not about["exists"]:
-        return {"exists": False, "table_id": None, **none}
+    shown = _shown(spark, args, about["location"]) if about["exists"] else _UNKNOWN
+    return {"exists": about["exists"], "table_id": about.get("id"), "about": about, **shown}
+
+
+def marker_after(spark: SparkSession, args: JsonDict, before: JsonDict) -> JsonDict:
+    """What ``delta_marker`` says after a commit, ``before`` being what it said right before.
+
+    The marker is read anew. The table is the one that was committed to, so it is described again only if it was none.
+    """
+    if not before["exists"]:
+        return delta_marker(spark, args)
+    return before | _shown(spark, args, before["about"]["location"])
+
+
+def _shown(spark: SparkSession, args: JsonDict, location: str) -> JsonDict:
+    """The marker in the table's newest version, and its commit."""
     for depth in HISTORY_DEPTHS:
         if found := _in_history(spark, args["target"], args["app"], depth):
-            return {"exists": True, "table_id": about["id"], **found}
-    epoch = _in_log(spark, about["location"], args["app"])
-    return {"exists": True, "table_id": about["id"], **none, "epoch": epoch}
+            return found
+    return {**_UNKNOWN, "epoch": _in_log(spark, location, args["app"])}
 
 
 def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonDict | None:
@@ -264,7 +281,7 @@ def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
     if before["epoch"] != args["epoch"]:
         session.prepare_commit(spark)
         append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args) | NO_NEW_COLUMNS)
-    return {**delta_marker(spark, args), "refused": None}
+    return {**marker_after(spark, args, before), "refused": None}
 
 
 def staged_rows(spark: SparkSession, args: JsonDict) -> DataFrame:

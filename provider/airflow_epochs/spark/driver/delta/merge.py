@@ -26,6 +26,7 @@ from airflow_epochs.spark.driver.delta.jobs import (
     for_spark,
     identifier,
     is_path,
+    marker_after,
     planned_by_spark,
     problem_in,
     refusal,
@@ -171,7 +172,7 @@ def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
         return {**before, "refused": refused}
     if before["epoch"] != args["epoch"]:
         _CHANGES[args["how"]["mode"]](spark, args, not before["exists"])
-    return {**delta_marker(spark, args), "refused": None}
+    return {**marker_after(spark, args, before), "refused": None}
 
 
 def _replaced(before: JsonDict, args: JsonDict) -> str | None:

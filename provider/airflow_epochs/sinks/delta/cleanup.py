@@ -1,0 +1,71 @@
+"""Clearing a staging place of a Delta table away. Its files may be the table's: those are never deleted."""
+
+from __future__ import annotations
+
+from airflow_epochs import secrecy
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.delta import checks, references
+from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.staged import checks as staged_checks
+from airflow_epochs.staged import owner
+from airflow_epochs.staged.staging import read_staging
+
+log = secrecy.logger(__name__)
+
+
+def has_leftovers(at: Whereabouts, attempt: SinkAttempt, place: str, *, published: bool) -> bool:
+    """Whether there is a file, of a published place a log, at the place."""
+    location = at.location_of(place, attempt)
+    left = location.files.names(location.relative(place))
+    return "_delta_log" in left if published else bool(left)
+
+
+def discard(at: Whereabouts, attempt: SinkAttempt, place: str, *, published: bool) -> None:
+    """Delete a try's place. Published by metadata only, its Parquet files are the table's: only its log goes.
+
+    Files to which the table refers are never deleted, whatever the ledger says of the place.
+
+    Raises:
+        Refused: The place is not this attempt's, or was made for another table.
+        NotApplied: Whether the table refers to the files cannot be told.
+    """
+    if not has_leftovers(at, attempt, place, published=published):
+        return
+    location = at.location_of(place, attempt)
+    relative = location.relative(place)
+    owner.require_owner(location.files, at.folder(attempt), attempt, at.sink.name)
+    if published and not _copied(at, location, attempt, relative):
+        location.files.delete(f"{relative}/_delta_log")
+        return
+    _require_made_for_it(at, location, attempt, relative)
+    kept = references.referenced(location, at.app(attempt.txn.pipeline), attempt.txn.epoch, relative)
+    if kept & location.files.sizes(relative).keys():
+        log.warning("%s is left alone: %s refers to its files, though the ledger says otherwise", place, location.name)
+    else:
+        location.files.delete(relative)
+
+
+def _require_made_for_it(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> None:
+    """What was staged there was staged by this transaction, and for the table that is there."""
+    try:
+        staging = read_staging(location.files, relative)
+    except Refused:  # damaged, so that it says nothing; what the table refers to is kept all the same
+        return
+    if staging is None:
+        return
+    staged_checks.require_own(staging, attempt, at.app(attempt.txn.pipeline).epoch, relative)
+    if staging.note["table_id"] is not None:
+        checks.require_same_table(at.look(location, attempt.txn.pipeline).shape, staging, location.name)
+
+
+def _copied(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, relative: str) -> bool:
+    """Whether the target is known not to use the files at this place: there are none, or Spark copied the rows."""
+    staging = read_staging(location.files, relative)
+    if staging is None:
+        return False
+    if not staging.files or staging.note["committer"] == SPARK:
+        return True
+    found = at.look(location, attempt.txn.pipeline).commit_of(attempt.txn)
+    return bool(found and found.note and found.note.get("committer") == SPARK)

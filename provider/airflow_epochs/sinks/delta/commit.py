@@ -1,0 +1,157 @@
+"""One commit of a Delta sink: by metadata only if staged for it and the table still allows it, else through Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from airflow_epochs import secrecy
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
+from airflow_epochs.errors import Corrupt, Refused, RowsGone
+from airflow_epochs.model import JsonDict, Receipt, Staged
+from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit
+from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.staged.promised import require_promised, staging_left
+from airflow_epochs.staged.staging import Staging
+from airflow_epochs.storage.files import is_local
+
+log = secrecy.logger(__name__)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What was promised, and what is left of it where it was staged: after a commit, nothing need be."""
+
+    at: Whereabouts
+    attempt: SinkAttempt
+    staged: Staged
+    location: TableLocation
+    staging: Staging | None
+
+    @classmethod
+    def of(cls, at: Whereabouts, attempt: SinkAttempt, staged: Staged) -> Commit:
+        location = at.location_of(staged.place, attempt)
+        return cls(at, attempt, staged, location, staging_left(location, staged))
+
+    def run(self) -> Receipt:
+        """Make the epoch visible, once. A repeat finds it, and returns the same."""
+        return self._receipt(self._by_metadata() or self._through_spark())
+
+    def _by_metadata(self) -> FoundCommit | None:
+        """Add the staged files where they lie; None if that is not for deltalake, or not any more."""
+        if self.staging is None or self.staging.note["committer"] == SPARK:
+            return None
+        this = publish.TableCommit(
+            location=self.location,
+            app=self.at.app(self.attempt.txn.pipeline),
+            txn=self.attempt.txn,
+            previous=self.attempt.previous,
+            staging=self.staging,
+            staged=self.staged,
+            properties=self.at.sink.properties,
+            ends=self.attempt.ends,
+        )
+        publish.renew_if_old(this)
+        try:
+            return publish.publish(this, self.at.env)
+        except (publish.Altered, CannotOpen) as altered:
+            log.warning("%s was altered after the decision (%s): inserting through Spark", self.location.name, altered)
+            return None
+
+    # -- through Spark -------------------------------------------------------------------------------------------
+
+    def _through_spark(self) -> FoundCommit:
+        target = self._look()
+        found = target.commit_of(self.attempt.txn) or self._inserted(target)
+        lost_files.require_there(self.location, found, target.app, self.attempt.txn)
+        if found.version is not None and is_local(self.location.url):
+            flush.flush_commit(self.location.files, found.version)
+        return found
+
+    def _look(self) -> Target:
+        return self.at.look(self.location, self.attempt.txn.pipeline)
+
+    def _inserted(self, target: Target) -> FoundCommit:
+        """The commit that Spark has made. ``target``: the look that did not find it."""
+        self._require_notes_left(target)
+        report = spark_commit.insert(self._insertion(target), self.at.env)
+        after = self._look()
+        # Where deltalake can read the log, a repeat will read the receipt there: so read it there now.
+        found = after.commit_of(self.attempt.txn) if after.problem is None else None
+        return found or spark_commit.found_in(report)
+
+    def _insertion(self, target: Target) -> spark_commit.Insertion:
+        return spark_commit.Insertion(
+            target=self.at.sink.target,
+            place=self.staged.place,
+            app=target.app,
+            txn=self.attempt.txn,
+            previous=self.attempt.previous,
+            staging=self._promised(target),
+            properties=self.at.sink.properties,
+            ends=self.attempt.ends,
+            change=self._change(),
+        )
+
+    def _require_notes_left(self, target: Target) -> None:
+        try:
+            self.at.require_notes(target, self.attempt)
+        except Refused as refused:
+            raise Corrupt(
+                f"The rows of {self.attempt.txn} are not brought in. {refused.what}",
+                remedy=refused.remedy,
+                sink=self.at.sink.name,
+            ) from refused
+
+    def _promised(self, target: Target) -> Staging:
+        """What the decision names. Gone, it is to be staged again unless the table shows another epoch than before.
+
+        Of a table without our markers the caller can tell more: it has the receipt of the epoch before.
+        """
+        txn = self.attempt.txn
+        try:
+            return require_promised(target.location, self.staging, self.staged, txn, target.app.sink)
+        except RowsGone:
+            if target.marker is not None:
+                publish.require_previous(target, target.marker, self.attempt.previous, txn)
+            raise
+
+    def _change(self) -> JsonDict | None:
+        """What the commit does beside appending; None if it only appends."""
+        how = self.at.sink.how
+        if how.is_plain_append:
+            return None
+        own = self.at.notes_folder(self.attempt)
+        others = self._notes_of_others(own) if how.notes_deletions else []
+        notes = {"notes": f"{self.location.url}/{own}", "notes_of_others": others}
+        return {"how": how.plan(), "rows": self.staged.rows, **notes}
+
+    def _notes_of_others(self, own: str) -> list[str]:
+        return sorted(set(self.at.notes_in(self.location, "")) - set(self.at.notes_in(self.location, own)))
+
+    # -- what is returned ----------------------------------------------------------------------------------------
+
+    def _receipt(self, found: FoundCommit) -> Receipt:
+        """Only from what the log and the decision say, so that a repeat returns the same.
+
+        The place is the one that the log names: another committer's, perhaps, with the same digest.
+        """
+        at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
+        note = found.note or {}
+        return Receipt(
+            txn_id=str(self.attempt.txn),
+            sink=self.at.sink.name,
+            rows=self.staged.rows,
+            files=self.staged.files,
+            bytes=self.staged.bytes,
+            version=found.version,
+            place=f"{self.location.url}/{note['place']}" if note.get("place") else None,
+            committed_at=at.isoformat() if at else "unknown",
+            detail={
+                "table": self.at.sink.target,
+                "committer": note.get("committer") or "unknown",
+                **({"table_id": note["table_id"]} if note.get("table_id") else {}),
+            },
+        )

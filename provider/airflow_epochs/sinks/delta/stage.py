@@ -1,0 +1,114 @@
+"""What Spark is told to stage for a Delta sink, and where."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from airflow_epochs import secrecy
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.log import NOTE, entry_of, log_entry
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import PUTS_BACK, TableLocation
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta import checks, publish, spark_commit
+from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, SPARK, Whereabouts
+from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
+from airflow_epochs.staged import owner
+
+log = secrecy.logger(__name__)
+
+
+def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
+    """Describe the try to Spark; for tables of deltalake also write the staging table's version 0."""
+    sink, target = at.sink, at.look(at.location_of(place, attempt), attempt.txn.pipeline)
+    if sink.in_catalog and not target.exists:
+        spark_commit.require_table({"exists": False}, sink.target)
+    shape, location = target.opened_shape, target.location
+    committer = _committer(sink, target)
+    _require_partitioning(sink, location, shape)
+    owner.sign(location.files, at.folder(attempt), attempt, sink.name)
+    if committer == DELTALAKE and shape is not None:
+        checks.require_committable(shape, location.name)
+        _write_version_0(location, place, shape)
+    return {
+        "kind": "delta",
+        "committer": committer,
+        "place": place,
+        "target": sink.target,
+        "app": target.app.epoch,
+        "epoch": attempt.txn.epoch,
+        "has_version_0": committer == DELTALAKE and shape is not None,
+        "schema": shape.schema if shape else None,
+        "partition_by": list(shape.partition_by) if shape else list(sink.partition_by),
+        "properties": dict(sink.properties),
+        "optimize_write": _optimize_write(shape.properties if shape else sink.properties),
+        "user_metadata": compact_json({NOTE: _note(target, attempt, committer)}),
+        **({} if sink.how.is_plain_append else {"kind": "delta_change", "how": sink.how.plan()}),
+    }
+
+
+def _note(target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
+    """What the staging table's commit says of itself."""
+    shape = target.opened_shape
+    return {
+        "app": target.app.epoch,
+        "txn": str(attempt.txn),
+        "committer": committer,
+        "table_id": shape.id if shape and not _has_created(target, attempt) else None,
+        "anchor": target.log_position(),
+    }
+
+
+def _has_created(target: Target, attempt: SinkAttempt) -> bool:
+    """Whether this very transaction has created the table, so that its rows were staged for none."""
+    if attempt.previous is not None:
+        return False
+    found = target.commit_of(attempt.txn)
+    return found is not None and (found.note or {}).get(PUTS_BACK, found.version) == 0
+
+
+def _committer(sink: DeltaSink, target: Target) -> str:
+    if sink.commit_by is not None:
+        return sink.commit_by
+    if sink.in_catalog:
+        return SPARK
+    if target.problem:
+        checks.require_not_spoilt(target.location)
+    shape = target.opened_shape
+    reason = target.problem or ", ".join(shape.refused_features if shape else [])
+    if reason:
+        log.warning(
+            "%s is committed through Spark, which writes its rows twice: deltalake does not support %s. "
+            'Give the sink commit="spark" to say that you know.',
+            target.location.name,
+            reason,
+        )
+    return SPARK if reason else DELTALAKE
+
+
+def _require_partitioning(sink: DeltaSink, location: TableLocation, shape: TableShape | None) -> None:
+    wanted = list(sink.partition_by)
+    if shape and wanted and list(shape.partition_by) != wanted:
+        raise Refused(
+            f"{location.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
+            remedy="Correct partition_by, or leave it out for a table that exists.",
+            sink=sink.name,
+        )
+
+
+def _optimize_write(properties: Mapping[str, str]) -> bool | None:
+    """What the table's owner says of shuffling before a write; None if nothing."""
+    said = properties.get(OPTIMIZE_WRITE)
+    return None if said is None else said.lower() == "true"
+
+
+def _write_version_0(location: TableLocation, place: str, shape: TableShape) -> None:
+    now = publish.now_ms()
+    info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
+    # False: this try was planned before, and Spark may have appended already.
+    location.files.write_new(log_entry(0, location.relative(place)), entry_of(actions))

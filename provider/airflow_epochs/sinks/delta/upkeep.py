@@ -1,0 +1,82 @@
+"""Upkeep of a Delta table, and a look at what others have done to it, between epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_epochs.delta.table import FoundCommit, TableLocation
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.model import JsonDict, Receipt
+from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, spark_commit
+from airflow_epochs.sinks.delta.due import is_due
+from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
+from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+
+
+def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
+    """Compact small files and checkpoint the log where it is due."""
+    sink, every = at.sink, at.sink.compact_every
+    after_epoch = every > 0 and epoch % every == 0
+    if sink.in_catalog or sink.commit_by == SPARK:
+        return _optimized(at, after_epoch)
+    target = at.look(at.location(), pipeline)
+    shape, files = target.opened_shape, target.location.files
+    if target.problem or (shape and shape.refused_features):
+        return _optimized(at, after_epoch)
+    if target.table is None or shape is None:
+        return {}
+    done = log_checkpoint.write_if_due(target.table, files, sink.checkpoint_every)
+    due = is_due(files, target.version, target.app, epoch, every)
+    if due and compaction.rewritable(shape):
+        return done | compaction.compact(target.table, files)
+    return done | _optimized(at, due)
+
+
+def _optimized(at: Whereabouts, due: bool) -> JsonDict:
+    if not due:
+        return {}
+    done = spark_commit.optimize(at.sink.target, at.env)
+    return done | (spark_commit.thin_notes(_notes_left(at), at.env) if at.sink.how.notes_deletions else {})
+
+
+def _notes_left(at: Whereabouts) -> list[str]:
+    """Where notes about keys that sinks of this name have deleted from the table lie."""
+    return at.notes_in(at.location(), f".{at.sink.name}")
+
+
+def has_lost_rows(at: Whereabouts, receipt: Receipt) -> bool:
+    """Whether files of a commit are gone to which the table refers; of a table in a catalog nobody looks."""
+    if at.sink.in_catalog or receipt.version is None:
+        return False
+    return lost_files.loss_of(FoundCommit(receipt.version, 0, None), at.location().files) is not None
+
+
+def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collection[str]) -> list[str]:
+    """What others have done since a commit that takes rows of epochs away, and was not told before.
+
+    Raises:
+        Corrupt: There is such a change, and the sink is to stop at one.
+    """
+    if since.version is None or since.detail.get("table") != at.sink.target:
+        return []
+    location = at.location()
+    found = foreign_changes(location.files, at.app(pipeline), since.version)
+    new = {text: change for change in found if (text := _sentence(at, change, location)) not in told}
+    if new and at.sink.on_foreign_change == "stop":
+        raise _stopped(at, new)
+    return list(new)
+
+
+def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
+    first = next(iter(new.values()))
+    back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}), or " * (not first.built_on)
+    return Corrupt(
+        f"Rows of complete epochs were taken away by others: {'; '.join(new)}.",
+        remedy=f"{back}set on_foreign_change='warn' until the next epoch is complete, if that was meant to be. "
+        "Nothing was opened.",
+        sink=at.sink.name,
+    )
+
+
+def _sentence(at: Whereabouts, change: ForeignChange, location: TableLocation) -> str:
+    return f"sink {at.sink.name}: {location.name} has lost rows of complete epochs in {change}"

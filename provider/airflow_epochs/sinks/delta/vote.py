@@ -1,0 +1,74 @@
+"""What a Delta sink looks at before it promises an epoch: the staged rows, and what the commit needs of the target."""
+
+from __future__ import annotations
+
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.log import rows_of
+from airflow_epochs.model import Shown, Staged, StagedClaim, compare
+from airflow_epochs.sinks.delta import checks, other_pipelines
+from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
+from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.staged import checks as staged_checks
+from airflow_epochs.staged.digest import staged_of
+from airflow_epochs.staged.staging import Staging, read_staging
+
+
+def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
+    """What lies at the claimed place, durable and whole; the checks of the commit on the target are made early.
+
+    Raises:
+        Refused: The sink cannot promise it.
+    """
+    location = at.location_of(claim.place, attempt)
+    files, relative = location.files, location.relative(claim.place)
+    app = at.app(attempt.txn.pipeline)
+    staging = staged_checks.require_own(read_staging(files, relative), attempt, app.epoch, relative)
+    staged_checks.require_sound_actions(staging)
+    staged_checks.require_rows(staging)
+    staged_checks.require_files(files, staging)
+    target = at.look(location, attempt.txn.pipeline)
+    _require_fitting(at, target, staging)
+    _require_turn(at, target, attempt)
+    _require_own_rows(at, target, attempt, staging)
+    checks.require_store(files, at.folder(attempt))
+    files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
+    return staged_of(claim, staging)
+
+
+def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
+    """The target takes these rows."""
+    name, shape, how = target.location.name, target.shape, at.sink.how
+    checks.require_same_table(shape, staging, name)
+    if shape is None or how.schema_evolution == ADD_COLUMNS:
+        checks.require_readable(staging.shape, name)
+    if staging.note["committer"] == SPARK:
+        _require_fitting_for_spark(at, target, staging)
+    else:
+        checks.require_addable(shape, staging, name)
+    checks.require_lasting_marker(shape or staging.shape.with_properties(at.sink.properties), name)
+
+
+def _require_fitting_for_spark(at: Whereabouts, target: Target, staging: Staging) -> None:
+    name, shape, how = target.location.name, target.shape, at.sink.how
+    checks.require_known(shape, staging, name)
+    if how.mode != MERGE:  # whose rows need not look like the table's
+        checks.require_insertable(shape, staging, name, add_columns=how.schema_evolution == ADD_COLUMNS)
+    checks.require_changeable(how, shape or staging.shape, staging, name)
+    checks.require_keys(how, staging)
+
+
+def _require_turn(at: Whereabouts, target: Target, attempt: SinkAttempt) -> None:
+    """The table shows the epoch before, with the notes that it tells of."""
+    stands = compare(target.marker, attempt.previous, attempt.txn)
+    if stands is not Shown.ALREADY:  # as it stands if rows of the epoch were lost and are to be put back
+        checks.require_marker(target.marker, attempt.previous, target.location.name)
+    at.require_notes(target, attempt)
+
+
+def _require_own_rows(at: Whereabouts, target: Target, attempt: SinkAttempt, staging: Staging) -> None:
+    """What an overwrite takes away is nobody else's."""
+    shape, how = target.shape, at.sink.how
+    if shape and not attempt.promised and how.spares_others(sum(map(rows_of, staging.files))):
+        touches = other_pipelines.touched_by(how, shape, staging)
+        other_pipelines.require_none(target.location, target.app, target.version, touches, how)

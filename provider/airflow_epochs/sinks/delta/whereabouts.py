@@ -1,0 +1,103 @@
+"""Where a Delta sink works: its table, its staging places in it, its notes beside it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_epochs.contracts import Environment, SinkAttempt
+from airflow_epochs.delta.table import NOTES_FOLDER, STAGING_FOLDER, App, TableLocation
+from airflow_epochs.errors import Refused
+from airflow_epochs.names import normalised
+from airflow_epochs.sinks.delta import checks, spark_commit
+from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.storage.options import storage_options
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.delta.sink import DeltaSink
+
+DELTALAKE, SPARK = "deltalake", "spark"
+_NONCE = re.compile(r"[0-9a-zA-Z]+")
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Of one sink, in one task's environment."""
+
+    sink: DeltaSink
+    env: Environment
+
+    def app(self, pipeline: str) -> App:
+        """The name under which the sink signs."""
+        return App.of(pipeline, self.sink.name)
+
+    def look(self, location: TableLocation, pipeline: str) -> Target:
+        """The table as it is now."""
+        only = self.sink.commit_by == DELTALAKE
+        return Target.seen(location, self.app(pipeline), self.env, deltalake_only=only)
+
+    def location(self) -> TableLocation:
+        """Where the table lies. Of one in a catalog, Spark is asked."""
+        url = self.sink.target
+        if self.sink.in_catalog:
+            about = spark_commit.describe(self.sink.target, self.env)
+            spark_commit.require_table(about, self.sink.target)
+            url = normalised(about["location"])
+        return self._at(url)
+
+    def location_of(self, place: str, attempt: SinkAttempt) -> TableLocation:
+        """The same, from one of its staging places: nobody is asked.
+
+        Raises:
+            Refused: ``place`` is none of this attempt's in this sink's own folder of this table.
+        """
+        root = self.root_of(place, attempt)
+        if root is None:
+            raise Refused(
+                f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
+                remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
+                sink=self.sink.name,
+            )
+        return self._at(root)
+
+    def _at(self, url: str) -> TableLocation:
+        conn_id = self.sink.storage_conn_id
+        return TableLocation(self.sink.target, url, storage_options(self.env.connection(conn_id) if conn_id else None))
+
+    def place(self, attempt: SinkAttempt, nonce: str) -> str:
+        """In a visible folder of the table: VACUUM ignores hidden ones, and the files in them would leak."""
+        return f"{self.location().url}{self._stem(attempt)}{nonce}"
+
+    def root_of(self, place: str, attempt: SinkAttempt) -> str | None:
+        """The table's location, from one of its staging places; None if this attempt can have none there.
+
+        Where a table of a catalog lies is for the catalog to say: of the place, only what is below that is compared.
+        """
+        root, _, nonce = place.partition(self._stem(attempt))
+        is_own = _NONCE.fullmatch(nonce) and (self.sink.in_catalog or root == self.sink.target)
+        return root if is_own else None
+
+    def _stem(self, attempt: SinkAttempt) -> str:
+        return f"/{self.folder(attempt)}/{attempt.txn.epoch}-{attempt.txn.attempt}-"
+
+    def folder(self, attempt: SinkAttempt) -> str:
+        return f"{STAGING_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
+
+    def notes_folder(self, attempt: SinkAttempt) -> str:
+        """Hidden: the files there are not the table's, and VACUUM must not take them."""
+        return f"{NOTES_FOLDER}/{attempt.ledger_id}.{self.sink.name}"
+
+    def notes_in(self, location: TableLocation, ending: str) -> list[str]:
+        """The notes in all folders that end so, whosever they are."""
+        folders = [f"{NOTES_FOLDER}/{name}" for name in sorted(location.files.names(NOTES_FOLDER))]
+        own = [folder for folder in folders if folder.endswith(ending)]
+        return [f"{location.url}/{folder}/{name}" for folder in own for name in sorted(location.files.names(folder))]
+
+    def require_notes(self, target: Target, attempt: SinkAttempt) -> None:
+        """The notes about deleted keys are there if the sink's last commit says that there are any."""
+        if attempt.previous is None or not self.sink.how.notes_deletions:
+            return
+        found = target.commit_of(attempt.previous)
+        if name := (found.note or {}).get("deletions") if found else None:
+            checks.require_notes(target.location, f"{self.notes_folder(attempt)}/{name}")
