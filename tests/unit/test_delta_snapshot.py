@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_epochs.delta import snapshot as delta_snapshot
-from airflow_epochs.delta.snapshot import LogPosition, Snapshot, look, position_at, snapshot_from
+from airflow_epochs.delta.snapshot import LogPosition, Snapshot, position_at, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -37,14 +37,14 @@ def location(table: str) -> TableLocation:
 
 
 @pytest.fixture
-def anchor(location: TableLocation) -> LogPosition:
-    found = look(location, OURS).anchor
+def position(location: TableLocation) -> LogPosition:
+    found = read_snapshot(location, OURS).position
     assert found is not None
     return found
 
 
-def go_on(anchor: LogPosition, location: TableLocation) -> Snapshot | None:
-    return snapshot_from(anchor, OURS, location.files)
+def go_on(position: LogPosition, location: TableLocation) -> Snapshot | None:
+    return snapshot_from(position, OURS, location.files)
 
 
 def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) -> None:
@@ -65,7 +65,7 @@ def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_see_the_same_version_marker_and_commit(
-    table: str, location: TableLocation, anchor: LogPosition, seed: int
+    table: str, location: TableLocation, position: LogPosition, seed: int
 ) -> None:
     dice = random.Random(seed)
     epoch = 0
@@ -82,14 +82,14 @@ def test_both_ways_see_the_same_version_marker_and_commit(
                 DeltaTable(table).optimize.compact()
             case "delete":
                 DeltaTable(table).delete("id = 1")
-        full, short = look(location, OURS), go_on(anchor, location)
+        full, short = read_snapshot(location, OURS), go_on(position, location)
         assert short is not None
-        assert (short.version, short.marker, short.anchor) == (full.version, full.marker, full.anchor)
+        assert (short.version, short.marker, short.position) == (full.version, full.marker, full.position)
         assert delta_snapshot.commit_of(short, OURS, location.files) == delta_snapshot.commit_of(
             full, OURS, location.files
         )
-        if dice.random() < 0.3 and short.anchor:
-            anchor = short.anchor
+        if dice.random() < 0.3 and short.position:
+            position = short.position
 
 
 def cleaned_up(table: str) -> None:
@@ -117,28 +117,28 @@ def replaced(table: str) -> None:
     ],
 )
 def test_the_short_way_asks_deltalake_when_it_cannot_tell(
-    table: str, location: TableLocation, anchor: LogPosition, change: Callable[[str], None]
+    table: str, location: TableLocation, position: LogPosition, change: Callable[[str], None]
 ) -> None:
     change(table)
-    assert go_on(anchor, location) is None
+    assert go_on(position, location) is None
 
 
 def test_the_short_way_ends_after_too_many_entries(
-    table: str, location: TableLocation, anchor: LogPosition, monkeypatch: pytest.MonkeyPatch
+    table: str, location: TableLocation, position: LogPosition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
         write_deltalake(table, rows(number), mode="append")
     monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 5)
-    assert go_on(anchor, location) is not None
+    assert go_on(position, location) is not None
     monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 4)
-    assert go_on(anchor, location) is None
+    assert go_on(position, location) is None
 
 
 @pytest.mark.parametrize("marker", [None, Marker(3, 9), Marker(3, None)])
-def test_an_anchor_survives_json(location: TableLocation, marker: Marker | None) -> None:
-    anchor = position_at(0, marker, location.files)
-    assert anchor is not None
-    assert LogPosition.from_json(json.loads(json.dumps(anchor.as_json()))) == anchor
+def test_a_position_survives_json(location: TableLocation, marker: Marker | None) -> None:
+    position = position_at(0, marker, location.files)
+    assert position is not None
+    assert LogPosition.from_json(json.loads(json.dumps(position.as_json()))) == position
 
 
 def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_log_entry_that_vanishes_after_it_was_listed_has_the_log_listed_again(
 ) -> None:
     vanishing = Vanishing(2)
     monkeypatch.setattr("deltalake.DeltaTable", vanishing)
-    assert look(location, OURS).version == 0
+    assert read_snapshot(location, OURS).version == 0
     assert vanishing.left == 0
 
 
@@ -224,5 +224,5 @@ def test_a_log_that_stays_broken_is_told_after_a_few_looks_and_another_trouble_a
     vanishing = Vanishing(100, message)
     monkeypatch.setattr("deltalake.DeltaTable", vanishing)
     with pytest.raises(CannotOpen, match=message):
-        look(location, OURS)
+        read_snapshot(location, OURS)
     assert vanishing.left == 100 - asked
