@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import open_store
 from airflow_epochs.protocol import State
-from running_stack import STEPS, RunningStack
+from tests.support.running_stack import STEPS, RunningStack
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -15,9 +15,9 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import DecisionKind, DecisionRecord, JsonDict, Receipt, RestagedRecord
-from faults_history import finished
-from faults_world import DiskWorld, start
-from forging import NONCE, alter, decided, files_below, opened, own_places, plant, tried
+from tests.support.faults_history import finished
+from tests.support.faults_world import DiskWorld, start
+from tests.support.forging import NONCE, alter, decided, files_below, opened, own_places, plant, tried
 
 MODULE = "a_module_that_nobody_asked_for"
 

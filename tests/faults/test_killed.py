@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cells import fired
-from faults_history import finished
-from faults_process import TaskProcess, fail, kill
-from faults_steps import STEPS
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess, fail, kill
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld
 
 CLEARED, NEXT = 2, 3
 AGAIN = ("delta.commit.after#1", "committed.audit", "complete.put", "complete.landed")

@@ -11,11 +11,11 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknow
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind
 from airflow_epochs.testing import Fault, FaultyStore
-from cells import fired
-from faults_history import finished
-from faults_process import fail, refuse
-from faults_steps import DECIDED, STEPS
-from faults_world import DiskWorld, versions
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import fail, refuse
+from tests.support.faults_steps import DECIDED, STEPS
+from tests.support.faults_world import DiskWorld, versions
 
 PUTS = {
     "0000000001.open.json": 2,

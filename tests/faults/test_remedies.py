@@ -19,8 +19,8 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict
 from airflow_epochs.testing import run_epoch
-from faults_world import DiskWorld, begin, start
-from remedies import (
+from tests.support.faults_world import DiskWorld, begin, start
+from tests.support.remedies import (
     assert_all_rows,
     backfill_in,
     refused,

@@ -21,10 +21,10 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
-from faults_golden import PHASES, unpack
-from faults_history import finished
-from faults_world import DiskWorld, start
-from forging import decided, opened, own_places, tried
+from tests.support.faults_golden import PHASES, unpack
+from tests.support.faults_history import finished
+from tests.support.faults_world import DiskWorld, start
+from tests.support.forging import decided, opened, own_places, tried
 
 KEY = "a key that only the workers have"
 

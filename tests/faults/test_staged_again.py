@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.model import StagedClaim, Vote
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from cells import fired
-from faults_history import finished
-from faults_process import TaskProcess, kill, stop
-from faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess, kill, stop
+from tests.support.faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
+from tests.support.faults_world import DiskWorld
 
 STEPS = (
     "restage.audit",

@@ -19,7 +19,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, WaivedRecord
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
-from airflow_harness import Harness, Outcome
+from tests.support.airflow_harness import Harness, Outcome
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]

@@ -12,8 +12,8 @@ import pytest
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Marker, OffsetRange
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from faults_disk import Row
-from faults_world import DiskEnvironment, DiskWorld, start
+from tests.support.faults_disk import Row
+from tests.support.faults_world import DiskEnvironment, DiskWorld, start
 
 ALL = ("orders", "audit", "gold")
 
@@ -135,7 +135,7 @@ def test_a_backfill_whose_input_is_gone_opens_nothing(world: DiskWorld, monkeypa
         if ranges["orders"][0].start < 2:
             raise Corrupt("orders[0] offsets [0, 2) are gone.", remedy="let backfill begin later.")
 
-    monkeypatch.setattr("faults_disk.FileSource.check", lost)
+    monkeypatch.setattr("tests.support.faults_disk.FileSource.check", lost)
     error = with_gold(world, {"gold": 1}).run(3)
     assert isinstance(error, Corrupt)
     assert "offsets [0, 2) are gone" in str(error)

@@ -17,7 +17,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.options import storage_options
-from delta_world import (
+from tests.support.delta_world import (
     SparkOn,
     World,
     attempt_of,
@@ -27,7 +27,7 @@ from delta_world import (
     stage_with_deltalake,
     transaction,
 )
-from s3_proxy import LossyProxy
+from tests.support.s3_proxy import LossyProxy
 
 
 def connection(s3: Any, endpoint: str | None = None) -> Connection:

@@ -24,13 +24,13 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
-from faults_disk import PARTITIONS, FileSource
-from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
-from kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
-from sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 from stack.broker import Broker
 from stack.postgres import Postgres
-from waiting import wait_until
+from tests.support.faults_disk import PARTITIONS, FileSource
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
+from tests.support.kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
+from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

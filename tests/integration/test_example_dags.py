@@ -15,16 +15,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
-from airflow_harness import Harness
-from kafka_sink_world import seen_by_confluent, values
-from kafka_tools import run as run_tool
 from orders_demo.duck import duck
-from sql_world import DATABASE, USER, new_postgres
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
-from waiting import wait_until
+from tests.support.airflow_harness import Harness
+from tests.support.kafka_sink_world import seen_by_confluent, values
+from tests.support.kafka_tools import run as run_tool
+from tests.support.sql_world import DATABASE, USER, new_postgres
+from tests.support.waiting import wait_until
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [

@@ -21,8 +21,10 @@ from airflow_epochs import KafkaSink, KafkaSource
 from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
-from cells import fired
-from kafka_sink_world import (
+from stack.broker import Broker
+from stack.jars import Jars
+from tests.support.cells import fired
+from tests.support.kafka_sink_world import (
     COMMITTED,
     FAILED,
     MARKERS,
@@ -39,9 +41,7 @@ from kafka_sink_world import (
     visible,
     world_at,
 )
-from kafka_world import wait_until
-from stack.broker import Broker
-from stack.jars import Jars
+from tests.support.kafka_world import wait_until
 
 pytestmark = pytest.mark.jvm
 

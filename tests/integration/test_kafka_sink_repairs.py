@@ -27,11 +27,11 @@ from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker import Markers
 from airflow_epochs.sinks.kafka.repair import MarkerRepair
 from airflow_epochs.testing import Crash
-from faults_disk import PARTITIONS, TOPIC, FileSource
-from faults_world import Action, DiskEnvironment, airflow_run, crash
-from kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values
 from stack.broker import Broker
-from waiting import wait_until
+from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash
+from tests.support.kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -20,12 +20,12 @@ from confluent_kafka.admin import (
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.model import VoteKind
-from delta_world import World
-from kafka_sink_world import Feed, rows, seen_by_confluent, world_at
-from kafka_world import wait_until
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.processes import free_port
+from tests.support.delta_world import World
+from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, world_at
+from tests.support.kafka_world import wait_until
 
 pytestmark = pytest.mark.jvm
 

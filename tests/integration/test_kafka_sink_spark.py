@@ -15,11 +15,11 @@ from airflow_epochs import KafkaSink, KafkaSource
 from airflow_epochs.contracts import Limits, Position
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.spark.driver.delta.jobs import WRITER_CONF
-from delta_world import World, promised, stage_with_spark
-from kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
-from kafka_world import wait_until
-from spark_world import LEGACY, settings
 from stack.broker import Broker
+from tests.support.delta_world import World, promised, stage_with_spark
+from tests.support.kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
+from tests.support.kafka_world import wait_until
+from tests.support.spark_world import LEGACY, settings
 
 pytestmark = pytest.mark.jvm
 

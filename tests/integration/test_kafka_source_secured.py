@@ -19,11 +19,11 @@ from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
-from kafka_certificates import Authority
-from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from kafka_world import KafkaEnv, Topic
-from spark_world import Env, stage_job, staged_rows
 from stack.connect import ConnectServer
+from tests.support.kafka_certificates import Authority
+from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
+from tests.support.kafka_world import KafkaEnv, Topic
+from tests.support.spark_world import Env, stage_job, staged_rows
 
 pytestmark = pytest.mark.jvm
 

@@ -15,9 +15,9 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run, WaivedRecord
 from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from faults_world import DiskWorld, start
 from orders_demo.duck import duck
-from records import complete, receipt, txn
+from tests.support.faults_world import DiskWorld, start
+from tests.support.records import complete, receipt, txn
 
 Place = tuple[int, int]
 

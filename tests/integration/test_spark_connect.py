@@ -23,13 +23,13 @@ from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
-from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.processes import answers
-from waiting import wait_until
+from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
+from tests.support.spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -17,10 +17,10 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
-from faults_disk import FileSource, Row
-from faults_world import Action, airflow_run, crash, rows_in
-from sql_pipeline import Environment
-from sql_world import Db, new_sqlite
+from tests.support.faults_disk import FileSource, Row
+from tests.support.faults_world import Action, airflow_run, crash, rows_in
+from tests.support.sql_pipeline import Environment
+from tests.support.sql_world import Db, new_sqlite
 
 pytestmark = pytest.mark.proof
 

@@ -14,8 +14,8 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
-from delta_world import attempt_of, rows, transaction
-from sql_world import Db, SqlWorld
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.sql_world import Db, SqlWorld
 
 pytestmark = pytest.mark.proof
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import OutcomeUnknown
-from cells import fired
-from delta_world import attempt_of, rows, transaction
-from sql_world import SqlWorld, new_sqlite
-from waiting import wait_until
+from tests.support.cells import fired
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.sql_world import SqlWorld, new_sqlite
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.proof
 

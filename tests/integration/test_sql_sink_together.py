@@ -12,11 +12,11 @@ import pytest
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run, WaivedRecord
 from airflow_epochs.testing import Crash
-from delta_world import attempt_of, rows, transaction
-from faults_world import crash
-from sql_pipeline import CHILD, NAMES, Environment, related
-from sql_world import Db, SqlWorld, new_postgres
 from stack.postgres import Postgres
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.faults_world import crash
+from tests.support.sql_pipeline import CHILD, NAMES, Environment, related
+from tests.support.sql_world import Db, SqlWorld, new_postgres
 
 pytestmark = pytest.mark.proof
 

@@ -28,12 +28,12 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.operators.transform_file import find_transform
 from airflow_epochs.testing import Crash, run_epoch
-from cells import fired
 from orders_demo.duck import duck
-from pages import blocks, filled, printed
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from waiting import wait_until
+from tests.support.cells import fired
+from tests.support.pages import blocks, filled, printed
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
 SPARK_APPS = Path(__file__).parents[2] / "spark_apps"

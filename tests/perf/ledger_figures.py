@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from figures import Figure, figure, timed
+from tests.perf.figures import Figure, figure, timed
 
 
 def figures() -> list[Figure]:

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from figures import RUNS, Figure, figure
-from spark_figures import create_topic, produce
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import fetch
+from tests.perf.figures import RUNS, Figure, figure
+from tests.perf.spark_figures import create_topic, produce
 
 RECORDS = 50_000
 BEFORE_DECISION = ("open.landed", "stage.start", "stage.done", "decision.put")

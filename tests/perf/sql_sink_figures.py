@@ -22,10 +22,10 @@ from airflow_epochs import SqlSink
 from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.model import JsonDict, Staged, TransactionId
 from airflow_epochs.sinks.sql.values import csv_of
-from delta_world import World, attempt_of, transaction
-from figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
-from sql_world import SqlWorld, new_postgres
 from stack.postgres import Postgres
+from tests.perf.figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
+from tests.support.delta_world import World, attempt_of, transaction
+from tests.support.sql_world import SqlWorld, new_postgres
 
 ROWS = 300_000
 MANY = 4

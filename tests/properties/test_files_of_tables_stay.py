@@ -27,10 +27,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run, StageReport
-from delta_history import named_by
-from faults_world import DiskWorld, airflow_run
 from orders_demo.duck import duck
-from quiet import nothing_logged
+from tests.support.delta_history import named_by
+from tests.support.faults_world import DiskWorld, airflow_run
+from tests.support.quiet import nothing_logged
 
 pytestmark = pytest.mark.proof
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_epochs.testing import Crash, Observed
-from scenario import BOTH, Scenario, crashes, moments, observed_run, run
+from tests.support.scenario import BOTH, Scenario, crashes, moments, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 

@@ -18,12 +18,12 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import Crash, MemoryEnvironment, Rest, check
-from explored import EXPLORED, explored
-from quiet import nothing_logged
-from recorded import history_of
-from scenario import Scenario, crashes, run
-from scheduled_world import ScheduledWorld
-from schedules import Actor, Exploration, Task
+from tests.support.explored import EXPLORED, explored
+from tests.support.quiet import nothing_logged
+from tests.support.recorded import history_of
+from tests.support.scenario import Scenario, crashes, run
+from tests.support.scheduled_world import ScheduledWorld
+from tests.support.schedules import Actor, Exploration, Task
 
 Step = Callable[[Coordinator, StageReport | None], StageReport | None]
 """A task: takes the report that is in XCom, returns a new one, or None."""

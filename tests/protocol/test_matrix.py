@@ -12,10 +12,10 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown
 from airflow_epochs.testing import Fault, FaultyStore, Repeat
-from cells import Outcome, fired
 from fault_table import EXPECTED
-from matrix import ROWS, RowTracker, Watched, came_of
-from scenario import crashes, run
+from tests.support.cells import Outcome, fired
+from tests.support.matrix import ROWS, RowTracker, Watched, came_of
+from tests.support.scenario import crashes, run
 
 MOMENTS_MAX = 60
 """More than any row has."""

@@ -15,7 +15,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch
 from airflow_epochs.testing.world import Row
-from scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
+from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
 
 SINKS = [("orders",), BOTH]
 

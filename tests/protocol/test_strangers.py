@@ -11,9 +11,9 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import check
-from cells import fired
-from recorded import history_of
-from scenario import BOTH, Scenario, in_doubt, newest, run, staged
+from tests.support.cells import fired
+from tests.support.recorded import history_of
+from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 Task = Callable[[Coordinator, StageReport], object]
 

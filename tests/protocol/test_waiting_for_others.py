@@ -14,8 +14,8 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySpark, Row
-from scenario import Scenario, in_doubt, nested, run, staged
-from virtual_time import BEGIN, VirtualTime
+from tests.support.scenario import Scenario, in_doubt, nested, run, staged
+from tests.support.virtual_time import BEGIN, VirtualTime
 
 WAIT_S = 60.0
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, Observed
-from scenario import Scenario, crashes, moments, nested, observed_run, run
+from tests.support.scenario import Scenario, crashes, moments, nested, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 

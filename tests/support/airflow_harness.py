@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import airflow_home
+from tests.support import airflow_home
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from schedules import Exploration
+from tests.support.schedules import Exploration
 
 EXPLORED = "explored"
 """The property of the report of a test that explored every schedule."""

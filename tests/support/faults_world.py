@@ -26,8 +26,8 @@ from airflow_epochs.model import OpenRecord, Run, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
-from cells import Outcome
-from faults_disk import DiskSpark, FileSource, Row
+from tests.support.cells import Outcome
+from tests.support.faults_disk import DiskSpark, FileSource, Row
 
 SINKS = ("orders", "audit")
 Action = Callable[[], None]

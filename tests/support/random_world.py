@@ -28,9 +28,9 @@ from airflow_epochs.testing import (
 from airflow_epochs.testing.history import copy_of_ledger
 from airflow_epochs.testing.ledger_facts import newest_complete_of
 from airflow_epochs.testing.world import Row, TableCommit
-from recorded import PIPELINE, Recorder
-from scheduled_world import Answer, Effect, ScheduledWorld, Script, Suspended
-from schedules import drawn_ids
+from tests.support.recorded import PIPELINE, Recorder
+from tests.support.scheduled_world import Answer, Effect, ScheduledWorld, Script, Suspended
+from tests.support.schedules import drawn_ids
 
 STEPS_MAX = 2000
 """More calls than any task makes."""

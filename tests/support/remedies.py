@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from airflow_epochs import cli
 from airflow_epochs.errors import Corrupt, EpochError
-from faults_world import DiskWorld
 from orders_demo.duck import duck
-from terminal import terminal
+from tests.support.faults_world import DiskWorld
+from tests.support.terminal import terminal
 
 
 def stopped(world: DiskWorld, number: int = 80) -> Corrupt:

@@ -20,7 +20,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from terminal import terminal
+from tests.support.terminal import terminal
 
 TRY: JsonDict = {"nonce": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
 

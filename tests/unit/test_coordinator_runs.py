@@ -11,7 +11,7 @@ from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, Outco
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemoryWorld, Observed
-from scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
+from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
 

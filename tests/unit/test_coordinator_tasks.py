@@ -17,7 +17,7 @@ from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
 from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySource, MemorySpark, Row
-from scenario import BOTH, Scenario, in_doubt, newest, run, staged
+from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 # -- the way it should go ---------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from airflow_epochs.sinks.delta import flush as delta_flush
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.jobs import refusal
 from airflow_epochs.spark.driver.delta.merge import _of_overwrite, _options, _replaced, _telling
-from delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
+from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
 
 DELETING = {"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.errors import Corrupt
-from faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld, start
 
 ROWS = pa.table({"source": ["x"], "partition": pa.array([0], pa.int32()), "offset": [0], "payload": ["x"]})
 

@@ -16,8 +16,8 @@ from airflow_epochs.errors import Corrupt, RowsGone, RowsLost
 from airflow_epochs.model import Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_history import commits_of
-from delta_world import (
+from tests.support.delta_history import commits_of
+from tests.support.delta_world import (
     World,
     attempt_of,
     ids_in,
@@ -30,7 +30,7 @@ from delta_world import (
     stage,
     transaction,
 )
-from remedies import taken_back
+from tests.support.remedies import taken_back
 
 BY_DAY = rows(1, 2, 3, 4, p=["a", "a", "b", "c"])
 

@@ -13,7 +13,7 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import (
+from tests.support.delta_world import (
     World,
     attempt_of,
     ids_in,

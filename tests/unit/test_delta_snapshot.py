@@ -19,7 +19,7 @@ from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
 OURS, OTHERS = App.of("orders", "bronze"), App.of("returns", "bronze")
 

@@ -11,7 +11,7 @@ from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import World, ids_in, rows, run_epoch, transaction
+from tests.support.delta_world import World, ids_in, rows, run_epoch, transaction
 
 
 @pytest.fixture

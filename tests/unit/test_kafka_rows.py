@@ -17,7 +17,7 @@ from airflow_epochs.sinks.kafka.checks import require_records
 from airflow_epochs.sinks.kafka.cluster import TopicFacts
 from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
 from airflow_epochs.staged.table import StagedTable
-from delta_world import attempt_of, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, stage_with_deltalake, transaction
 
 UTC = datetime.timezone.utc
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

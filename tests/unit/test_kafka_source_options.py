@@ -16,7 +16,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets
-from kafka_world import KafkaEnv
+from tests.support.kafka_world import KafkaEnv
 
 PLAIN = KafkaEnv(**{"bootstrap.servers": "kafka:9092"})
 RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0, 3, 3),), "c": (OffsetRange(2, 0, 1),)}

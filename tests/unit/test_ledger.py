@@ -19,7 +19,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore, OverwritingStore
-from records import RUN, complete, decision, open_record, receipt, txn, whole_epoch
+from tests.support.records import RUN, complete, decision, open_record, receipt, txn, whole_epoch
 
 
 def with_epochs(count: int) -> FaultyStore:

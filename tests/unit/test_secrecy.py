@@ -20,8 +20,8 @@ from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.spark.connect_address import connection_url
 from airflow_epochs.spark.driver import failures
 from airflow_epochs.testing import MemorySpark
-from kafka_certificates import Authority
-from scenario import Scenario, run, staged
+from tests.support.kafka_certificates import Authority
+from tests.support.scenario import Scenario, run, staged
 
 CANARY = "Canäry\"7\\'/+ %;=&x"
 LINES = "\n".join(f"{part}Aa0+/Zz9" * 4 for part in "abc")

@@ -18,7 +18,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import connect_address
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
-from spark_world import Env
+from tests.support.spark_world import Env
 
 JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
 SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})
