@@ -291,7 +291,7 @@ def test_a_sink_removed_and_added_again_goes_on_from_its_own_last_epoch() -> Non
     again.produce(2)
     assert again.airflow_run(run(3)) is None
     assert len(again.world.table("audit").visible) == 12
-    record = again.task.ledger.complete_record(2)
+    record = again.ledger.complete_record(2)
     assert record and record.markers["audit"].startswith("orders/1/")
 
 

@@ -128,7 +128,7 @@ def test_a_strict_sink_stops_until_the_rows_are_put_back(strict: DiskWorld, what
         assert isinstance(error, Corrupt)
         assert f"version 2 ({what})" in error.what
         assert "RESTORE TABLE … TO VERSION AS OF 1" in error.remedy
-    assert strict.task.ledger.view(3).open is None
+    assert strict.ledger.view(3).open is None
     table_of(strict).restore(1)
     assert strict.run(5) is None
     assert [strict.rows(sink) for sink in strict.sinks] == [strict.source.all_rows()] * 2
