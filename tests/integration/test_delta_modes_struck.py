@@ -24,7 +24,7 @@ from tests.support.delta_world import World, attempt_of, promised, seen_by_duckd
 
 pytestmark = pytest.mark.jvm
 
-DELETING = {**UPSERT, "delete_when": "name IS NULL"}
+DELETING: dict[str, Any] = {**UPSERT, "delete_when": "name IS NULL"}
 
 
 def notes_of(table: str) -> Path:

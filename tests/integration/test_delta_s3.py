@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
-from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.model import Marker, Staged, TransactionId, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
@@ -61,7 +61,9 @@ def ids_in(sink: DeltaSink, world: World) -> list[int]:
     return sorted(table.to_pyarrow_table()["id"].to_pylist())
 
 
-def staged_rows(sink: DeltaSink, world: World, txn: Any, previous: Any, data: Any) -> Any:
+def staged_rows(
+    sink: DeltaSink, world: World, txn: TransactionId, previous: TransactionId | None, data: Any
+) -> tuple[SinkAttempt, Staged]:
     attempt = attempt_of(txn, previous)
     plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
     claim = stage_with_deltalake(plan, data, storage_options(world.connections["s3"]))

@@ -41,7 +41,7 @@ from tests.support.kafka_sink_world import (
     visible,
     world_at,
 )
-from tests.support.kafka_world import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -145,9 +145,13 @@ def test_a_pipeline_that_reads_the_topic_plans_whole_epochs_of_the_one_that_writ
         assert planned
         ends.append(planned.ranges[topic][0].end)
 
+    def planned_more() -> bool:
+        plan()
+        return ends[-1] > ends[0]
+
     feed.world.at = {"kafka.commit.before": plan}
     feed.commit(attempt, staged)
-    wait_until(lambda: plan() or ends[-1] > ends[0])
+    wait_until(planned_more)
     assert (ends[0], ends[-1]) == (3, 5)  # rows, and the control record of each transaction
 
 

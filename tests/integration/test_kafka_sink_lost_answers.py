@@ -16,8 +16,8 @@ from stack.jars import Jars
 from stack.processes import free_port
 from tests.support.cells import fired
 from tests.support.kafka_sink_world import Feed, a_feed, create, rows, seen_by_confluent, values, visible, world_at
-from tests.support.kafka_world import wait_until
 from tests.support.tcp_proxy import ANSWERS, REQUESTS, Proxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -25,6 +25,7 @@ from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.sinks.kafka import publish as kafka_publish
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker import Markers
+from airflow_epochs.sinks.kafka.producer import transactional
 from airflow_epochs.sinks.kafka.repair import MarkerRepair
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
@@ -363,11 +364,10 @@ def test_an_epoch_in_doubt_is_rolled_forward_with_the_longer_timeout_of_the_ledg
     world.produce(4)
     replace(world, timeout=then).crash("1", "kafka.begin")
     given: list[int] = []
-    real = kafka_publish.transactional
 
     def noting(cluster: Cluster, options: Mapping[str, int], topic: str) -> Producer:
         given.append(options["transaction.timeout.ms"])
-        return real(cluster, options, topic)
+        return transactional(cluster, options, topic)
 
     monkeypatch.setattr(kafka_publish, "transactional", noting)
     assert replace(world, timeout=today).run("2") is None

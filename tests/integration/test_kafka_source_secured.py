@@ -70,8 +70,8 @@ def job(topic: Topic, env: KafkaEnv, folder: Path) -> SparkJob:
     transform = folder / "app.py"
     transform.write_text("def f(batch, epoch): return batch.select('partition', 'offset')")
     read = KafkaSource([topic.name]).spark_read(plan(topic, env).ranges, env)
-    given = {"read": read.options, "secrets": read.secrets, "secrets_of": read.secrets_of}
-    return stage_job(None, f"{transform}:f", {"one": folder / "t"}, **given)
+    place = {"one": folder / "t"}
+    return stage_job(None, f"{transform}:f", place, read=read.options, secrets=read.secrets, secrets_of=read.secrets_of)
 
 
 def written(env: KafkaEnv, file: Path) -> Path:

@@ -304,12 +304,13 @@ def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next
         (tmp_path / "kafka.properties").write_text(properties(read.secrets_of, read.secrets))
     runner, flag = SparkConnect("spark").runner(env), tmp_path / "started"
     session = runner.new_session()
-    given = {"read": read.options, "secrets": read.secrets, "secrets_of": read.secrets_of}
     slow = app(tmp_path, READS_FOR_MINUTES.format(flag=str(flag)))
     killed_when(
         lambda: flag.exists() and busy(connect, session),
         env,
-        stage_job(None, slow, {"one": tmp_path / "t"}, **given),
+        stage_job(
+            None, slow, {"one": tmp_path / "t"}, read=read.options, secrets=read.secrets, secrets_of=read.secrets_of
+        ),
         session,
     )
     runner.stop(session)

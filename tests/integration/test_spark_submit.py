@@ -217,7 +217,12 @@ def test_cancel_ends_a_running_submit(
     path.write_text(dedent(SLOW.format(flag=str(flag))))
     runner = runner_on("local[2]", monkeypatch, settings)
     session = runner.new_session()
-    canceller = threading.Thread(target=lambda: (wait_until(flag.exists, 120), runner.cancel()))
+
+    def cancel_when_it_runs() -> None:
+        wait_until(flag.exists, 120)
+        runner.cancel()
+
+    canceller = threading.Thread(target=cancel_when_it_runs)
     canceller.start()
     with pytest.raises(NotApplied):
         runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}), session)

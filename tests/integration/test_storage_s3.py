@@ -160,7 +160,8 @@ def promise(sink: DeltaSink, attempt: SinkAttempt, world: World, *ids: int) -> S
 def vacuum(sink: DeltaSink, s3: Any, proxy: AgeingProxy, *, dry_run: bool = False) -> list[str]:
     """What a stranger's VACUUM takes that keeps five days."""
     table = DeltaTable(sink.target, storage_options=options(s3, proxy.endpoint))
-    return table.vacuum(120, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    taken: list[str] = table.vacuum(120, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    return taken
 
 
 def of_place(staged: Staged, taken: list[str]) -> list[str]:

@@ -115,7 +115,7 @@ class Bench:
         return time.perf_counter() - killed, self.requests.new_bytes()
 
     def _process(self, run: str, *step: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, ONE_RUN, self.folder, self.bootstrap, str(self.connect.port), run, *step]
+        argv = [sys.executable, str(ONE_RUN), str(self.folder), self.bootstrap, str(self.connect.port), run, *step]
         return subprocess.Popen(argv, env={**os.environ, "CONNECT_TOKEN": self.connect.token})
 
     def _require_complete(self, ended: int) -> None:

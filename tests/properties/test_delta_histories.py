@@ -171,7 +171,7 @@ def foreign(kind: str, late: bool) -> Act:
 
 FOREIGNERS = st.builds(foreign, st.sampled_from(sorted(FOREIGN)), st.booleans())
 VACUUMS = st.sampled_from([vacuum_of_spark, vacuum_of_deltalake])
-MEANWHILE = st.one_of(
+MEANWHILE: st.SearchStrategy[dict[str, Act]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"before": st.one_of(VACUUMS, FOREIGNERS)}),
     st.just({"after": nothing}),

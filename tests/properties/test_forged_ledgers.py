@@ -22,7 +22,7 @@ from tests.support.forging import files_below
 
 MODULE = "a_module_of_somebody_else"
 NONCE = "f" * 32
-FORGED = st.sampled_from(
+FORGED: st.SearchStrategy[Any] = st.sampled_from(
     [
         *(
             "",

@@ -105,6 +105,11 @@ class XCom(NamedTuple):
     report: bytes
 
 
+def starting_with(first: XCom, task: Task) -> Task:
+    """The task, which is given ``first`` whatever came before."""
+    return lambda carry: task(first)
+
+
 class Model:
     """A scenario whose task processes are deterministic."""
 
@@ -138,7 +143,7 @@ class Model:
         """One process per step; after an error, the ``abort`` task of that run, if given."""
         first = XCom((sum(map(ord, name)) << 16), msgspec.json.encode(report))
         tasks = [self._task(name, index, step, len(steps)) for index, step in enumerate(steps)]
-        tasks[0] = lambda carry, task=tasks[0]: task(first)  # type: ignore[misc]
+        tasks[0] = starting_with(first, tasks[0])
         abort_step = aborting(abort) if abort else lambda c, r: None
         return Actor(name, [*tasks, self._task(name, len(steps), abort_step, len(steps))])
 

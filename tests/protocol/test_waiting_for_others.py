@@ -14,6 +14,7 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySpark, Row
+from airflow_epochs.testing.stores import DictStore
 from tests.support.scenario import Scenario, in_doubt, nested, run, staged
 from tests.support.virtual_time import BEGIN, VirtualTime
 
@@ -191,15 +192,14 @@ def test_a_ledger_that_does_not_answer_while_it_is_waited_leaves_the_attempt_alo
     met = Met()
     met.left_open(run(1))
 
-    def away() -> None:
-        raise ConnectionError("reset by peer")
-
-    class Away(type(met.world.store)):  # type: ignore[misc]
+    class Away(DictStore):
         def exists(self, key: str) -> bool:
-            return away() if met.time.seconds > 10 else super().exists(key)
+            if met.time.seconds > 10:
+                raise ConnectionError("reset by peer")
+            return super().exists(key)
 
     met.world.store.__class__ = Away
     with pytest.raises(EpochError, match="cannot be read"):
         met.task().open(run(2))
-    met.world.store.__class__ = Away.__base__
+    met.world.store.__class__ = DictStore
     assert met.ledger.view(1).state is State.OPEN

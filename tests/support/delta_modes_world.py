@@ -17,8 +17,8 @@ from tests.support.delta_world import World, attempt_of, spark_epoch, stage_with
 
 Rows = list[tuple[Any, ...]]
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
-UPSERT = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
-COUNTER = {"mode": "merge", "keys": ["id"], "merge": COUNT}
+UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
+COUNTER: dict[str, Any] = {"mode": "merge", "keys": ["id"], "merge": COUNT}
 
 
 @contextmanager

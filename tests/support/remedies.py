@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+from airflow.cli.cli_config import GroupCommand
 from deltalake import DeltaTable
 
 from airflow_epochs import cli
@@ -81,8 +82,9 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="airflow")
     groups = parser.add_subparsers(required=True)
     for group in cli.get_cli_commands():
+        assert isinstance(group, GroupCommand)
         commands = groups.add_parser(group.name).add_subparsers(required=True)
-        for command in group.subcommands:  # type: ignore[union-attr]
+        for command in group.subcommands:
             one = commands.add_parser(command.name)
             one.set_defaults(func=command.func)
             for arg in command.args:

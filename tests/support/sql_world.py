@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ def _commit(
 ) -> None:
     before = psutil.Process().memory_info().rss
     actions: dict[str, Callable[[], None]] = {
-        phase: (lambda number=number: os.kill(os.getpid(), number)) for phase, number in at.items()
+        phase: partial(os.kill, os.getpid(), number) for phase, number in at.items()
     }
     try:
         said: Receipt | str = SqlSink.from_spec(spec).commit(

@@ -186,7 +186,7 @@ def test_only_a_partition_that_was_never_read_may_begin_later_in_a_later_attempt
     changed[epoch, newest + 1] = record
     complete = {number: done for number, done in history.facts.complete.items() if number < epoch}
     facts = replace(history.facts, opens={**opens, **changed}, complete=complete)
-    assert bool(list(_changed_input(_Facts(facts)))) is (verdict is Verdict.FAIL)  # type: ignore[arg-type]
+    assert bool(list(_changed_input(_Facts(facts)))) is (verdict is Verdict.FAIL)  # type: ignore[arg-type]  # see _Facts
 
 
 class _Facts:

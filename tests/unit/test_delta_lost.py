@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -63,8 +65,8 @@ def take(what: Staged, *, most: int = 10, log: bool = False) -> None:
         shutil.rmtree(Path(what.place, "_delta_log"))
 
 
-def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: int) -> None:
-    once(world, f"delta.commit.{phase}", lambda: take(what, **how))
+def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: Any) -> None:
+    once(world, f"delta.commit.{phase}", partial(take, what, **how))
     with pytest.raises(RowsLost, match=r"files that version \d of .* added"):
         sink.commit(attempt, what, world)
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)

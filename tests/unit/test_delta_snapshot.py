@@ -142,26 +142,29 @@ def test_a_position_survives_json(location: TableLocation, marker: Marker | None
 
 
 def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, world, reads = DeltaSink("bronze", table, checkpoint_every=10), World(), []
+    sink, world = DeltaSink("bronze", table, checkpoint_every=10), World()
     first, second, third = (transaction(epoch) for epoch in (1, 2, 3))
     run_epoch(sink, first, None, rows(1), world)
+    read, names, reads = LocalFiles.read, LocalFiles.names, list[str]()
+
+    def noting(files: LocalFiles, path: str) -> bytes | None:
+        reads.append(path)
+        return read(files, path)
+
+    def listing(files: LocalFiles, folder: str) -> set[str]:
+        assert folder.startswith("epochs/"), "the table's own log was listed"
+        return names(files, folder)
 
     def committed(txn: TransactionId, previous: TransactionId) -> int:
         attempt = attempt_of(txn, previous)
         staged = promised(sink.vote(attempt, stage(sink, attempt, rows(txn.epoch), world), world))
-        read, names, opened = LocalFiles.read, LocalFiles.names, delta_snapshot.open_table
         with monkeypatch.context() as patched:
-            patched.setattr(LocalFiles, "read", lambda self, path: (reads.append(path), read(self, path))[1])
-            patched.setattr(LocalFiles, "names", lambda self, path: (listed(path), names(self, path))[1])
-            patched.setattr(
-                delta_snapshot, "open_table", lambda location: pytest.fail("deltalake lists the log") or opened
-            )
+            patched.setattr(LocalFiles, "read", noting)
+            patched.setattr(LocalFiles, "names", listing)
+            patched.setattr(delta_snapshot, "open_table", lambda location: pytest.fail("deltalake lists the log"))
             reads.clear()
             sink.commit(attempt, staged, world)
         return len(reads)
-
-    def listed(folder: str) -> None:
-        assert folder.startswith("epochs/"), "the table's own log was listed"
 
     young = committed(second, first)
     for version in range(DeltaTable(table).version() + 1, 1_000):

@@ -260,7 +260,7 @@ def reason(*records: Record, **settings: str) -> str:
 
 
 def test_rows_that_the_topic_does_not_take_are_named() -> None:
-    good = (b"k", b"v", 1, [])
+    good: Record = (b"k", b"v", 1, [])
     require_records([good] * 10, facts(**{"cleanup.policy": "compact,delete"}))
     assert "row 1 makes a record of 1098 bytes (max.message.bytes=1000)" in reason(good, (b"k", b"x" * 1000, 0, []))
     assert "row 2 is for partition 2, there are 2" in reason(good, good, (None, b"v", 2, []))

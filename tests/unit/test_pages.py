@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
 import failure_guide
@@ -155,7 +156,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(required=True)
     [group] = cli.get_cli_commands()
-    for command in group.subcommands:  # type: ignore[union-attr]
+    assert isinstance(group, GroupCommand)
+    for command in group.subcommands:
         one = commands.add_parser(command.name)
         for argument in command.args:
             argument.add_to_parser(one)
