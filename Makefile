@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 READY := $(VENV)/ready
+PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
 .PHONY: help venv test test-spark test-brokers test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
@@ -59,13 +60,13 @@ test-fast: venv
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e and not proof"
 
 demo: venv check-java
-	PYTHONPATH=docker/local $(BIN)/python scripts/demo.py
+	$(PATHS) $(BIN)/python scripts/demo.py
 
 bench: venv check-java
-	$(BIN)/python tests/perf/bench.py
+	$(PATHS) $(BIN)/python -m tests.perf.bench
 
 chaos: venv check-java
-	$(BIN)/python tests/chaos/chaos.py --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
+	$(PATHS) $(BIN)/python -m tests.chaos.chaos --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED))
 
 stack-up: venv check-java
 	$(BIN)/python docker/local up

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
+import tests.support.airflow_home  # noqa: F401  (first: Airflow reads its settings on import)
 from airflow_epochs import secrecy
-from explored import summary
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars, fetch
@@ -19,6 +18,7 @@ from stack.postgres import Postgres
 from stack.s3 import S3Server
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
+from tests.support.explored import summary
 
 pytest.register_assert_rewrite("airflow_epochs.testing.conformance")  # shipped, and a test all the same
 

@@ -24,8 +24,8 @@ from deltalake import DeltaTable
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.testing.history import SinkState, VisibleRow
-from delta_history import commits_of
 from stack.postgres import Postgres
+from tests.support.delta_history import commits_of
 
 CREATE_TABLE = (
     "CREATE TABLE {table} ({id}, topic text, part integer, place bigint, crc bigint, epoch bigint, txn_id text, "

@@ -13,20 +13,17 @@ import tempfile
 import time
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
-sys.path += [str(PROJECT / part) for part in ("docker/local", "scripts", "tests/support", "tests/chaos")]
-
-from canaries import Canaries  # noqa: E402
-from evidence import judged, producers_view  # noqa: E402
-from nemesis import Nemesis  # noqa: E402
-from reader import Reader  # noqa: E402
-from rest import STUCK_S, come_to_rest, complete_epochs, repeat_the_newest_run, submit  # noqa: E402
-from system import PIPELINES, System, wait_for  # noqa: E402
-from transfers import Transfers, committed  # noqa: E402
-from verdict import Outcome, as_markdown, recoveries  # noqa: E402
-
-from airflow_epochs.testing.checkers import Verdict  # noqa: E402
-from stack.jars import fetch  # noqa: E402
+from airflow_epochs.testing.checkers import Verdict
+from stack.jars import fetch
+from stack.whole import PROJECT
+from tests.chaos.canaries import Canaries
+from tests.chaos.evidence import judged, producers_view
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.reader import Reader
+from tests.chaos.rest import STUCK_S, come_to_rest, complete_epochs, repeat_the_newest_run, submit
+from tests.chaos.system import PIPELINES, System, wait_for
+from tests.chaos.transfers import Transfers, committed
+from tests.chaos.verdict import Outcome, as_markdown, recoveries
 
 FIRST_EPOCHS_S = 240
 FAULTS_AT_A_STRETCH = 25

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reader import Reader
-from system import TABLES, System
-from transfers import Transfers
-
 from airflow_epochs.model import CompleteRecord
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing.checkers import Report, check
 from airflow_epochs.testing.history import History, Origin, Repeat, Rest
-from delta_history import places_of, referenced_by
+from tests.chaos.reader import Reader
+from tests.chaos.system import TABLES, System
+from tests.chaos.transfers import Transfers
+from tests.support.delta_history import places_of, referenced_by
 
 
 def judged(

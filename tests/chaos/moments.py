@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from system import System
-
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.protocol import State
-from cells import Outcome, fired
+from tests.chaos.system import System
+from tests.support.cells import Outcome, fired
 
 FAULTS = {
     "kill task": ("F1", "bank"),

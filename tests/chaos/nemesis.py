@@ -19,15 +19,15 @@ from confluent_kafka import KafkaException
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from grpc import RpcError
-from moments import Moment
 from pyspark.errors import PySparkException
-from reader import Reader
-from rest import submit
-from surgery import SourceLogs, fill_up, restore, taken, truncated, vacuum
-from system import PIPELINES, TABLES, System, stopped, wait_for
-from transfers import Transfers, ends
 
 from airflow_epochs.protocol import State
+from tests.chaos.moments import Moment
+from tests.chaos.reader import Reader
+from tests.chaos.rest import submit
+from tests.chaos.surgery import SourceLogs, fill_up, restore, taken, truncated, vacuum
+from tests.chaos.system import PIPELINES, TABLES, System, stopped, wait_for
+from tests.chaos.transfers import Transfers, ends
 
 REST_S = (0.5, 5.0)
 STOPPED_S = (4.0, 12.0)

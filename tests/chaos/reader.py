@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from books import Book
-from system import System
-
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import CompleteRecord
 from airflow_epochs.testing.history import Observation, SinkState, copy_of_ledger
+from tests.chaos.books import Book
+from tests.chaos.system import System
 
 LOOK_S = 1.0
 LOOK_CLOSELY_EVERY = 15

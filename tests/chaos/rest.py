@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from system import PIPELINES, System, wait_for
-from transfers import Transfers, ends
-
 from airflow_epochs.model import ends_of
 from airflow_epochs.testing.history import Repeat, Rest
+from tests.chaos.system import PIPELINES, System, wait_for
+from tests.chaos.transfers import Transfers, ends
 
 STUCK_S = 300
 """Without a complete epoch for so long, with records left to take, a pipeline has not come to rest by itself."""

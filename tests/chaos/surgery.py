@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from system import PIPELINES, System
-from transfers import PARTITIONS, TOPIC, ends
 
 from airflow_epochs.model import ends_of
+from tests.chaos.system import PIPELINES, System
+from tests.chaos.transfers import PARTITIONS, TOPIC, ends
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,12 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import books
 import httpx
 import psutil
-from books import Book, DeltaBook, TopicBook
-from canaries import Canaries
-from transfers import create_topic
 
 from airflow_epochs.delta.table import App
 from airflow_epochs.ledger.ledger import Ledger
@@ -28,6 +24,10 @@ from stack.jars import Jars
 from stack.postgres import Postgres
 from stack.processes import Process, Server
 from stack.whole import LEDGER_KEY, Stack
+from tests.chaos import books
+from tests.chaos.books import Book, DeltaBook, TopicBook
+from tests.chaos.canaries import Canaries
+from tests.chaos.transfers import create_topic
 
 PROJECT = Path(__file__).parent / "project"
 PIPELINES = ("bank", "bank_submit")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verdict import as_markdown
 
 from airflow_epochs.testing.checkers import Verdict
-from chaos import run
+from tests.chaos.chaos import run
+from tests.chaos.verdict import as_markdown
 
 SEED = 7
 

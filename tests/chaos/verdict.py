@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from nemesis import DECK, KILLS
-
 from airflow_epochs.testing.checkers import Report, Verdict
+from tests.chaos.nemesis import DECK, KILLS
 
 TOLD_FROM_OUTSIDE = {"I13"}
 """Not to be seen from outside: whether a process acted on what it did not know. The model (L0) checks it."""

@@ -18,7 +18,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import MemoryEnvironment, MemorySpark, MemoryWorld, memory_coordinator, memory_pipeline
 from airflow_epochs.testing import run_epoch as run_all
-from delta_world import stage_with_deltalake
+from tests.support.delta_world import stage_with_deltalake
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-your-own-sink.md"
 SINK, TESTS = "folder_sink", "test_folder_sink"

@@ -21,11 +21,11 @@ from airflow_epochs.sinks import _KINDS
 from airflow_epochs.sinks.delta.modes import MODES
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, Place, Row
 from airflow_epochs.testing.conformance import SinkConformance, Subject
-from delta_world import SparkOn, World, fill_with_spark, stage_with_deltalake
-from kafka_sink_world import seen_by_confluent, settled_end, values, world_at
-from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.broker import Broker
 from stack.postgres import Postgres
+from tests.support.delta_world import SparkOn, World, fill_with_spark, stage_with_deltalake
+from tests.support.kafka_sink_world import seen_by_confluent, settled_end, values, world_at
+from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -232,9 +232,10 @@ class OnSql:
 
     def fingerprint(self) -> object:
         """Of PostgreSQL the transactions that wrote what there is, of SQLite the file."""
-        if self.world.db.kind == "postgres":
-            return [sorted(self.world.db.run(f"SELECT xmin::text FROM {t}")) for t in ("orders", "epoch_markers")]
-        return hashlib.sha256(self.world.db.path.read_bytes()).hexdigest()
+        db = self.world.db
+        if isinstance(db, PostgresDb):
+            return [sorted(db.run(f"SELECT xmin::text FROM {t}")) for t in ("orders", "epoch_markers")]
+        return hashlib.sha256(db.path.read_bytes()).hexdigest()
 
 
 class SqlConformance(SinkConformance):

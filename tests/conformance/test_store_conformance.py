@@ -13,13 +13,13 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-import store_racer
 
 from airflow_epochs.contracts import Connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store, open_store
 from airflow_epochs.storage.options import storage_options
 from airflow_epochs.testing import DictStore
+from tests.conformance import store_racer
 
 RACERS = 4
 KEYS = 25

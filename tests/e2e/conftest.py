@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from orders_demo.watch import Watch
-from running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, RunningStack
 from stack.jars import Jars
 from stack.whole import PROJECT, Stack
-from waiting import wait_until
+from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, RunningStack
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orders_demo.watch import DAG
-from running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, STEPS, RunningStack
-from waiting import wait_until
+from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, STEPS, RunningStack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 

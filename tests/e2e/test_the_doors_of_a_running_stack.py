@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from orders_demo.watch import DAG
-from running_stack import DEADLINE_S, RunningStack
 from stack.airflow import PASSWORDS, USER
-from waiting import wait_until
+from tests.support.running_stack import DEADLINE_S, RunningStack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import open_store
 from airflow_epochs.protocol import State
-from running_stack import STEPS, RunningStack
+from tests.support.running_stack import STEPS, RunningStack
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -90,9 +90,9 @@ def test_clearing_any_single_task_of_an_aborted_run_shows_no_row_while_the_troub
 
 
 def test_clearing_open_of_an_aborted_run_opens_the_next_attempt_and_abort_ends_it(troubled: Troubled) -> None:
-    attempt = troubled.ledger.view(1).epoch.txn.attempt
+    attempt = troubled.ledger.view(1).epoch.attempt
     assert troubled.running.clear(DAG, ABORTED, "open") == "failed"
-    assert troubled.ledger.view(1).epoch.txn.attempt == attempt + 1
+    assert troubled.ledger.view(1).epoch.attempt == attempt + 1
     assert troubled.position == (0, State.OPEN)
     troubled.running.clear(DAG, ABORTED, "abort")
     assert (troubled.position, troubled.versions) == ((0, State.ABORTED), {})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld, start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

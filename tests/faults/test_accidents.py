@@ -16,9 +16,9 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.testing import run_epoch
-from faults_world import DiskWorld
-from pages import blocks, filled, printed
-from remedies import assert_all_rows, renamed, stopped
+from tests.support.faults_world import DiskWorld
+from tests.support.pages import blocks, filled, printed
+from tests.support.remedies import assert_all_rows, renamed, stopped
 
 
 def anchor_of(error: Corrupt) -> str:

@@ -13,9 +13,9 @@ from deltalake.schema import PrimitiveType
 
 from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from airflow_epochs.model import WaivedRecord
-from cells import fired
-from faults_history import finished
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_world import DiskWorld
 
 DECIDED = 8
 

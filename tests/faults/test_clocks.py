@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from cells import fired
-from faults_history import finished, require_exactly_once
-from faults_process import TaskProcess, kill, stop
-from faults_steps import STEPS
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished, require_exactly_once
+from tests.support.faults_process import TaskProcess, kill, stop
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld
 
 HOUR_S = 3600.0
 

@@ -14,11 +14,11 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.ledger.keys import run_key
 from airflow_epochs.model import DecisionKind, StagedClaim
 from airflow_epochs.sinks import from_spec
-from cells import fired
-from faults_history import finished
-from faults_process import refuse
-from faults_steps import STEPS
-from faults_world import DiskEnvironment, DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import refuse
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskEnvironment, DiskWorld
 
 Damage = Callable[[Path], None]
 

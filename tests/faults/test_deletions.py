@@ -9,9 +9,9 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from airflow_epochs.errors import Corrupt
-from cells import fired
-from faults_world import DiskWorld, begin
 from orders_demo.duck import duck
+from tests.support.cells import fired
+from tests.support.faults_world import DiskWorld, begin
 
 RESTORED = 16
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cells import fired
-from faults_history import finished
-from faults_process import TaskProcess
-from faults_space import forbid_writing, free, small_disk
-from faults_steps import STEPS
-from faults_world import DiskWorld, start
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess
+from tests.support.faults_space import forbid_writing, free, small_disk
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld, start
 
 UNTROUBLED = ("complete.landed",)
 """Here everything that counts is written."""

@@ -15,9 +15,9 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import DecisionKind, DecisionRecord, JsonDict, Receipt, RestagedRecord
-from faults_history import finished
-from faults_world import DiskWorld, start
-from forging import NONCE, alter, decided, files_below, opened, own_places, plant, tried
+from tests.support.faults_history import finished
+from tests.support.faults_world import DiskWorld, start
+from tests.support.forging import NONCE, alter, decided, files_below, opened, own_places, plant, tried
 
 MODULE = "a_module_that_nobody_asked_for"
 
@@ -236,7 +236,9 @@ def test_a_receipt_that_names_another_place_takes_no_rows_away(world: DiskWorld)
 
 
 @pytest.mark.parametrize("session_id", ["java", "", "--session", 7, ["x"], f"{uuid.UUID(int=1)};token=x"])
-def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(world: DiskWorld, session_id: object) -> None:
+def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch, session_id: object
+) -> None:
     world.crash_at("stage.done")
     session = {"kind": "spark_submit", "host": socket.gethostname(), "conn_id": "spark"}
     [mine] = world.ledger.tries(2)
@@ -244,7 +246,7 @@ def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(world: D
     alter(path, f'"{uuid.UUID(int=1)}"', json.dumps(session_id))
     stopped: list[JsonDict] = []
     coordinator = world.coordinator()
-    coordinator.task.env.spark.stop = stopped.append  # type: ignore[method-assign]
+    monkeypatch.setattr(coordinator.task.env.spark, "stop", stopped.append)
     error = world.run(2, coordinator)
     assert isinstance(error, Corrupt), error
     assert str(path.relative_to(world.ledger_root)) in error.what and "not a Spark session" in error.what

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cells import fired
-from faults_history import finished
-from faults_process import TaskProcess, fail, kill
-from faults_steps import STEPS
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess, fail, kill
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld, phases_of
 
 CLEARED, NEXT = 2, 3
 AGAIN = ("delta.commit.after#1", "committed.audit", "complete.put", "complete.landed")
@@ -19,7 +19,7 @@ AGAIN = ("delta.commit.after#1", "committed.audit", "complete.put", "complete.la
 def test_the_steps_named_here_are_all_that_a_run_comes_by(world: DiskWorld) -> None:
     coordinator = world.coordinator()
     assert world.run(2, coordinator) is None
-    phases = coordinator.task.env.phases  # type: ignore[attr-defined]
+    phases = phases_of(coordinator)
     assert {name.partition("#")[0] for name in STEPS} | {"staging.orders", "staged.orders"} == set(phases)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cells import fired
-from delta_world import log_of
-from faults_history import LAST, observe, require_exactly_once
-from faults_process import TaskProcess
-from faults_world import DiskWorld, start
+from tests.support.cells import fired
+from tests.support.delta_world import log_of
+from tests.support.faults_history import LAST, observe, require_exactly_once
+from tests.support.faults_process import TaskProcess
+from tests.support.faults_world import DiskWorld, start
 
 RUNS = 16
 UPKEEP = {"compact_every": 1, "checkpoint_every": 2}

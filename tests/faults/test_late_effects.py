@@ -8,12 +8,12 @@ import pytest
 
 from airflow_epochs.testing import Crash
 from airflow_epochs.testing.history import Repeat
-from cells import fired
-from faults_disk import stage_sink
-from faults_history import finished
-from faults_process import TaskProcess, stop
-from faults_steps import STEPS
-from faults_world import DiskEnvironment, DiskWorld, crash, start
+from tests.support.cells import fired
+from tests.support.faults_disk import stage_sink
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess, stop
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskEnvironment, DiskWorld, crash, start
 
 
 @pytest.mark.parametrize("finished_first", [False, True], ids=["before the next run", "after the next run"])

@@ -11,11 +11,11 @@ from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknow
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import DecisionKind
 from airflow_epochs.testing import Fault, FaultyStore
-from cells import fired
-from faults_history import finished
-from faults_process import fail, refuse
-from faults_steps import DECIDED, STEPS
-from faults_world import DiskWorld, versions
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import fail, refuse
+from tests.support.faults_steps import DECIDED, STEPS
+from tests.support.faults_world import DiskWorld, phases_of, versions
 
 PUTS = {
     "0000000001.open.json": 2,
@@ -83,7 +83,7 @@ def test_a_log_entry_whose_acknowledgement_is_lost_is_found_in_the_log_and_not_w
     left = world.left(2)
     tables = [world.table(sink) for sink in world.sinks]
     assert versions(tables) == [1, 1]
-    assert coordinator.task.env.phases.count("delta.commit.before") == 2  # type: ignore[attr-defined]
+    assert phases_of(coordinator).count("delta.commit.before") == 2
     fired("F6", step, finished(world, left))
 
 

@@ -10,12 +10,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import DecisionKind
-from cells import fired
-from faults_history import finished
-from faults_process import fail
-from faults_steps import STEPS
-from faults_world import DiskWorld, rows_in
 from orders_demo.duck import duck
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import fail
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld, rows_in
 
 Interference = Callable[[str], None]
 FOREIGN = "somebody else"

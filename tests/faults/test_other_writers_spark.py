@@ -10,11 +10,11 @@ import pytest
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.testing import Crash
-from cells import fired
-from delta_world import SparkOn, log_of
-from faults_history import finished
-from faults_steps import STEPS
-from faults_world import DiskWorld, crash, rows_in
+from tests.support.cells import fired
+from tests.support.delta_world import SparkOn, log_of
+from tests.support.faults_history import finished
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld, crash, rows_in
 
 pytestmark = pytest.mark.jvm
 FOREIGN = "somebody else"

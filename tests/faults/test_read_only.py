@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from cells import fired
-from faults_history import finished
-from faults_process import TaskProcess
-from faults_rights import allow, forbid_writing_to
-from faults_steps import STEPS
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess
+from tests.support.faults_rights import allow, forbid_writing_to
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld
 
 
 @pytest.mark.parametrize("phase", ["open.put", "open.landed", "decision.put", "committed.orders", "complete.put"])

@@ -19,8 +19,8 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict
 from airflow_epochs.testing import run_epoch
-from faults_world import DiskWorld, begin, start
-from remedies import (
+from tests.support.faults_world import DiskWorld, begin, start
+from tests.support.remedies import (
     assert_all_rows,
     backfill_in,
     refused,
@@ -357,7 +357,7 @@ def test_a_table_that_loses_its_markers_while_an_epoch_is_under_way_goes_on_unde
     unmarked(under_way.table("orders"))
     error = refused(under_way)
     waived_if_said(under_way, error)
-    world = renamed(under_way, **({"orders_2": backfill_in(error)} if "backfill" in error.remedy else {}))
+    world = renamed(under_way, orders_2=backfill_in(error)) if "backfill" in error.remedy else renamed(under_way)
     for number in (82, 83):
         assert world.run(number) is None
     assert_all_rows(world, "orders", "audit")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Corrupt
-from cells import fired
-from faults_history import finished, require_exactly_once
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished, require_exactly_once
+from tests.support.faults_world import DiskWorld
 
 RESTORED = 16
 

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from airflow_epochs.errors import Corrupt
-from cells import fired
-from faults_history import finished
-from faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
-from faults_world import SINKS, DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
+from tests.support.faults_world import SINKS, DiskWorld
 
 STEPS = (
     "restage.orders",

@@ -21,10 +21,10 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
-from faults_golden import PHASES, unpack
-from faults_history import finished
-from faults_world import DiskWorld, start
-from forging import decided, opened, own_places, tried
+from tests.support.faults_golden import PHASES, unpack
+from tests.support.faults_history import finished
+from tests.support.faults_world import DiskWorld, start
+from tests.support.forging import decided, opened, own_places, tried
 
 KEY = "a key that only the workers have"
 
@@ -137,7 +137,7 @@ def test_a_record_that_somebody_adds_is_named_and_changes_nothing(
 
 @pytest.mark.parametrize(("password", "stopped"), [("", 0), (KEY, 1)])
 def test_an_unsigned_try_has_no_session_ended_behind_another_connection(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, password: str, stopped: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, password: str, stopped: int
 ) -> None:
     world = start(DiskWorld(tmp_path, password=password))
     world.crash_at("stage.done")
@@ -146,7 +146,7 @@ def test_an_unsigned_try_has_no_session_ended_behind_another_connection(
     world.ledger.put_try(TryRecord(txn_id=txn, nonce="f" * 32, places={}, session=session, started_at="now"))
     asked: list[JsonDict] = []
     coordinator = world.coordinator()
-    coordinator.task.env.spark.stop = asked.append  # type: ignore[method-assign]
+    monkeypatch.setattr(coordinator.task.env.spark, "stop", asked.append)
     assert world.run(3, coordinator) is None
     assert [each for each in asked if each == session] == [session] * stopped
     assert ("names connection 'another', which the DAG does not use" in caplog.text) == (not stopped)

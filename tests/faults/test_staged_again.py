@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.model import StagedClaim, Vote
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from cells import fired
-from faults_history import finished
-from faults_process import TaskProcess, kill, stop
-from faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished
+from tests.support.faults_process import TaskProcess, kill, stop
+from tests.support.faults_successors import finished_after_a_kill, without_tries, woken_after_a_successor
+from tests.support.faults_world import DiskWorld, phases_of
 
 STEPS = (
     "restage.audit",
@@ -67,7 +67,7 @@ def test_the_steps_named_here_are_come_by_in_this_order(vacuumed: DiskWorld) -> 
     coordinator = vacuumed.coordinator()
     assert vacuumed.run(3, coordinator) is None
     seen: list[str] = []
-    for phase in coordinator.task.env.phases:  # type: ignore[attr-defined]
+    for phase in phases_of(coordinator):
         seen.append(f"{phase}#{sum(name.partition('#')[0] == phase for name in seen) + 1}")
     steps = [phase if "#" in phase else f"{phase}#1" for phase in STEPS]
     assert [phase for phase in seen if phase in steps] == steps

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import NotApplied, Refused
-from cells import fired
-from faults_history import finished, require_exactly_once
-from faults_process import Ended, TaskProcess, refuse, stop
-from faults_steps import STEPS
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import finished, require_exactly_once
+from tests.support.faults_process import Ended, TaskProcess, refuse, stop
+from tests.support.faults_steps import STEPS
+from tests.support.faults_world import DiskWorld
 
 HARMLESS = {None, "Fenced", "NoNewData"}
 

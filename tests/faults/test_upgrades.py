@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Refused
-from cells import fired
-from faults_golden import PHASES, resealed, unpack
-from faults_history import finished
-from faults_steps import DECIDED, STEPS
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_golden import PHASES, resealed, unpack
+from tests.support.faults_history import finished
+from tests.support.faults_steps import DECIDED, STEPS
+from tests.support.faults_world import DiskWorld
 
 CLEARED, NEXT = 2, 3
 

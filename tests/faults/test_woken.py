@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from airflow_epochs.testing.history import Repeat
-from cells import fired
-from faults_history import require_exactly_once
-from faults_process import TaskProcess, fail, stop
-from faults_steps import STEPS
-from faults_successors import woken_after_a_successor
-from faults_world import DiskWorld
+from tests.support.cells import fired
+from tests.support.faults_history import require_exactly_once
+from tests.support.faults_process import TaskProcess, fail, stop
+from tests.support.faults_steps import STEPS
+from tests.support.faults_successors import woken_after_a_successor
+from tests.support.faults_world import DiskWorld
 
 CLEARED, NEXT = 2, 3
 

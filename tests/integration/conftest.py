@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from delta_modes_world import table_in_catalog
-from delta_world import SparkOn, World
-from kafka_secured import Secured, secured_broker
-from kafka_sink_world import Feed, a_feed, create
-from sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.postgres import Postgres
+from tests.support.delta_modes_world import table_in_catalog
+from tests.support.delta_world import SparkOn, World
+from tests.support.kafka_secured import Secured, secured_broker
+from tests.support.kafka_sink_world import Feed, a_feed, create
+from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
 

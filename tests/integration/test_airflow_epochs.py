@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, WaivedRecord
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
-from airflow_harness import Harness, Outcome
+from tests.support.airflow_harness import Harness, Outcome
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
@@ -333,8 +334,8 @@ def test_a_continuous_dag_without_a_start_date_goes_on_after_its_first_run(lab: 
             source=MemorySource(world=lab.world.name, topics=("orders",)),
             transform=lab.transform,
             sinks=[MemorySink(name="orders", world=lab.world.name)],
-            spark=lab.spark,
-        )  # type: ignore[arg-type]
+            spark=lab.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+        )
     stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     first = stored.next_dagrun_info(last_automated_run_info=None)
     second = stored.next_dagrun_info(last_automated_run_info=first)
@@ -380,21 +381,16 @@ def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
     assert lab.shown() == [["a"], ["a"]]
 
 
-class _broken_commit:
+@contextmanager
+def _broken_commit(name: str) -> Iterator[None]:
     """The sink's table cannot be reached within the block."""
+    works = MemorySink.commit
 
-    def __init__(self, sink: str) -> None:
-        self._sink = sink
+    def commit(sink: MemorySink, *args: Any, **kwargs: Any) -> Any:
+        if sink.name == name:
+            raise NotApplied("The table cannot be reached.", remedy="wait.")
+        return works(sink, *args, **kwargs)
 
-    def __enter__(self) -> None:
-        self._commit = MemorySink.commit
-
-        def commit(sink: MemorySink, *args: Any, **kwargs: Any) -> Any:
-            if sink.name == self._sink:
-                raise NotApplied("The table cannot be reached.", remedy="wait.")
-            return self._commit(sink, *args, **kwargs)
-
-        MemorySink.commit = commit  # type: ignore[method-assign]
-
-    def __exit__(self, *_: object) -> None:
-        MemorySink.commit = self._commit  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemorySink, "commit", commit)
+        yield

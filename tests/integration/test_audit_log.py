@@ -17,11 +17,11 @@ from types import MappingProxyType
 
 import pytest
 
-import airflow_home
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
-from airflow_harness import initialised
+from tests.support import airflow_home
+from tests.support.airflow_harness import initialised
 
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
 WAIVE = ("waive", "orders", "1", "orders")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import Marker, OffsetRange
+from airflow_epochs.model import Marker, OffsetRange, OpenRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from faults_disk import Row
-from faults_world import DiskEnvironment, DiskWorld, start
+from tests.support.faults_disk import Row
+from tests.support.faults_world import DiskEnvironment, DiskWorld, start
 
 ALL = ("orders", "audit", "gold")
 
@@ -62,6 +62,7 @@ def test_a_new_sink_takes_the_input_of_earlier_epochs_if_it_is_to(world: DiskWor
 def test_the_open_record_says_what_a_backfilled_sink_reads(world: DiskWorld) -> None:
     world = with_gold(world, {"gold": 2})
     opened = world.coordinator().open(world.run_of(3))
+    assert isinstance(opened, OpenRecord)
     assert opened.ranges_of("orders") == opened.ranges == {"orders": (OffsetRange(0, 5, 8), OffsetRange(1, 4, 7))}
     assert opened.ranges_of("gold") == {"orders": (OffsetRange(0, 2, 8), OffsetRange(1, 2, 7))}
 
@@ -135,7 +136,7 @@ def test_a_backfill_whose_input_is_gone_opens_nothing(world: DiskWorld, monkeypa
         if ranges["orders"][0].start < 2:
             raise Corrupt("orders[0] offsets [0, 2) are gone.", remedy="let backfill begin later.")
 
-    monkeypatch.setattr("faults_disk.FileSource.check", lost)
+    monkeypatch.setattr("tests.support.faults_disk.FileSource.check", lost)
     error = with_gold(world, {"gold": 1}).run(3)
     assert isinstance(error, Corrupt)
     assert "offsets [0, 2) are gone" in str(error)

@@ -18,10 +18,10 @@ from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import attempt_of, fill_with_spark, log_of, transaction
 from orders_demo.duck import duck
-from spark_world import CORRECTED, LEGACY, settings
-from waiting import wait_until
+from tests.support.delta_world import attempt_of, fill_with_spark, log_of, transaction
+from tests.support.spark_world import CORRECTED, LEGACY, settings
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -10,7 +10,15 @@ from deltalake import DeltaTable
 
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import World, attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
+from tests.support.delta_world import (
+    World,
+    attempt_of,
+    promised,
+    seen_by_duckdb,
+    spark_epoch,
+    stage_with_spark,
+    transaction,
+)
 
 pytestmark = pytest.mark.jvm
 

@@ -20,7 +20,7 @@ from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
-from delta_world import (
+from tests.support.delta_world import (
     World,
     attempt_of,
     promised,

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, RowsGone
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from cells import fired
-from delta_modes_world import (
+from tests.support.cells import fired
+from tests.support.delta_modes_world import (
     COUNTER,
     UPSERT,
     Epochs,
@@ -26,7 +26,7 @@ from delta_modes_world import (
     values,
     vote_on,
 )
-from delta_world import World, attempt_of, log_of, promised, transaction
+from tests.support.delta_world import World, attempt_of, log_of, promised, transaction
 
 pytestmark = pytest.mark.jvm
 

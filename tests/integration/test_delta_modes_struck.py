@@ -10,7 +10,7 @@ import pytest
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import merge as delta_merge
-from delta_modes_world import (
+from tests.support.delta_modes_world import (
     COUNTER,
     UPSERT,
     Epochs,
@@ -20,11 +20,11 @@ from delta_modes_world import (
     values,
     vote_on,
 )
-from delta_world import World, attempt_of, promised, seen_by_duckdb, transaction
+from tests.support.delta_world import World, attempt_of, promised, seen_by_duckdb, transaction
 
 pytestmark = pytest.mark.jvm
 
-DELETING = {**UPSERT, "delete_when": "name IS NULL"}
+DELETING: dict[str, Any] = {**UPSERT, "delete_when": "name IS NULL"}
 
 
 def notes_of(table: str) -> Path:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
-from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.model import Marker, Staged, TransactionId, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.options import storage_options
-from delta_world import (
+from tests.support.delta_world import (
     SparkOn,
     World,
     attempt_of,
@@ -27,7 +27,7 @@ from delta_world import (
     stage_with_deltalake,
     transaction,
 )
-from s3_proxy import LossyProxy
+from tests.support.s3_proxy import LossyProxy
 
 
 def connection(s3: Any, endpoint: str | None = None) -> Connection:
@@ -61,7 +61,9 @@ def ids_in(sink: DeltaSink, world: World) -> list[int]:
     return sorted(table.to_pyarrow_table()["id"].to_pylist())
 
 
-def staged_rows(sink: DeltaSink, world: World, txn: Any, previous: Any, data: Any) -> Any:
+def staged_rows(
+    sink: DeltaSink, world: World, txn: TransactionId, previous: TransactionId | None, data: Any
+) -> tuple[SinkAttempt, Staged]:
     attempt = attempt_of(txn, previous)
     plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
     claim = stage_with_deltalake(plan, data, storage_options(world.connections["s3"]))

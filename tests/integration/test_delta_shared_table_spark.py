@@ -10,8 +10,8 @@ import pytest
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_modes_world import Epochs, create, shown, shown_by_others, table_in_catalog, values, vote_on
-from delta_world import SparkOn, World, attempt_of, transaction
+from tests.support.delta_modes_world import Epochs, create, shown, shown_by_others, table_in_catalog, values, vote_on
+from tests.support.delta_world import SparkOn, World, attempt_of, transaction
 
 pytestmark = pytest.mark.jvm
 

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from cells import fired
-from delta_world import (
+from tests.support.cells import fired
+from tests.support.delta_world import (
     World,
     attempt_of,
     log_of,

@@ -25,7 +25,9 @@ from airflow_epochs.staged.digest import content_of
 from airflow_epochs.staged.staging import read_staging
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
-from delta_world import (
+from orders_demo.duck import duck
+from stack.connect import ConnectServer
+from tests.support.delta_world import (
     SparkOn,
     World,
     attempt_of,
@@ -37,9 +39,7 @@ from delta_world import (
     stage_with_spark,
     transaction,
 )
-from orders_demo.duck import duck
-from spark_world import LEGACY, settings
-from stack.connect import ConnectServer
+from tests.support.spark_world import LEGACY, settings
 
 pytestmark = pytest.mark.jvm
 

@@ -24,13 +24,13 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
-from faults_disk import PARTITIONS, FileSource
-from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
-from kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
-from sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 from stack.broker import Broker
 from stack.postgres import Postgres
-from waiting import wait_until
+from tests.support.faults_disk import PARTITIONS, FileSource
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash, phases_of, rows_in
+from tests.support.kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
+from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -181,7 +181,7 @@ def test_every_sink_shows_each_epoch_once_and_a_rerun_changes_nothing(world: Wor
 def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(world: World) -> None:
     coordinator = world.coordinator()
     assert airflow_run(coordinator, Run("dag", "run 2")) is None
-    phases = list(dict.fromkeys(coordinator.task.env.phases))  # type: ignore[attr-defined]
+    phases = list(dict.fromkeys(phases_of(coordinator)))
     assert {"delta.commit.after", "kafka.commit.after", "sql.commit.after", "complete.put"} < set(phases)
     for number, phase in enumerate(phases, 2):
         world.source.produce(2)

@@ -15,16 +15,16 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
-from airflow_harness import Harness
-from kafka_sink_world import seen_by_confluent, values
-from kafka_tools import run as run_tool
 from orders_demo.duck import duck
-from sql_world import DATABASE, USER, new_postgres
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
-from stack.postgres import Postgres
-from waiting import wait_until
+from stack.postgres import DATABASE, USER, Postgres
+from tests.support.airflow_harness import Harness
+from tests.support.kafka_sink_world import seen_by_confluent, values
+from tests.support.kafka_tools import run as run_tool
+from tests.support.sql_world import new_postgres
+from tests.support.waiting import wait_until
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [
@@ -187,7 +187,7 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     lab.connect("orders_db", "postgres", **where, schema=DATABASE, extra=options)
     lab.create("orders", "orders-valid")
     (fanout,) = dags_of("orders_fanout").values()
-    sent = {}
+    sent: dict[tuple[str, int, int], bytes | None] = {}
     for number, records in enumerate((range(1, 31), range(31, 50)), 1):
         sent |= lab.produce("orders", [*orders(records), *POISON])
         for outcome in (fanout.run(f"run_{number}"), fanout.clear(f"run_{number}")):
@@ -204,7 +204,7 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
 def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:
     lab.create("customer-changes")
     (customers,) = dags_of("customers_upsert").values()
-    changes = [
+    changes: list[list[tuple[str, int, str | None, int]]] = [
         [("I", 1, "Ada", 1), ("I", 2, "Bob", 1), ("U", 1, "Ada L.", 3), ("U", 1, "Ada K.", 2), ("I", 3, "Cy", 1)],
         [("D", 2, None, 2), ("U", 3, "Cyd", 2), ("I", 4, "Di", 1), ("U", 1, "too late", 2)],
         [("U", 2, "later than its deletion, and older", 1), ("U", 4, "Dee", 2)],

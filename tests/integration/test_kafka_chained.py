@@ -22,12 +22,12 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import Crash
-from faults_disk import PARTITIONS, FileSource
-from faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
-from kafka_sink_world import create, world_at
-from kafka_staging import TopicSpark
 from stack.broker import Broker
-from waiting import wait_until
+from tests.support.faults_disk import PARTITIONS, FileSource
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
+from tests.support.kafka_sink_world import create, world_at
+from tests.support.kafka_staging import TopicSpark
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -21,9 +21,11 @@ from airflow_epochs import KafkaSink, KafkaSource
 from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
-from cells import fired
-from counted import log_entries_read
-from kafka_sink_world import (
+from stack.broker import Broker
+from stack.jars import Jars
+from tests.support.cells import fired
+from tests.support.counted import log_entries_read
+from tests.support.kafka_sink_world import (
     COMMITTED,
     FAILED,
     MARKERS,
@@ -40,9 +42,7 @@ from kafka_sink_world import (
     visible,
     world_at,
 )
-from kafka_world import wait_until
-from stack.broker import Broker
-from stack.jars import Jars
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -153,9 +153,13 @@ def test_a_pipeline_that_reads_the_topic_plans_whole_epochs_of_the_one_that_writ
         assert planned
         ends.append(planned.ranges[topic][0].end)
 
+    def planned_more() -> bool:
+        plan()
+        return ends[-1] > ends[0]
+
     feed.world.at = {"kafka.commit.before": plan}
     feed.commit(attempt, staged)
-    wait_until(lambda: plan() or ends[-1] > ends[0])
+    wait_until(planned_more)
     assert (ends[0], ends[-1]) == (3, 5)  # rows, and the control record of each transaction
 
 

@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.kafka import publish as kafka_publish
-from cells import fired
-from kafka_sink_world import Feed, a_feed, create, rows, seen_by_confluent, values, visible, world_at
-from kafka_world import wait_until
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.processes import free_port
-from tcp_proxy import ANSWERS, REQUESTS, Proxy
+from tests.support.cells import fired
+from tests.support.kafka_sink_world import Feed, a_feed, create, rows, seen_by_confluent, values, visible, world_at
+from tests.support.tcp_proxy import ANSWERS, REQUESTS, Proxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -15,9 +15,9 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import Assignments
-from kafka_sink_world import Feed, a_feed, create, rows, set_config, visible, world_at
 from stack.broker import Broker
-from waiting import wait_until
+from tests.support.kafka_sink_world import Feed, a_feed, create, rows, set_config, visible, world_at
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -17,8 +17,8 @@ from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY, Assignments
-from kafka_sink_world import MARKERS, Feed, a_feed, create, rows, visible, world_at
 from stack.broker import Broker
+from tests.support.kafka_sink_world import MARKERS, Feed, a_feed, create, rows, visible, world_at
 
 pytestmark = pytest.mark.jvm
 

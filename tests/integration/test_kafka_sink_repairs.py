@@ -25,13 +25,14 @@ from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.sinks.kafka import publish as kafka_publish
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker import Markers
+from airflow_epochs.sinks.kafka.producer import transactional
 from airflow_epochs.sinks.kafka.repair import MarkerRepair
 from airflow_epochs.testing import Crash
-from faults_disk import PARTITIONS, TOPIC, FileSource
-from faults_world import Action, DiskEnvironment, airflow_run, crash
-from kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values
 from stack.broker import Broker
-from waiting import wait_until
+from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash
+from tests.support.kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -363,11 +364,10 @@ def test_an_epoch_in_doubt_is_rolled_forward_with_the_longer_timeout_of_the_ledg
     world.produce(4)
     replace(world, timeout=then).crash("1", "kafka.begin")
     given: list[int] = []
-    real = kafka_publish.transactional
 
     def noting(cluster: Cluster, options: Mapping[str, int], topic: str) -> Producer:
         given.append(options["transaction.timeout.ms"])
-        return real(cluster, options, topic)
+        return transactional(cluster, options, topic)
 
     monkeypatch.setattr(kafka_publish, "transactional", noting)
     assert replace(world, timeout=today).run("2") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,12 @@ from confluent_kafka.admin import (
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.model import VoteKind
-from delta_world import World
-from kafka_sink_world import Feed, rows, seen_by_confluent, world_at
-from kafka_world import wait_until
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.processes import free_port
+from tests.support.delta_world import World
+from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, world_at
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -103,7 +103,7 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
     guarded.grant(TOPIC, MARKERS, AclOperation.READ, AclOperation.WRITE)
     for transactional_id in (MARKERS, f"airflow-epochs.{feed.pipeline}.events"):
         refusal = f"does not allow its user to begin transactions under the id {transactional_id}:"
-        wait_until(lambda words=refusal: comes_to(words))
+        wait_until(partial(comes_to, refusal))
         rights = (AclOperation.DESCRIBE, AclOperation.WRITE)
         guarded.grant(ResourceType.TRANSACTIONAL_ID, transactional_id, *rights)
     wait_until(lambda: feed.vote(feed.attempt(), rows("a")).vote is VoteKind.VOTE_COMMIT)

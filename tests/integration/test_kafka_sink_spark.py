@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from airflow_epochs import KafkaSink, KafkaSource
 from airflow_epochs.contracts import Limits, Position
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.spark.driver.delta.jobs import WRITER_CONF
-from delta_world import World, promised, stage_with_spark
-from kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
-from kafka_world import wait_until
-from spark_world import LEGACY, settings
 from stack.broker import Broker
+from tests.support.delta_world import World, promised, stage_with_spark
+from tests.support.kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
+from tests.support.spark_world import LEGACY, settings
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -50,6 +51,10 @@ def visible(feed: Feed, broker: Broker) -> list[str | None]:
     return [v for p in (0, 1) for _, v, _ in seen_by_confluent(broker.bootstrap, feed.sink.topic, p)]
 
 
+def shows(feed: Feed, broker: Broker, rows: int) -> bool:
+    return len(visible(feed, broker)) == rows
+
+
 def test_a_pipeline_chained_to_another_reads_each_of_its_rows_once(
     feed: Feed, broker: Broker, session: SparkSession
 ) -> None:
@@ -65,7 +70,7 @@ def test_a_pipeline_chained_to_another_reads_each_of_its_rows_once(
                 "array(struct('h' as key, cast(cast(id as string) as binary) as value)) as headers",
             ),
         )
-        wait_until(lambda wanted=50 * epoch: len(visible(feed, broker)) == wanted)
+        wait_until(partial(shows, feed, broker, 50 * epoch))
         planned = source.plan(position, Limits(), feed.world)
         assert planned
         options = {**source.spark_read(planned.ranges, feed.world).options, "includeHeaders": "true"}

@@ -19,12 +19,12 @@ from airflow_epochs.model import Staged, Vote, VoteKind
 from airflow_epochs.sinks.kafka import participant as kafka_participant
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY
-from kafka_sink_world import Feed, a_feed, rows, seen_by_confluent, set_config, values, visible
-from kafka_tools import in_text
-from kafka_tools import run as run_tool
 from stack.broker import Broker
 from stack.jars import Jars
-from waiting import wait_until
+from tests.support.kafka_sink_world import Feed, a_feed, rows, seen_by_confluent, set_config, values, visible
+from tests.support.kafka_tools import in_text
+from tests.support.kafka_tools import run as run_tool
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -22,11 +22,11 @@ from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.kafka.source import KafkaSource
-from cells import fired
-from kafka_world import KafkaEnv, Topic
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
-from waiting import wait_until
+from tests.support.cells import fired
+from tests.support.kafka_world import KafkaEnv, Topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

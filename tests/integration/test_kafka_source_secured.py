@@ -19,11 +19,11 @@ from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
-from kafka_certificates import Authority
-from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from kafka_world import KafkaEnv, Topic
-from spark_world import Env, stage_job, staged_rows
 from stack.connect import ConnectServer
+from tests.support.kafka_certificates import Authority
+from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
+from tests.support.kafka_world import KafkaEnv, Topic
+from tests.support.spark_world import Env, stage_job, staged_rows
 
 pytestmark = pytest.mark.jvm
 
@@ -70,8 +70,8 @@ def job(topic: Topic, env: KafkaEnv, folder: Path) -> SparkJob:
     transform = folder / "app.py"
     transform.write_text("def f(batch, epoch): return batch.select('partition', 'offset')")
     read = KafkaSource([topic.name]).spark_read(plan(topic, env).ranges, env)
-    given = {"read": read.options, "secrets": read.secrets, "secrets_of": read.secrets_of}
-    return stage_job(None, f"{transform}:f", {"one": folder / "t"}, **given)
+    place = {"one": folder / "t"}
+    return stage_job(None, f"{transform}:f", place, read=read.options, secrets=read.secrets, secrets_of=read.secrets_of)
 
 
 def written(env: KafkaEnv, file: Path) -> Path:

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from airflow_epochs.contracts import Limits, Position
 from airflow_epochs.model import Ranges
 from airflow_epochs.sources.kafka.source import KafkaSource
-from kafka_world import KafkaEnv, Topic
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from waiting import wait_until
+from tests.support.kafka_world import KafkaEnv, Topic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

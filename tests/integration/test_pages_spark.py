@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
-from faults_world import DiskWorld, start
 from stack.broker import Broker
+from tests.support.faults_world import DiskWorld, start
 
 pytestmark = pytest.mark.jvm
 

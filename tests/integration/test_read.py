@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OffsetRange, Run, WaivedRecord
+from airflow_epochs.model import JsonDict, OffsetRange, Run, WaivedRecord
 from airflow_epochs.read import CompleteEpoch, ReadableSink, complete_epoch
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from faults_world import DiskWorld, start
 from orders_demo.duck import duck
-from records import complete, receipt, txn
+from tests.support.faults_world import DiskWorld, start
+from tests.support.records import complete, receipt, txn
 
 Place = tuple[int, int]
 
@@ -87,7 +88,7 @@ def test_a_sink_without_a_version_is_refused_by_name(world: DiskWorld) -> None:
 
 def test_what_is_no_table_is_not_called_one_and_a_topic_is_named_with_the_offsets_of_the_epoch(tmp_path: Path) -> None:
     in_topic = {"topic": "orders-enriched", "offsets": {"0": [3, 5], "2": [0, 7]}}
-    details = {"lake": {"table": "/lake/orders"}, "events": in_topic, "own": {}}
+    details: dict[str, JsonDict] = {"lake": {"table": "/lake/orders"}, "events": in_topic, "own": {}}
     receipts = {name: replace(receipt(), sink=name, version=None, detail=detail) for name, detail in details.items()}
     ledger = Ledger(LocalStore(tmp_path), "p")
     ledger.put_complete(replace(complete(), receipts=receipts, markers=dict.fromkeys(details, txn())))
@@ -108,7 +109,7 @@ def test_what_is_no_table_is_not_called_one_and_a_topic_is_named_with_the_offset
 def test_a_sink_that_was_removed_or_waived_is_read_at_its_own_last_epoch(tmp_path: Path) -> None:
     world = MemoryWorld()
 
-    def task(*sinks: str):  # type: ignore[no-untyped-def]
+    def task(*sinks: str) -> Coordinator:
         return memory_coordinator(world, memory_pipeline(world, sinks), store=LocalStore(tmp_path))
 
     for number, sinks in enumerate((("orders", "audit"), ("orders", "audit"), ("orders",)), 1):

@@ -23,13 +23,13 @@ from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
-from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.processes import answers
-from waiting import wait_until
+from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
+from tests.support.spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -281,7 +281,7 @@ import pickle, sys
 sys.path[:0] = pickle.load(sys.stdin.buffer)
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
-from kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
+from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
 env, job, session = pickle.load(sys.stdin.buffer)
 SparkConnect("spark").runner(env).run(job, session)
 """
@@ -304,12 +304,13 @@ def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next
         (tmp_path / "kafka.properties").write_text(properties(read.secrets_of, read.secrets))
     runner, flag = SparkConnect("spark").runner(env), tmp_path / "started"
     session = runner.new_session()
-    given = {"read": read.options, "secrets": read.secrets, "secrets_of": read.secrets_of}
     slow = app(tmp_path, READS_FOR_MINUTES.format(flag=str(flag)))
     killed_when(
         lambda: flag.exists() and busy(connect, session),
         env,
-        stage_job(None, slow, {"one": tmp_path / "t"}, **given),
+        stage_job(
+            None, slow, {"one": tmp_path / "t"}, read=read.options, secrets=read.secrets, secrets_of=read.secrets_of
+        ),
         session,
     )
     runner.stop(session)

@@ -16,17 +16,17 @@ from textwrap import dedent
 import psutil
 import pytest
 
-import spark_world
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkSubmit
 from airflow_epochs.spark.submit import SubmitRunner
-from spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.standalone import StandaloneCluster
-from waiting import wait_until
+from tests.support import spark_world
+from tests.support.spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
@@ -167,9 +167,9 @@ def test_what_a_killed_submit_left_running_is_ended_by_its_session(
     session = runner.new_session()
     program = f"""
 import sys
-sys.path.insert(0, {str(Path(spark_world.__file__).parent)!r})
+sys.path.insert(0, {str(Path(spark_world.__file__).parents[2])!r})
 from pathlib import Path
-import spark_world
+from tests.support import spark_world
 from airflow_epochs.contracts import Connection
 from airflow_epochs.spark.runners import SparkSubmit
 topic = spark_world.Topic(**{vars(topic)!r})
@@ -217,7 +217,12 @@ def test_cancel_ends_a_running_submit(
     path.write_text(dedent(SLOW.format(flag=str(flag))))
     runner = runner_on("local[2]", monkeypatch, settings)
     session = runner.new_session()
-    canceller = threading.Thread(target=lambda: (wait_until(flag.exists, 120), runner.cancel()))
+
+    def cancel_when_it_runs() -> None:
+        wait_until(flag.exists, 120)
+        runner.cancel()
+
+    canceller = threading.Thread(target=cancel_when_it_runs)
     canceller.start()
     with pytest.raises(NotApplied):
         runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}), session)

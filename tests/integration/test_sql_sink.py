@@ -16,9 +16,9 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
-from counted import log_entries_read
-from delta_world import attempt_of, rows, stage_with_deltalake, transaction
-from sql_world import Db, PostgresDb, SqlWorld, new_sqlite
+from tests.support.counted import log_entries_read
+from tests.support.delta_world import attempt_of, rows, stage_with_deltalake, transaction
+from tests.support.sql_world import Db, PostgresDb, SqlWorld, new_sqlite
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, city text, total numeric(10,2) CHECK (total >= 0))"
 UNIQUE = {"postgres": r"Key \(id\)=\(1\) already exists", "sqlite": "UNIQUE constraint failed: orders.id"}

@@ -18,11 +18,11 @@ import pytest
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.testing import Crash
-from faults_world import crash
-from pages import blocks
-from remedies import typed
-from sql_pipeline import PARENT, Related
-from sql_world import Db, PostgresDb, SqliteDb, new_sqlite
+from tests.support.faults_world import crash
+from tests.support.pages import blocks
+from tests.support.remedies import typed
+from tests.support.sql_pipeline import PARENT, Related
+from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_sqlite
 
 pytestmark = pytest.mark.proof
 

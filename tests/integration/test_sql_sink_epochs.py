@@ -17,10 +17,10 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
-from faults_disk import FileSource, Row
-from faults_world import Action, airflow_run, crash, rows_in
-from sql_pipeline import Environment
-from sql_world import Db, new_sqlite
+from tests.support.faults_disk import FileSource, Row
+from tests.support.faults_world import Action, airflow_run, crash, phases_of, rows_in
+from tests.support.sql_pipeline import Environment
+from tests.support.sql_world import Db, new_sqlite
 
 pytestmark = pytest.mark.proof
 
@@ -103,7 +103,7 @@ def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(tmp_
     clean.mkdir()
     coordinator = two_sinks(clean, new_sqlite(clean)).coordinator()
     assert airflow_run(coordinator, Run("dag", "run 2")) is None
-    phases = list(dict.fromkeys(coordinator.task.env.phases))  # type: ignore[attr-defined]
+    phases = list(dict.fromkeys(phases_of(coordinator)))
     assert {"sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after", "complete.put"} < set(phases)
     for phase in phases:
         folder = tmp_path / phase
@@ -129,7 +129,10 @@ def test_a_vote_of_the_database_against_the_epoch_keeps_it_out_of_the_lake_too(w
 
 
 def test_a_database_changed_after_the_decision_leaves_the_epoch_in_doubt_until_it_is_undone(world: TwoSinks) -> None:
-    error = world.run(2, {"decision.landed": lambda: world.db.run("ALTER TABLE orders RENAME TO gone") and None})
+    def rename() -> None:
+        world.db.run("ALTER TABLE orders RENAME TO gone")
+
+    error = world.run(2, {"decision.landed": rename})
     assert "There is no table" in str(error)
     assert world.in_the_lake() == world.source.all_rows()
     assert "There is no table" in str(world.run(3))

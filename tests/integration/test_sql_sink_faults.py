@@ -16,11 +16,11 @@ from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Receipt, StagedClaim
 from airflow_epochs.sinks.sql import sqlite as sql_sqlite
-from cells import fired
-from delta_world import World, attempt_of, rows, transaction
-from sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
-from tcp_proxy import ANSWERS, Proxy
+from tests.support.cells import fired
+from tests.support.delta_world import World, attempt_of, rows, transaction
+from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from tests.support.tcp_proxy import ANSWERS, Proxy
 
 pytestmark = pytest.mark.proof
 

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, OutcomeUnknown
 from airflow_epochs.sinks.sql.postgres import Postgres as Database
-from delta_world import attempt_of, rows, transaction
-from sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
-from waiting import wait_until
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.proof
 

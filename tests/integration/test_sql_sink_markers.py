@@ -14,8 +14,9 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from airflow_epochs.sinks import from_spec
-from delta_world import attempt_of, rows, transaction
-from sql_world import Db, SqlWorld
+from airflow_epochs.sinks.sql.sink import SqlSink
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.sql_world import Db, PostgresDb, SqlWorld
 
 pytestmark = pytest.mark.proof
 
@@ -165,11 +166,11 @@ def test_a_marker_table_of_version_0_1_goes_on_and_gets_the_position(world: SqlW
 def test_a_marker_table_of_version_0_1_that_may_not_be_altered_goes_on_without(world: SqlWorld) -> None:
     first = transaction(1)
     of_version_0_1(world, first)
-    if world.db.kind == "postgres":
-        user = f"u{world.db.schema}"  # type: ignore[union-attr]
+    if isinstance(world.db, PostgresDb):
+        user = f"u{world.db.schema}"
         world.db.run(
             f"CREATE USER {user} PASSWORD 'x'",
-            f"GRANT USAGE ON SCHEMA {world.db.schema} TO {user}",  # type: ignore[union-attr]
+            f"GRANT USAGE ON SCHEMA {world.db.schema} TO {user}",
             f"GRANT SELECT, INSERT, UPDATE ON orders, epoch_markers TO {user}",
         )
         world.env.connections["db"] = world.db.connection(login=user, password="x")
@@ -187,7 +188,8 @@ def test_a_first_epoch_that_version_0_1_has_decided_is_committed_without_a_claim
     of_version_0_1(world)
     spec = {key: value for key, value in world.sink().spec().items() if key != "claims"}
     sink, attempt = from_spec({**spec, "of a newer version": 1}), attempt_of(transaction(1))
-    staged = world.staged(sink, attempt, rows(1))  # type: ignore[arg-type]
+    assert isinstance(sink, SqlSink)
+    staged = world.staged(sink, attempt, rows(1))
     assert world.marker_rows() == []
     receipt = sink.commit(attempt, staged, world.env)
     assert sink.commit(attempt, staged, world.env) == receipt
@@ -197,7 +199,8 @@ def test_a_first_epoch_that_version_0_1_has_decided_is_committed_without_a_claim
 def test_a_first_epoch_that_version_0_1_has_staged_is_voted_on_and_committed(world: SqlWorld) -> None:
     attempt = attempt_of(transaction(1))
     sink = from_spec({**world.sink().spec(), "claims": False})
-    vote = world.voted(sink, attempt, rows(1))  # type: ignore[arg-type]
+    assert isinstance(sink, SqlSink)
+    vote = world.voted(sink, attempt, rows(1))
     assert vote.vote is VoteKind.VOTE_COMMIT
     assert vote.staged
     sink.commit(attempt, vote.staged, world.env)

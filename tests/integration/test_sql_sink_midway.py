@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.errors import OutcomeUnknown
-from cells import fired
-from delta_world import attempt_of, rows, transaction
-from sql_world import SqlWorld, new_sqlite
-from waiting import wait_until
+from stack.postgres import Postgres
+from tests.support.cells import fired
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.sql_world import PostgresDb, SqlWorld, new_sqlite
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.proof
 
@@ -27,17 +28,22 @@ MANY = 50_000
 """Rows of 1,000 characters: more than lies in the buffers between client and server."""
 
 
+def server_of(pg: SqlWorld) -> Postgres:
+    assert isinstance(pg.db, PostgresDb)
+    return pg.db.server
+
+
 @contextmanager
-def gate(pg: SqlWorld, row: int) -> Iterator[Callable[[], None]]:
+def gate(pg: SqlWorld, row: int) -> Iterator[Callable[[], object]]:
     """Let the COPY of ``row`` wait in the middle, until what this yields is called."""
-    with pg.db.server.connect() as holder:  # type: ignore[union-attr]
+    with server_of(pg).connect() as holder:
         holder.execute(b"SELECT pg_advisory_lock(%d)" % GATE)
         pg.db.run(
             f"CREATE FUNCTION pass() RETURNS trigger AS 'BEGIN PERFORM pg_advisory_xact_lock_shared({GATE});"
             " RETURN NEW; END' LANGUAGE plpgsql",
             f"CREATE TRIGGER gate BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = {row}) EXECUTE FUNCTION pass()",
         )
-        yield lambda: holder.execute(b"SELECT pg_advisory_unlock(%d)" % GATE) and None
+        yield lambda: holder.execute(b"SELECT pg_advisory_unlock(%d)" % GATE)
 
 
 @pytest.fixture
@@ -142,7 +148,7 @@ def test_upserts_of_the_same_keys_in_opposite_order_wait_for_each_other(pg: SqlW
         for name, ids in (("up", (1, 2, 3)), ("down", (3, 2, 1)))
     }
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%orders%'"
-    with pg.db.server.connect(autocommit=False) as holder, ThreadPoolExecutor(2) as pool:  # type: ignore[union-attr]
+    with server_of(pg).connect(autocommit=False) as holder, ThreadPoolExecutor(2) as pool:
         holder.execute(f"SELECT FROM {pg.db.table()} WHERE id = 2 FOR UPDATE".encode())
         commits = [pool.submit(sink.commit, attempts[name], staged[name], pg.env) for name in staged]
         wait_until(lambda: pg.db.run(waiting) == [(2,)], what="both wait")

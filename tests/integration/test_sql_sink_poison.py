@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.model import VoteKind
-from delta_world import attempt_of, transaction
-from sql_world import Db, SqlWorld, new_sqlite
+from tests.support.delta_world import attempt_of, transaction
+from tests.support.sql_world import Db, SqlWorld, new_sqlite
 
 pytestmark = pytest.mark.proof
 

@@ -13,9 +13,9 @@ import pytest
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.sql.sink import SqlSink
-from sql_pipeline import Related, related
-from sql_world import PostgresDb, new_postgres, new_sqlite
 from stack.postgres import Postgres
+from tests.support.sql_pipeline import Related, related
+from tests.support.sql_world import PostgresDb, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
 

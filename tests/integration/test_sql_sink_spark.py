@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_epochs.model import StagedClaim, VoteKind
-from delta_world import attempt_of, fill_with_spark, transaction
-from spark_world import LEGACY, settings
-from sql_world import SqlWorld, new_postgres, new_sqlite
 from stack.postgres import Postgres
+from tests.support.delta_world import attempt_of, fill_with_spark, transaction
+from tests.support.spark_world import LEGACY, settings
+from tests.support.sql_world import SqlWorld, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.jvm
 

@@ -12,11 +12,11 @@ import pytest
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Run, WaivedRecord
 from airflow_epochs.testing import Crash
-from delta_world import attempt_of, rows, transaction
-from faults_world import crash
-from sql_pipeline import CHILD, NAMES, Environment, related
-from sql_world import Db, SqlWorld, new_postgres
 from stack.postgres import Postgres
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.faults_world import crash
+from tests.support.sql_pipeline import CHILD, NAMES, Environment, related
+from tests.support.sql_world import Db, SqlWorld, new_postgres
 
 pytestmark = pytest.mark.proof
 
@@ -120,7 +120,11 @@ def test_staged_rows_that_are_gone_are_staged_again_for_the_sink_that_lost_them(
 
 def test_a_sink_that_is_waived_does_not_hold_up_the_others(pg: Db, tmp_path: Path) -> None:
     world = related(tmp_path, pg)
-    error = world.run(1, {"decision.landed": lambda: pg.run("DROP TABLE lines") and None})
+
+    def drop() -> None:
+        pg.run("DROP TABLE lines")
+
+    error = world.run(1, {"decision.landed": drop})
     assert isinstance(error, Corrupt)
     assert error.sink == "lines"
     assert world.shown("orders") == [[]]

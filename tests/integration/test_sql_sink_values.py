@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_world import transaction
-from sql_world import Db, SqlWorld, new_sqlite
+from tests.support.delta_world import transaction
+from tests.support.sql_world import Db, SqlWorld, new_sqlite
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.files import Files, open_files
 from airflow_epochs.storage.objects import object_store
 from airflow_epochs.storage.options import storage_options
-from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
-from s3_proxy import AgeingProxy, WriteOnceProxy
-from waiting import wait_until
+from tests.support.delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
+from tests.support.s3_proxy import AgeingProxy, WriteOnceProxy
+from tests.support.waiting import wait_until
 
 STRANGE = "p=a%20b ü%2F=+'/part-0.parquet"
 SIX_DAYS = timedelta(days=6)
@@ -160,7 +160,8 @@ def promise(sink: DeltaSink, attempt: SinkAttempt, world: World, *ids: int) -> S
 def vacuum(sink: DeltaSink, s3: Any, proxy: AgeingProxy, *, dry_run: bool = False) -> list[str]:
     """What a stranger's VACUUM takes that keeps five days."""
     table = DeltaTable(sink.target, storage_options=options(s3, proxy.endpoint))
-    return table.vacuum(120, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    taken: list[str] = table.vacuum(120, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    return taken
 
 
 def of_place(staged: Staged, taken: list[str]) -> list[str]:

@@ -28,16 +28,16 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import Crash
-from faults_disk import PARTITIONS
-from faults_world import Action, DiskEnvironment, airflow_run, crash
-from kafka_sink_world import create, seen_by_confluent, values
-from kafka_staging import TopicSpark
-from kafka_tools import run_in_shell
 from orders_demo.duck import duck
-from pages import anchor, blocks, chapter, filled, printed
-from sql_world import SqliteDb, new_sqlite
 from stack.broker import Broker
 from stack.jars import Jars
+from tests.support.faults_disk import PARTITIONS
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash
+from tests.support.kafka_sink_world import create, seen_by_confluent, values
+from tests.support.kafka_staging import TopicSpark
+from tests.support.kafka_tools import run_in_shell
+from tests.support.pages import anchor, blocks, chapter, filled, printed
+from tests.support.sql_world import SqliteDb, new_sqlite
 
 pytestmark = pytest.mark.jvm
 

@@ -28,12 +28,12 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.operators.transform_file import find_transform
 from airflow_epochs.testing import Crash, run_epoch
-from cells import fired
 from orders_demo.duck import duck
-from pages import blocks, filled, printed
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from waiting import wait_until
+from tests.support.cells import fired
+from tests.support.pages import blocks, filled, printed
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
 SPARK_APPS = Path(__file__).parents[2] / "spark_apps"
@@ -179,7 +179,7 @@ def test_a_task_that_dies_anywhere_loses_and_doubles_nothing(lab: Lab, phase: st
     # of an epoch that its own run has completed, only Airflow's repeat of that run's `complete` tells
     run_epoch(lab.task(), Run("dag", "r1" if phase == "complete.landed" else "r2"))
     lab.require_exactly_once(40)
-    assert lab.task().ledger.newest_complete() == 1
+    assert lab.task().task.ledger.newest_complete() == 1
     lab.task().complete(Run("dag", lab.task().newest_complete().opened_by.run_id))
     assert lab.staging_left() == []
 
@@ -307,9 +307,9 @@ def test_staged_files_that_are_gone_after_the_decision_are_staged_again_with_the
     for sink in ("orders", "rejected"):
         lab.task().commit(Run("dag", "r1"), sink)
     done = lab.task().complete(Run("dag", "r1"))
-    decision = lab.task().ledger.decision_record(1, 1)
+    decision = lab.task().task.ledger.decision_record(1, 1)
     for sink, receipt in done.receipts.items():
-        (again,) = lab.task().ledger.restaged(1, sink)
+        (again,) = lab.task().task.ledger.restaged(1, sink)
         voted = decision.votes[sink].staged if decision else None
         assert voted and voted.digest == again.staged.digest
         assert voted.place != again.staged.place == receipt.place
@@ -333,7 +333,7 @@ def test_vacuum_at_0_hours_after_the_decision_takes_the_staged_files_and_the_nex
     assert set(lab.staged_files("orders")) == committed
     assert lab.task().open(Run("dag", "r3")).txn.epoch == 2
     assert lab.task().newest_complete().txn.epoch == 2
-    assert [len(lab.task().ledger.restaged(2, sink)) for sink in ("orders", "rejected")] == [1, 0]
+    assert [len(lab.task().task.ledger.restaged(2, sink)) for sink in ("orders", "rejected")] == [1, 0]
     found = sorted((partition, offset) for _, partition, offset in lab.rows())
     assert found == [(partition, offset) for partition in (0, 1) for offset in range(40)]
     assert lab.staging_left() == []
@@ -366,6 +366,6 @@ def test_a_transform_that_is_not_deterministic_cannot_be_staged_again_and_nothin
         lab.task(app=str(app)).commit(Run("dag", "r1"), "orders")
     assert "airflow epochs waive orders 1 orders" in caught.value.remedy
     assert sorted(lab.folder.glob("orders/**/*")) == before
-    assert lab.task().ledger.view(1).receipts == {}
-    assert lab.task().ledger.restaged(1, "orders") == []
+    assert lab.task().task.ledger.view(1).receipts == {}
+    assert lab.task().task.ledger.restaged(1, "orders") == []
     fired("F19", 8, "X")

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutations import CONNECTIONS, MUTATIONS, REFERENCES, SIGNATURES, Edit, Mutation
 
 import airflow_epochs
+from tests.mutation.mutations import CONNECTIONS, MUTATIONS, REFERENCES, SIGNATURES, Edit, Mutation
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 

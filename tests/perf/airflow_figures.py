@@ -16,15 +16,15 @@ from pathlib import Path
 
 import psutil
 
-from figures import RUNS, Figure, figure
-from spark_figures import create_topic, produce
 from stack import spark as stack_spark
 from stack.airflow import AirflowStack, connection
 from stack.airflow_api import AirflowApi
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import fetch
-from waiting import wait_until
+from tests.perf.figures import RUNS, Figure, figure
+from tests.perf.spark_figures import create_topic, produce
+from tests.support.waiting import wait_until
 
 RECORDS = 50_000
 APPS = Path(__file__).parent / "apps"

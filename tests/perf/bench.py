@@ -13,13 +13,10 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
-sys.path += [str(PROJECT / "docker" / "local"), str(PROJECT / "scripts"), str(PROJECT / "tests" / "support")]
+from rich.console import Console
+from rich.table import Table
 
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
-
-from figures import Figure  # noqa: E402
+from tests.perf.figures import Figure
 
 BENCHMARKS = (
     "ledger_figures",
@@ -41,7 +38,7 @@ def main() -> int:
     for name in options.only or BENCHMARKS:
         Console(stderr=True).print(f"[dim]{name} …[/dim]")
         try:
-            figures += import_module(name).figures()
+            figures += import_module(f"tests.perf.{name}").figures()
         except Exception:
             Console(stderr=True).print_exception()
             failed.append(name)

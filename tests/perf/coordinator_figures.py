@@ -9,7 +9,7 @@ from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
-from figures import Figure, figure, stopwatch
+from tests.perf.figures import Figure, figure, stopwatch
 
 EPOCHS = 25
 

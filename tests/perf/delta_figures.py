@@ -13,8 +13,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from airflow_epochs import DeltaSink
 from airflow_epochs.model import TransactionId
-from delta_world import World, attempt_of, promised, rows, stage, transaction
-from figures import Figure, figure, stopwatch
+from tests.perf.figures import Figure, figure, stopwatch
+from tests.support.delta_world import World, attempt_of, promised, rows, stage, transaction
 
 VERSIONS = (10, 1_000, 10_000)
 COMMITS = 11

@@ -18,10 +18,10 @@ from confluent_kafka import Producer
 from airflow_epochs import KafkaSink
 from airflow_epochs.sinks.kafka.producer import producer_options
 from airflow_epochs.sinks.kafka.rows import HEADER
-from figures import RUNS, Figure, figure, ratios, stopwatch
-from kafka_sink_world import Feed, memory_to_commit, world_at
 from stack.broker import Broker
 from stack.jars import fetch
+from tests.perf.figures import RUNS, Figure, figure, ratios, stopwatch
+from tests.support.kafka_sink_world import Feed, memory_to_commit, world_at
 
 ROWS = 600_000
 TOPIC = "bench"

@@ -8,8 +8,8 @@ from pathlib import Path
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.ledger.store import LocalStore
-from figures import Figure, figure, timed
-from ledger_calls import CountedEpochs, total
+from tests.perf.figures import Figure, figure, timed
+from tests.support.ledger_calls import CountedEpochs, total
 
 
 def figures() -> list[Figure]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from figures import Figure, figure
+from tests.perf.figures import Figure, figure
 
 EMPTY = "from airflow.sdk import DAG\nwith DAG('bench', schedule=None):\n    pass\n"
 PIPELINE = """

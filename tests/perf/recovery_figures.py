@@ -21,11 +21,11 @@ from pathlib import Path
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from figures import RUNS, Figure, figure
-from spark_figures import create_topic, produce
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import fetch
+from tests.perf.figures import RUNS, Figure, figure
+from tests.perf.spark_figures import create_topic, produce
 
 RECORDS = 50_000
 BEFORE_DECISION = ("open.landed", "stage.start", "stage.done", "decision.put")
@@ -115,7 +115,7 @@ class Bench:
         return time.perf_counter() - killed, self.requests.new_bytes()
 
     def _process(self, run: str, *step: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, ONE_RUN, self.folder, self.bootstrap, str(self.connect.port), run, *step]
+        argv = [sys.executable, str(ONE_RUN), str(self.folder), self.bootstrap, str(self.connect.port), run, *step]
         return subprocess.Popen(argv, env={**os.environ, "CONNECT_TOKEN": self.connect.token})
 
     def _require_complete(self, ended: int) -> None:

@@ -23,10 +23,10 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
 from airflow_epochs.testing import run_epoch
-from figures import RUNS, Figure, figure, ratios, timed
 from stack import spark as stack_spark
 from stack.broker import Broker
 from stack.jars import Jars, fetch
+from tests.perf.figures import RUNS, Figure, figure, ratios, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def _session(jars: Jars, folder: Path) -> SparkSession:
 
 
 def _available_now(spark: SparkSession, bootstrap: str, folder: Path, settings: dict[str, str]) -> None:
-    from apps.parse import parsed
+    from tests.perf.apps.parse import parsed
 
     shutil.rmtree(folder, ignore_errors=True)
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -22,10 +22,10 @@ from airflow_epochs import SqlSink
 from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.model import JsonDict, Staged, TransactionId
 from airflow_epochs.sinks.sql.values import csv_of
-from delta_world import World, attempt_of, transaction
-from figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
-from sql_world import SqlWorld, new_postgres
 from stack.postgres import Postgres
+from tests.perf.figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
+from tests.support.delta_world import World, attempt_of, transaction
+from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres
 
 ROWS = 300_000
 MANY = 4
@@ -40,14 +40,15 @@ FIELDS: list[JsonDict] = [
 
 def figures() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, Postgres(Path(folder, "postgres")) as server:
-        feed = Feed(SqlWorld(new_postgres(server), Path(folder)))
+        db = new_postgres(server)
+        feed = Feed(SqlWorld(db, Path(folder)), db)
         data = _data(ROWS)
         text, tuples = csv_of(data.combine_chunks().to_batches()[0], FIELDS), list(_tuples(data))
         ours, of_text, of_tuples = [], [], []
         for _ in range(RUNS + 1):  # the first warms up
             ours.append(feed.epoch(data))
             of_text.append(feed.bare("csv", lambda copy: copy.write(text)))
-            of_tuples.append(feed.bare("text", lambda copy: [copy.write_row(row) for row in tuples]))
+            of_tuples.append(feed.bare("text", lambda copy: _write_rows(copy, tuples)))
         peaks = [feed.peak(_data(rows)) for rows in (ROWS, MANY * ROWS)]
     return [
         figure("SQL sink: rows committed, of 200 bytes", "rows/s", [ROWS / seconds for seconds in ours[1:]]),
@@ -74,11 +75,16 @@ def _tuples(data: pa.Table) -> zip[tuple[object, ...]]:
     return zip(*(column.to_pylist() for column in data.columns), strict=True)
 
 
+def _write_rows(copy: psycopg.Copy, rows: Iterable[tuple[object, ...]]) -> None:
+    for row in rows:
+        copy.write_row(row)
+
+
 class Feed:
     """Epochs of one sink, and bare loads of the same table."""
 
-    def __init__(self, world: SqlWorld) -> None:
-        self.world = world
+    def __init__(self, world: SqlWorld, db: PostgresDb) -> None:
+        self.world, self.db = world, db
         self.world.db.run(f"CREATE TABLE bench ({COLUMNS})")
         self.sink = world.sink("bench", rehearse=False)
         self.previous: TransactionId | None = None
@@ -93,9 +99,9 @@ class Feed:
 
     def bare(self, form: str, load: Callable[[psycopg.Copy], object]) -> float:
         """Copy the rows in one transaction, and nothing else."""
-        options = {"autocommit": False, "options": f"-c search_path={self.world.db.schema}"}
+        options = {"autocommit": False, "options": f"-c search_path={self.db.schema}"}
         with stopwatch() as seconds:
-            with self.world.db.server.connect(**options) as connection:
+            with self.db.server.connect(**options) as connection:
                 with connection.cursor().copy(f"COPY bench FROM STDIN (FORMAT {form})".encode()) as copy:
                     load(copy)
         self.world.db.run("TRUNCATE bench")

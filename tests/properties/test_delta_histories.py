@@ -22,7 +22,7 @@ from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import World, attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
+from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
 
 EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "20"))
 PHASES = [Phase.generate, *([Phase.shrink] if os.environ.get("EPOCHS_SHRINK") == "1" else [])]
@@ -171,7 +171,7 @@ def foreign(kind: str, late: bool) -> Act:
 
 FOREIGNERS = st.builds(foreign, st.sampled_from(sorted(FOREIGN)), st.booleans())
 VACUUMS = st.sampled_from([vacuum_of_spark, vacuum_of_deltalake])
-MEANWHILE = st.one_of(
+MEANWHILE: st.SearchStrategy[dict[str, Act]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"before": st.one_of(VACUUMS, FOREIGNERS)}),
     st.just({"after": nothing}),

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TypeVar
@@ -27,10 +28,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run, StageReport
-from delta_history import named_by
-from faults_world import DiskWorld, airflow_run
 from orders_demo.duck import duck
-from quiet import nothing_logged
+from tests.support.delta_history import named_by
+from tests.support.faults_world import DiskWorld, airflow_run
+from tests.support.quiet import nothing_logged
 
 pytestmark = pytest.mark.proof
 
@@ -158,7 +159,7 @@ class Histories(RuleBasedStateMachine):
         world, task, run, report = self.staged.pop()
         self._tasks(lambda: task.vote(run, report))
         for sink in world.sinks[:commits]:
-            self._tasks(lambda sink=sink: task.commit(run, sink))  # type: ignore[misc]
+            self._tasks(partial(task.commit, run, sink))
         self._tasks(lambda: task.complete(run))
 
     @precondition(lambda self: self.staged)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.signing import Keys, message
-from faults_golden import PHASES, resealed, unpack
-from faults_world import DiskWorld, start
-from forging import files_below
+from tests.support.faults_golden import PHASES, resealed, unpack
+from tests.support.faults_world import DiskWorld, start
+from tests.support.forging import files_below
 
 MODULE = "a_module_of_somebody_else"
 NONCE = "f" * 32
-FORGED = st.sampled_from(
+FORGED: st.SearchStrategy[Any] = st.sampled_from(
     [
         *(
             "",

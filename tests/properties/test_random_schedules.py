@@ -30,10 +30,10 @@ from airflow_epochs.model import Run, StageReport
 from airflow_epochs.testing import MemoryEnvironment, Repeat, Rest, check, memory_ledger
 from airflow_epochs.testing.history import copy_of_ledger
 from airflow_epochs.testing.ledger_facts import LedgerFacts
-from explored import SCHEDULED
-from quiet import nothing_logged
-from random_world import STEPS_MAX, Action, Process, RandomWorld, Swarm
-from recorded import PIPELINE
+from tests.support.explored import SCHEDULED
+from tests.support.quiet import nothing_logged
+from tests.support.random_world import STEPS_MAX, Action, Process, RandomWorld, Swarm
+from tests.support.recorded import PIPELINE
 
 EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "100"))
 

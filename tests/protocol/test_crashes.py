@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from airflow_epochs.testing import Crash, Observed
-from scenario import BOTH, Scenario, crashes, moments, observed_run, run
+from tests.support.scenario import BOTH, Scenario, crashes, moments, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 
@@ -27,7 +28,7 @@ def test_a_crash_at_any_moment_leaves_exactly_one_epoch(sinks: tuple[str, ...], 
     assert len(seen) > 35
     for at in range(len(seen)):
         scenario = Scenario(sinks)
-        assert crashes(lambda s=scenario, n=at: observed_run(s, 1, Observed(at=n)))
+        assert crashes(partial(observed_run, scenario, 1, Observed(at=at)))
         RECOVERIES[recovery](scenario)
         scenario.settle()
         scenario.check_every_row()
@@ -43,7 +44,7 @@ def test_after_a_crash_at_any_moment_the_tasks_behind_are_told_of_every_complete
     closed = seen.index("after put orders/epochs/00000000000000000001/complete.json")
     for at in range(len(seen)):
         scenario = Scenario(sinks)
-        assert crashes(lambda s=scenario, n=at: observed_run(s, 1, Observed(at=n)))
+        assert crashes(partial(observed_run, scenario, 1, Observed(at=at)))
         RECOVERIES[recovery](scenario)
         if at >= closed:
             scenario.coordinator().complete(run(1))
@@ -70,8 +71,8 @@ def test_a_crash_during_the_recovery_from_a_crash_leaves_exactly_one_epoch(sinks
         again, died = 0, True
         while died:
             scenario = Scenario(sinks)
-            assert crashes(lambda s=scenario, n=first: observed_run(s, 1, Effects(at=n)))
-            died = crashes(lambda s=scenario, n=again: observed_run(s, second, Effects(at=n)))
+            assert crashes(partial(observed_run, scenario, 1, Effects(at=first)))
+            died = crashes(partial(observed_run, scenario, second, Effects(at=again)))
             scenario.settle()
             scenario.check_every_row()
             again += 1
@@ -87,7 +88,7 @@ def test_runs_in_a_row_that_die_before_they_sweep_leave_no_place_behind(runs: in
             raise Crash(moment)
 
     for number in range(1, runs + 1):
-        assert crashes(lambda n=number: observed_run(scenario, n, dies_when_complete))
+        assert crashes(partial(observed_run, scenario, number, dies_when_complete))
         assert scenario.ledger.newest_complete() == number
         scenario.produce(2)
     scenario.settle()

@@ -18,12 +18,12 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import Crash, MemoryEnvironment, Rest, check
-from explored import EXPLORED, explored
-from quiet import nothing_logged
-from recorded import history_of
-from scenario import Scenario, crashes, run
-from scheduled_world import ScheduledWorld
-from schedules import Actor, Exploration, Task
+from tests.support.explored import EXPLORED, explored
+from tests.support.quiet import nothing_logged
+from tests.support.recorded import history_of
+from tests.support.scenario import Scenario, crashes, run
+from tests.support.scheduled_world import ScheduledWorld
+from tests.support.schedules import Actor, Exploration, Task
 
 Step = Callable[[Coordinator, StageReport | None], StageReport | None]
 """A task: takes the report that is in XCom, returns a new one, or None."""
@@ -105,6 +105,11 @@ class XCom(NamedTuple):
     report: bytes
 
 
+def starting_with(first: XCom, task: Task) -> Task:
+    """The task, which is given ``first`` whatever came before."""
+    return lambda carry: task(first)
+
+
 class Model:
     """A scenario whose task processes are deterministic."""
 
@@ -138,7 +143,7 @@ class Model:
         """One process per step; after an error, the ``abort`` task of that run, if given."""
         first = XCom((sum(map(ord, name)) << 16), msgspec.json.encode(report))
         tasks = [self._task(name, index, step, len(steps)) for index, step in enumerate(steps)]
-        tasks[0] = lambda carry, task=tasks[0]: task(first)  # type: ignore[misc]
+        tasks[0] = starting_with(first, tasks[0])
         abort_step = aborting(abort) if abort else lambda c, r: None
         return Actor(name, [*tasks, self._task(name, len(steps), abort_step, len(steps))])
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import WaivedRecord
-from scenario import BOTH, Scenario, in_doubt, moments, newest, observed_run, run
+from tests.support.scenario import BOTH, Scenario, in_doubt, moments, newest, observed_run, run
 
 
 def losable() -> list[int]:

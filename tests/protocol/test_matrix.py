@@ -12,10 +12,10 @@ import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, OutcomeUnknown
 from airflow_epochs.testing import Fault, FaultyStore, Repeat
-from cells import Outcome, fired
 from fault_table import EXPECTED
-from matrix import ROWS, RowTracker, Watched, came_of
-from scenario import crashes, run
+from tests.support.cells import Outcome, fired
+from tests.support.matrix import ROWS, RowTracker, Watched, came_of
+from tests.support.scenario import crashes, run
 
 MOMENTS_MAX = 60
 """More than any row has."""
@@ -150,7 +150,7 @@ def test_the_ledger_goes_away_at_every_call_of_the_row_and_comes_back(row: int, 
     for at in range(MOMENTS_MAX):
         world = Watched()
         gone = Gone(row, at)
-        store = FaultyStore(world.scenario.world.store, lambda operation, key, g=gone: fault if g() else None)  # type: ignore[misc]
+        store = FaultyStore(world.scenario.world.store, partial(while_gone, gone, fault))
         with world.observed(gone.tracker):
             coordinator = world.scenario.coordinator(observer=gone.tracker, store=store)
             error = world.scenario.airflow_run(run(1), coordinator)
@@ -175,6 +175,14 @@ class Gone:
     def __call__(self) -> bool:
         self.calls += self.tracker.now == self.row
         return self.tracker.now > self.row or self.calls > self.at
+
+
+def while_gone(gone: Gone, fault: Fault, operation: str, key: str) -> Fault | None:
+    return fault if gone() else None
+
+
+def after_calls(store: FaultyStore, calls: int, fault: Fault, operation: str, key: str) -> Fault | None:
+    return fault if len(store.calls) > calls else None
 
 
 @WHO
@@ -229,7 +237,7 @@ def test_the_ledger_goes_away_while_an_abort_runs(who: int, fault: Fault) -> Non
         coordinator.open(run(1))
         coordinator.stage(run(1))
         store = FaultyStore(world.scenario.world.store)
-        store.fault = lambda operation, key, s=store, n=at: fault if len(s.calls) > n else None  # type: ignore[misc]
+        store.fault = partial(after_calls, store, at, fault)
         aborter = world.scenario.coordinator(store=store)
         try:
             aborter.abort(run(1), "a task failed")

@@ -78,8 +78,8 @@ def message(kind: type[Message], txn: TransactionId) -> Message:
     if kind is VoteRequest:
         return VoteRequest(txn, SINKS)
     if kind in (VoteCommit, VoteAbort, Acknowledge):
-        return kind(txn, "a")  # type: ignore[call-arg]
-    return kind(txn)  # type: ignore[call-arg]
+        return kind(txn, "a")
+    return kind(txn)  # type: ignore[call-arg]  # those that are left have no other field
 
 
 def own_txn(state: State, kind: type[Message]) -> TransactionId:

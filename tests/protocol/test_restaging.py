@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
@@ -13,9 +14,9 @@ from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
-from airflow_epochs.testing.environment import MemoryEpoch
+from airflow_epochs.testing.environment import MemoryEpoch, MemoryTransform
 from airflow_epochs.testing.world import Row
-from scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
+from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
 
 SINKS = [("orders",), BOTH]
 
@@ -80,7 +81,7 @@ def test_files_that_vanish_at_any_moment_after_the_decision_cost_no_epoch(sinks:
     seen = moments(sinks)
     for at in range(seen.index("decision.landed"), len(seen)):
         scenario = Scenario(sinks)
-        act = nested(scenario, lambda s=scenario: vacuum(s))
+        act = nested(scenario, partial(vacuum, scenario))
         assert observed_run(scenario, 1, Observed(at=at, then=act)) is None
         assert scenario.ledger.newest_complete() == 1
         scenario.check_every_row()
@@ -120,7 +121,7 @@ def test_a_crash_at_any_moment_of_staging_again_leaves_exactly_one_epoch(
 ) -> None:
     for at in range(len(restaging_moments(sinks))):
         scenario = Scenario(sinks)
-        assert crashes(lambda s=scenario, n=at: restaging_run(s, Observed(at=n)))
+        assert crashes(partial(restaging_run, scenario, Observed(at=at)))
         if gone_again:
             vacuum(scenario)
         assert scenario.airflow_run(run(RECOVERIES[recovery])) is None
@@ -143,14 +144,17 @@ def die_on_record(scenario: Scenario) -> None:
     assert crashes(lambda: scenario.coordinator(observer=observer).commit(run(1), "orders"))
 
 
+def two_whole_runs(scenario: Scenario) -> None:
+    scenario.airflow_run(run(2))
+    scenario.produce(2)
+    scenario.airflow_run(run(3))
+
+
+TASKS: list[Callable[[Coordinator], object]] = [lambda c: c.commit(run(1), "orders"), lambda c: c.open(run(2))]
 OTHERS: dict[str, Callable[[Scenario], object]] = {
     "commits": commit_all,
     "is a whole run": lambda scenario: scenario.airflow_run(run(2)),
-    "is two whole runs": lambda scenario: (
-        scenario.airflow_run(run(2)),
-        scenario.produce(2),
-        scenario.airflow_run(run(3)),
-    ),
+    "is two whole runs": two_whole_runs,
 }
 
 
@@ -293,15 +297,15 @@ def broken(batch: list[Row], epoch: MemoryEpoch) -> dict[str, str]:
     ],
 )
 def test_rows_that_come_out_differently_are_refused_and_nothing_is_changed(
-    transform: Callable[..., object], why: str
+    transform: MemoryTransform, why: str
 ) -> None:
     scenario = Scenario()
     in_doubt(scenario)
     vacuum(scenario)
     before = facts(scenario)
-    for task in (lambda c: c.commit(run(1), "orders"), lambda c: c.open(run(2))):
+    for task in TASKS:
         with pytest.raises(Corrupt) as caught:
-            task(scenario.coordinator(spark=MemorySpark(transform)))  # type: ignore[arg-type]
+            task(scenario.coordinator(spark=MemorySpark(transform)))
         assert why in caught.value.what
         assert "airflow epochs waive orders 1 orders" in caught.value.remedy
         assert facts(scenario) == before
@@ -327,7 +331,7 @@ def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the
     vacuum(scenario)
     before = facts(scenario)
     scenario.code = "new"
-    for task in (lambda c: c.commit(run(1), "orders"), lambda c: c.open(run(2))):
+    for task in TASKS:
         with pytest.raises(Corrupt, match="not the one that the epoch was opened with: old then, new now") as caught:
             task(scenario.coordinator())
         assert "put the transform's file, and those it imports, back" in caught.value.remedy

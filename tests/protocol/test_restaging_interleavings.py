@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from test_interleavings import Model, committing, completing, opening, staging, voting
 
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.model import StageReport
 from airflow_epochs.testing import MemoryWorld
+from tests.protocol.test_interleavings import Model, committing, completing, opening, staging, voting
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.model import Marker, Run, StageReport, TransactionId, agree
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, Row, memory_coordinator, run_epoch
-from scenario import Scenario, run
+from tests.support.scenario import Scenario, run
 
 SINKS = ("orders", "audit")
 

@@ -9,11 +9,11 @@ import pytest
 from airflow_epochs.coordinator.cleanup import discard_attempt
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
-from airflow_epochs.model import StageReport
+from airflow_epochs.model import OpenRecord, StageReport
 from airflow_epochs.testing import check
-from cells import fired
-from recorded import history_of
-from scenario import BOTH, Scenario, in_doubt, newest, run, staged
+from tests.support.cells import fired
+from tests.support.recorded import history_of
+from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 Task = Callable[[Coordinator, StageReport], object]
 
@@ -108,6 +108,7 @@ def test_an_epoch_that_is_opened_again_has_the_ranges_of_its_first_attempt_thoug
     first = newest(scenario).opened
     scenario.produce(6)
     again = scenario.coordinator().open(run(2))
+    assert isinstance(again, OpenRecord)
     assert (again.ranges, again.now, again.seed) == (first.ranges, first.now, first.seed)
     assert again.txn.attempt == 2 and again.txn.nonce != first.txn.nonce
     scenario.settle()

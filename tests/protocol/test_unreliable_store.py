@@ -6,7 +6,7 @@ import pytest
 
 from airflow_epochs.errors import EpochError, NotApplied, OutcomeUnknown
 from airflow_epochs.testing import Fault, FaultyStore, MemoryWorld
-from scenario import Scenario, run
+from tests.support.scenario import Scenario, run
 
 SINKS = ("orders", "audit")
 

@@ -14,8 +14,9 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Run
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySpark, Row
-from scenario import Scenario, in_doubt, nested, run, staged
-from virtual_time import BEGIN, VirtualTime
+from airflow_epochs.testing.stores import DictStore
+from tests.support.scenario import Scenario, in_doubt, nested, run, staged
+from tests.support.virtual_time import BEGIN, VirtualTime
 
 WAIT_S = 60.0
 
@@ -191,15 +192,14 @@ def test_a_ledger_that_does_not_answer_while_it_is_waited_leaves_the_attempt_alo
     met = Met()
     met.left_open(run(1))
 
-    def away() -> None:
-        raise ConnectionError("reset by peer")
-
-    class Away(type(met.world.store)):  # type: ignore[misc]
+    class Away(DictStore):
         def list(self, prefix: str) -> list[str]:
-            return away() if met.time.seconds > 10 else super().list(prefix)
+            if met.time.seconds > 10:
+                raise ConnectionError("reset by peer")
+            return super().list(prefix)
 
     met.world.store.__class__ = Away
     with pytest.raises(EpochError, match="cannot be read"):
         met.task().open(run(2))
-    met.world.store.__class__ = Away.__base__
+    met.world.store.__class__ = DictStore
     assert met.ledger.view(1).state is State.OPEN

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, Observed
-from scenario import Scenario, crashes, moments, nested, observed_run, run
+from tests.support.scenario import Scenario, crashes, moments, nested, observed_run, run
 
 SINKS = [("orders",), ("orders", "audit")]
 
@@ -98,7 +100,7 @@ def test_of_two_runs_that_open_at_once_one_gets_the_epoch_and_the_other_is_told_
     for at in range(moments(("orders",)).index("open.landed") + 1):
         scenario = Scenario()
         other = scenario.coordinator()
-        observer = Observed(at=at, then=nested(scenario, lambda s=scenario, o=other: o.open(run(2))))
+        observer = Observed(at=at, then=nested(scenario, partial(other.open, run(2))))
         scenario.world.observe(observer)
         error = None
         try:

@@ -17,7 +17,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
-from waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import airflow_home
+from tests.support import airflow_home
 
 
 @cache
@@ -95,7 +95,7 @@ class Harness:
         from airflow.sdk import timezone
         from airflow.utils.state import DagRunState
 
-        session = settings.Session()
+        session = settings.get_session()()
         run = session.query(DagRun).filter_by(dag_id=self.dag.dag_id, run_id=run_id).one()
         run.dag = self._stored
         if run.state == DagRunState.QUEUED:

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import Marker
-from delta_world import log_of
+from tests.support.delta_world import log_of
 
 
 def commits_of(table: Path, app: App) -> list[Marker]:

@@ -12,13 +12,13 @@ from deltalake import DeltaTable
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.model import Marker, Receipt, Staged, TransactionId, Vote
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import World, attempt_of, spark_epoch, stage_with_spark, transaction
 from orders_demo.duck import duck
+from tests.support.delta_world import World, attempt_of, spark_epoch, stage_with_spark, transaction
 
 Rows = list[tuple[Any, ...]]
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
-UPSERT = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
-COUNTER = {"mode": "merge", "keys": ["id"], "merge": COUNT}
+UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "sequence_by": "v"}
+COUNTER: dict[str, Any] = {"mode": "merge", "keys": ["id"], "merge": COUNT}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Connection, SinkAttempt, SparkJob
+from airflow_epochs.contracts import Connection, Sink, SinkAttempt, SparkJob
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -153,7 +153,7 @@ class SparkOn:
         return
 
 
-def stage_with_spark(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> StagedClaim:
+def stage_with_spark(sink: Sink, attempt: SinkAttempt, frame: Any, world: World) -> StagedClaim:
     return fill_with_spark(world.spark.session, sink.plan_stage(attempt, uuid.uuid4().hex, world), frame)
 
 

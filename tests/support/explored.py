@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
-from schedules import Exploration
+from tests.support.schedules import Exploration
 
 EXPLORED = "explored"
 """The property of the report of a test that explored every schedule."""
@@ -24,7 +25,7 @@ def explored(exploration: Exploration) -> Counts:
 
 def summary(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
     """A line about all explorations of the session, and one about all random schedules."""
-    properties = [each for report in reports for each in report.user_properties]
+    properties: list[tuple[str, Any]] = [each for report in reports for each in report.user_properties]
     if seen := [value for name, value in properties if name == EXPLORED]:
         states, steps, worlds, schedules = (sum(column) for column in zip(*seen, strict=True))
         yield (
@@ -32,8 +33,8 @@ def summary(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
             f"in each of which both died, {schedules:.1e} schedules"
         )
     if drawn := [value for name, value in properties if name == SCHEDULED]:
-        seeds = " ".join(sorted({f"EPOCHS_SEED={counts['seed']}" for counts in drawn}))  # type: ignore[index]
+        seeds = " ".join(sorted({f"EPOCHS_SEED={counts['seed']}" for counts in drawn}))
         total = Counter[str]()
         for counts in drawn:
-            total.update({name: count for name, count in counts.items() if name != "seed"})  # type: ignore[attr-defined]
+            total.update({name: count for name, count in counts.items() if name != "seed"})
         yield f"random schedules: {', '.join(f'{name} {count:,}' for name, count in sorted(total.items()))}; {seeds}"

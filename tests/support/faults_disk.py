@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkJob, SparkRead, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from delta_world import stage_with_deltalake
+from tests.support.delta_world import stage_with_deltalake
 
 TOPIC = "orders"
 PARTITIONS = (0, 1)

@@ -3,8 +3,8 @@
 Records carry absolute places and a checksum: putting a root in means computing the checksum anew, which this module
 does on its own, so that the format of records is pinned by something else than the code that writes it.
 
-``python tests/support/faults_golden.py`` with pytest's ``pythonpath`` on PYTHONPATH records what the version at
-hand leaves. Files of released versions are never recorded again.
+``python -m tests.support.faults_golden`` records what the version at hand leaves. Files of released versions are never
+recorded again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from faults_world import DiskWorld, start
+from tests.support.faults_world import DiskWorld, start
 
 FOLDER = Path(__file__).parents[1] / "faults" / "golden"
 FORMAT = 1

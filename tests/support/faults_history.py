@@ -7,10 +7,10 @@ from typing import Any
 from airflow_epochs.delta.table import App
 from airflow_epochs.testing.checkers import check
 from airflow_epochs.testing.history import History, Observation, Origin, Repeat, Rest, SinkState, VisibleRow
-from cells import Outcome
-from delta_history import commits_of, places_of, referenced_by
-from faults_disk import PARTITIONS, TOPIC
-from faults_world import DiskWorld, Left
+from tests.support.cells import Outcome
+from tests.support.delta_history import commits_of, places_of, referenced_by
+from tests.support.faults_disk import PARTITIONS, TOPIC
+from tests.support.faults_world import DiskWorld, Left
 
 LAST = 90
 """The run of the last epoch."""

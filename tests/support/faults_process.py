@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from airflow_epochs.errors import NotApplied
-from faults_world import Action, DiskWorld, airflow_run
-from waiting import wait_until
+from tests.support.faults_world import Action, DiskWorld, airflow_run
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 _PRELOADED = [

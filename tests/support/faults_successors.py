@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from airflow_epochs.testing.history import Repeat
-from cells import Outcome
-from faults_history import finished, require_exactly_once
-from faults_process import TaskProcess, kill, stop
-from faults_world import Action, DiskWorld
+from tests.support.cells import Outcome
+from tests.support.faults_history import finished, require_exactly_once
+from tests.support.faults_process import TaskProcess, kill, stop
+from tests.support.faults_world import Action, DiskWorld
 
 HARMLESS = {None, "Fenced"}
 """How a process that was overtaken may end: told so, or content that its work is done."""

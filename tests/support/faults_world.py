@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -26,8 +27,8 @@ from airflow_epochs.model import OpenRecord, Run, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
-from cells import Outcome
-from faults_disk import DiskSpark, FileSource, Row
+from tests.support.cells import Outcome
+from tests.support.faults_disk import DiskSpark, FileSource, Row
 
 SINKS = ("orders", "audit")
 Action = Callable[[], None]
@@ -68,7 +69,7 @@ class DiskWorld:
     dag_id: str = "dag"
     ledger_folder: Path | None = None
     sinks: tuple[str, ...] = SINKS
-    sink_options: Mapping[str, object] = field(default_factory=dict)
+    sink_options: Mapping[str, Any] = field(default_factory=dict)
     clock_skew_s: float = 0.0
     keep_epochs: int = 1000
     backfill: Mapping[str, int] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class DiskWorld:
                     name=self.name,
                     dag_id=self.dag_id,
                     source=self.source,
-                    sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),  # type: ignore[arg-type]
+                    sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),
                     transform=Transform(path="disk.py", function="keep_all"),
                     keep_epochs=self.keep_epochs,
                     backfill=self.backfill,
@@ -205,6 +206,13 @@ def airflow_run(coordinator: Coordinator, run: Run) -> Exception | None:
 def crash() -> None:
     """The process of the test itself ends a task here, without one more effect."""
     raise Crash
+
+
+def phases_of(coordinator: Coordinator) -> list[str]:
+    """What a coordinator of a world on disk came by."""
+    env = coordinator.task.env
+    assert isinstance(env, DiskEnvironment)
+    return env.phases
 
 
 def abort(coordinator: Coordinator, run: Run) -> None:

@@ -21,8 +21,8 @@ from airflow_epochs.model import (
     Vote,
     VoteKind,
 )
-from faults_golden import resealed
-from faults_world import DiskWorld
+from tests.support.faults_golden import resealed
+from tests.support.faults_world import DiskWorld
 
 NONCE = "f" * 32
 

@@ -22,8 +22,8 @@ from airflow_epochs.testing import (
     VisibleRow,
 )
 from airflow_epochs.testing.checkers import INVARIANTS
-from recorded import Recorder
-from scenario import Scenario, run, staged
+from tests.support.recorded import Recorder
+from tests.support.scenario import Scenario, run, staged
 
 SINKS = ("orders", "audit")
 EVERY = {invariant.key for invariant in INVARIANTS}

@@ -10,11 +10,11 @@ from pathlib import Path
 from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
-from kafka_certificates import Authority
-from kafka_world import KafkaEnv, Topic
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.processes import free_port
+from tests.support.kafka_certificates import Authority
+from tests.support.kafka_world import KafkaEnv, Topic
 
 PLAIN_PASSWORD = "plain-s3cret"
 SCRAM_PASSWORD = "a\"b\\c;d ='é$"

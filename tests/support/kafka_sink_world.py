@@ -19,8 +19,8 @@ from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, TransactionId, Vote
 from airflow_epochs.sinks.kafka.rows import HEADER
-from delta_world import World, attempt_of, promised, stage_with_deltalake
-from waiting import wait_until
+from tests.support.delta_world import World, attempt_of, promised, stage_with_deltalake
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.model import JsonDict
-from delta_world import stage_with_deltalake
-from faults_disk import DiskSpark
+from tests.support.delta_world import stage_with_deltalake
+from tests.support.faults_disk import DiskSpark
 
 
 class TopicSpark(DiskSpark):

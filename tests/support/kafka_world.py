@@ -6,7 +6,7 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs.contracts import Connection, SparkRunner
-from waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class KafkaEnv:

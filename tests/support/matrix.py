@@ -10,9 +10,9 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.testing import Crash, Repeat, Rest, check
 from airflow_epochs.testing.history import copy_of_ledger
 from airflow_epochs.testing.ledger_facts import LedgerFacts
-from cells import Outcome
-from recorded import PIPELINE, Recorder
-from scenario import Scenario, run
+from tests.support.cells import Outcome
+from tests.support.recorded import PIPELINE, Recorder
+from tests.support.scenario import Scenario, run
 
 SINKS = ("orders", "audit")
 

@@ -28,9 +28,9 @@ from airflow_epochs.testing import (
 from airflow_epochs.testing.history import copy_of_ledger
 from airflow_epochs.testing.ledger_facts import newest_complete_of
 from airflow_epochs.testing.world import Row, TableCommit
-from recorded import PIPELINE, Recorder
-from scheduled_world import Answer, Effect, ScheduledWorld, Script, Suspended
-from schedules import drawn_ids
+from tests.support.recorded import PIPELINE, Recorder
+from tests.support.scheduled_world import Answer, Effect, ScheduledWorld, Script, Suspended
+from tests.support.schedules import drawn_ids
 
 STEPS_MAX = 2000
 """More calls than any task makes."""
@@ -94,8 +94,9 @@ class Refusals(dict[str, str]):
         super().__init__()
         self._world = world
 
-    def get(self, sink: str, default: object = None) -> str | None:  # type: ignore[override]
-        return self._world.ask("refusal", sink)  # type: ignore[return-value]
+    def get(self, sink: str, default: object = None) -> str | None:  # type: ignore[override]  # nobody asks for a default of his own
+        answer: str | None = self._world.ask("refusal", sink)
+        return answer
 
 
 class RandomWorld(ScheduledWorld):
@@ -111,13 +112,16 @@ class RandomWorld(ScheduledWorld):
         """Whether a process staged for an epoch whose sweeps were over."""
 
     def ends(self, topic: str) -> dict[int, int]:
-        return dict(self.ask("ends", topic))  # type: ignore[call-overload,no-any-return]
+        ends: dict[int, int] = self.ask("ends", topic)
+        return dict(ends)
 
     def start(self, topic: str, partition: int) -> int:
-        return self.ask("start", topic, partition)  # type: ignore[return-value]
+        answer: int = self.ask("start", topic, partition)
+        return answer
 
     def read(self, topic: str, wanted: OffsetRange) -> tuple[Row, ...]:
-        return self.ask("read", topic, wanted)  # type: ignore[return-value]
+        answer: tuple[Row, ...] = self.ask("read", topic, wanted)
+        return answer
 
     def perform(self, effect: Effect) -> object:
         if effect.method == "refusal":

@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+from airflow.cli.cli_config import GroupCommand
 from deltalake import DeltaTable
 
 from airflow_epochs import cli
 from airflow_epochs.errors import Corrupt, EpochError
-from faults_world import DiskWorld
 from orders_demo.duck import duck
-from terminal import terminal
+from tests.support.faults_world import DiskWorld
+from tests.support.terminal import terminal
 
 
 def stopped(world: DiskWorld, number: int = 80) -> Corrupt:
@@ -81,8 +82,9 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="airflow")
     groups = parser.add_subparsers(required=True)
     for group in cli.get_cli_commands():
+        assert isinstance(group, GroupCommand)
         commands = groups.add_parser(group.name).add_subparsers(required=True)
-        for command in group.subcommands:  # type: ignore[union-attr]
+        for command in group.subcommands:
             one = commands.add_parser(command.name)
             one.set_defaults(func=command.func)
             for arg in command.args:

@@ -10,7 +10,7 @@ from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
 from stack.airflow_api import AirflowApi
 from stack.whole import Stack
-from waiting import wait_until
+from tests.support.waiting import wait_until
 
 ORDERS = 9_000
 EPOCH_RECORDS_MAX = 4_000

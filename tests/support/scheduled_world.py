@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from airflow_epochs.errors import NotApplied, OutcomeUnknown
 from airflow_epochs.testing import DictStore, MemoryWorld, Place
@@ -120,13 +121,16 @@ class ScheduledWorld(MemoryWorld):
         self.ask("stage", name, place)
 
     def place(self, name: str) -> Place | None:
-        return self.ask("place", name)  # type: ignore[return-value]
+        answer: Place | None = self.ask("place", name)
+        return answer
 
     def marker(self, table: str, app: str) -> str | None:
-        return self.ask("marker", table, app)  # type: ignore[return-value]
+        answer: str | None = self.ask("marker", table, app)
+        return answer
 
     def publish(self, table: str, commit: TableCommit, previous: str | None) -> Published:
-        return self.ask("publish", table, commit, previous)  # type: ignore[return-value]
+        answer: Published = self.ask("publish", table, commit, previous)
+        return answer
 
     def discard(self, name: str, *, published: bool) -> None:
         self.ask("discard", name, published)
@@ -134,7 +138,8 @@ class ScheduledWorld(MemoryWorld):
     def vacuum(self, name: str) -> None:
         self.ask("vacuum", name)
 
-    def ask(self, method: str, *args: object) -> object:
+    def ask(self, method: str, *args: object) -> Any:
+        """What the method of that name answers."""
         effect = Effect(method, args)
         return self.script(effect) if self.script else self.perform(effect)
 
@@ -156,16 +161,20 @@ class ScheduledStore(DictStore):
         self._world = world
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
-        return self._world.ask("store.put_if_absent", key, value)  # type: ignore[return-value]
+        answer: bool = self._world.ask("store.put_if_absent", key, value)
+        return answer
 
     def get(self, key: str) -> bytes | None:
-        return self._world.ask("store.get", key)  # type: ignore[return-value]
+        answer: bytes | None = self._world.ask("store.get", key)
+        return answer
 
     def exists(self, key: str) -> bool:
-        return self._world.ask("store.exists", key)  # type: ignore[return-value]
+        answer: bool = self._world.ask("store.exists", key)
+        return answer
 
     def list(self, prefix: str) -> list[str]:
-        return self._world.ask("store.list", prefix)  # type: ignore[return-value]
+        answer: list[str] = self._world.ask("store.list", prefix)
+        return answer
 
     def delete(self, key: str) -> None:
         self._world.ask("store.delete", key)

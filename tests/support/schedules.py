@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 from unittest.mock import patch
 
-from scheduled_world import Answer, Effect, ScheduledWorld, Script, Snapshot, Suspended
+from tests.support.scheduled_world import Answer, Effect, ScheduledWorld, Script, Snapshot, Suspended
 
 
 @dataclass(eq=False)

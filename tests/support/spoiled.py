@@ -23,7 +23,7 @@ from airflow_epochs.testing import (
     Rest,
     VisibleRow,
 )
-from good_history import (
+from tests.support.good_history import (
     SINKS,
     aborted_id,
     committed,

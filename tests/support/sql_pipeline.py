@@ -15,9 +15,9 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OffsetRange, Run
 from airflow_epochs.sinks.sql.sink import SqlSink
-from faults_disk import PARTITIONS, TOPIC, FileSource
-from faults_world import Action, DiskEnvironment, airflow_run
-from sql_world import Db
+from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
+from tests.support.faults_world import Action, DiskEnvironment, airflow_run
+from tests.support.sql_world import Db
 
 COLUMNS = 'source text, partition bigint, "offset" bigint, payload text'
 PARENT = f'CREATE TABLE orders ({COLUMNS}, PRIMARY KEY (partition, "offset"))'

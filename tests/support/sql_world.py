@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,15 @@ import pyarrow as pa
 from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks.sql.sink import SqlSink
-from delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
 from stack.postgres import DATABASE, USER, Postgres
-from waiting import wait_until
+from tests.support.delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
 _PRELOADED = [
     "airflow_epochs.sinks.sql.participant",
-    "delta_world",
-    "sql_world",
+    "tests.support.delta_world",
+    "tests.support.sql_world",
     "psycopg",
     "pyarrow.csv",
     "pyarrow.parquet",
@@ -210,7 +211,7 @@ def _commit(
 ) -> None:
     before = psutil.Process().memory_info().rss
     actions: dict[str, Callable[[], None]] = {
-        phase: (lambda number=number: os.kill(os.getpid(), number)) for phase, number in at.items()
+        phase: partial(os.kill, os.getpid(), number) for phase, number in at.items()
     }
     try:
         said: Receipt | str = SqlSink.from_spec(spec).commit(

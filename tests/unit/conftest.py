@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import World
+from tests.support.delta_world import World
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore
-from scenario import BOTH, Scenario, in_doubt, run
+from tests.support.scenario import BOTH, Scenario, in_doubt, run
 
 ME = admin.Account(who="me", why="the table was dropped", host="here")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from canaries import Canaries
 
-from waiting import wait_until
+from tests.chaos.canaries import Canaries
+from tests.support.waiting import wait_until
 
 SECRET = "a-secret-that-stands-nowhere-else"
 ENDLESS = [sys.executable, "-c", "import sys; sys.stdin.read()"]

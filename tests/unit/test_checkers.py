@@ -24,7 +24,7 @@ from airflow_epochs.testing import (
 )
 from airflow_epochs.testing._row_checks import _changed_input
 from airflow_epochs.testing.ledger_facts import LedgerFacts
-from good_history import (
+from tests.support.good_history import (
     EPOCHS,
     EVERY,
     SINKS,
@@ -36,7 +36,7 @@ from good_history import (
     with_sink,
     without_record,
 )
-from spoiled import PLANTED, Plant, a_batch_committed_twice
+from tests.support.spoiled import PLANTED, Plant, a_batch_committed_twice
 
 
 def test_a_good_history_passes_every_check() -> None:
@@ -186,7 +186,7 @@ def test_only_a_partition_that_was_never_read_may_begin_later_in_a_later_attempt
     changed[epoch, newest + 1] = record
     complete = {number: done for number, done in history.facts.complete.items() if number < epoch}
     facts = replace(history.facts, opens={**opens, **changed}, complete=complete)
-    assert bool(list(_changed_input(_Facts(facts)))) is (verdict is Verdict.FAIL)  # type: ignore[arg-type]
+    assert bool(list(_changed_input(_Facts(facts)))) is (verdict is Verdict.FAIL)  # type: ignore[arg-type]  # see _Facts
 
 
 class _Facts:

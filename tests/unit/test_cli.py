@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
 from airflow_epochs.errors import Corrupt, Refused
@@ -20,7 +21,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from terminal import terminal
+from tests.support.terminal import terminal
 
 TRY: JsonDict = {"nonce": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
 
@@ -303,7 +304,8 @@ def test_a_pipeline_that_is_handed_over_while_the_question_stands_is_left_to_its
 
 def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
-    names = [command.name for command in group.subcommands]  # type: ignore[union-attr]
+    assert isinstance(group, GroupCommand)
+    names = [command.name for command in group.subcommands]
     assert names == ["list", "show", "in-doubt", "takeover", "waive", "sign", "kafka-credentials"]
 
 

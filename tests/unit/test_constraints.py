@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from pyproject import PROJECT, PYPROJECT
+from tests.support.pyproject import PROJECT, PYPROJECT
 
 ROOT = Path(__file__).parents[2]
 LINUX = {

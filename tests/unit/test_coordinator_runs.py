@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemoryWorld, Observed
-from scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
+from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, nested, newest, run, staged
 
 # -- out of order -----------------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ def test_a_run_that_dies_at_any_moment_of_a_roll_forward_passes_that_epoch_on_wh
         scenario.produce(2)
         observer = Observed(at=at)
         scenario.world.observe(observer)
-        assert crashes(lambda s=scenario, o=observer: s.coordinator(observer=o).open(run(2)))
+        assert crashes(partial(scenario.coordinator(observer=observer).open, run(2)))
         scenario.world.observe(lambda moment: None)
         if scenario.ledger.epoch_of(run(2)):
             owned += 1
@@ -439,7 +442,8 @@ def test_offsets_deleted_between_two_attempts_stop_the_second_before_it_is_opene
     scenario.world.refusals["orders"] = "not yet"
     scenario.airflow_run(run(1))
     scenario.world.expire("orders", 1, before=2)
-    for task in (lambda c: c.open(run(2)), lambda c: c.stage(run(1))):
+    tasks: list[Callable[[Coordinator], object]] = [lambda c: c.open(run(2)), lambda c: c.stage(run(1))]
+    for task in tasks:
         with pytest.raises(Corrupt, match=re.escape("orders-1: offsets [0, 2) are gone")):
             task(scenario.coordinator())
     assert newest(scenario).epoch.attempt == 1

@@ -14,10 +14,11 @@ import pytest
 from airflow_epochs.contracts import Environment, Limits
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
-from airflow_epochs.model import DecisionKind, OffsetRange, VoteKind
+from airflow_epochs.model import DecisionKind, OffsetRange, OpenRecord, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySource, MemorySpark, Row
-from scenario import BOTH, Scenario, in_doubt, newest, run, staged
+from airflow_epochs.testing.environment import MemoryEpoch
+from tests.support.scenario import BOTH, Scenario, in_doubt, newest, run, staged
 
 # -- the way it should go ---------------------------------------------------------------------------------------
 
@@ -96,8 +97,8 @@ def test_a_source_that_cannot_be_told_its_position_does_not_hold_the_epoch_up() 
     scenario = Scenario()
     pipeline = scenario.pipeline
 
-    class Deaf(type(pipeline.source)):  # type: ignore[misc]
-        def acknowledge(self, *args: object) -> None:
+    class Deaf(MemorySource):
+        def acknowledge(self, *args: object, **kwargs: object) -> None:
             raise ConnectionError("the broker is away")
 
     coordinator = scenario.coordinator()
@@ -155,7 +156,8 @@ def test_a_repeated_stage_never_writes_into_the_place_of_an_earlier_try() -> Non
     scenario = Scenario()
     coordinator = scenario.coordinator()
     coordinator.open(run(1))
-    places = {coordinator.stage(run(1)).stage.claims["orders"].place for _ in range(3)}  # type: ignore[union-attr]
+    reports = [coordinator.stage(run(1)).stage for _ in range(3)]
+    places = {report.claims["orders"].place for report in reports if report}
     assert len(places) == len(scenario.world.places) == 3
     assert len(scenario.ledger.tries(1)) == 3
 
@@ -243,6 +245,7 @@ def test_an_aborted_epoch_is_opened_again_with_the_same_ranges_now_and_seed(who:
     scenario.world.refusals.clear()
     second = scenario.coordinator().open(run(who))
     assert second.txn.attempt == 2 and second.txn.nonce != first.txn.nonce
+    assert isinstance(second, OpenRecord)
     assert (second.ranges, second.now, second.seed) == (first.ranges, first.now, first.seed)
     scenario.settle()
     scenario.check_every_row()
@@ -315,9 +318,9 @@ def test_a_transform_that_fails_changes_nothing_and_the_run_can_be_repeated() ->
 
 
 def test_the_transform_sees_the_same_now_and_seed_in_every_attempt() -> None:
-    seen = []
+    seen: list[MemoryEpoch] = []
 
-    def spy(batch: list[Row], epoch: object) -> list[Row]:
+    def spy(batch: list[Row], epoch: MemoryEpoch) -> list[Row]:
         seen.append(epoch)
         return batch
 
@@ -327,7 +330,7 @@ def test_the_transform_sees_the_same_now_and_seed_in_every_attempt() -> None:
     scenario.world.refusals.clear()
     scenario.airflow_run(run(2), scenario.coordinator(spark=MemorySpark(spy)))
     first, second = seen
-    assert second == replace(first, attempt=2)  # type: ignore[type-var]
+    assert second == replace(first, attempt=2)
 
 
 def test_an_abort_of_an_undecided_attempt_clears_its_places_and_nothing_else() -> None:

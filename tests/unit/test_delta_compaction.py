@@ -24,7 +24,7 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import ids_in, log_of, rows, seen_by_duckdb
+from tests.support.delta_world import ids_in, log_of, rows, seen_by_duckdb
 
 
 @pytest.fixture

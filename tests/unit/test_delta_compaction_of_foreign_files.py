@@ -17,8 +17,8 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import open_files
-from delta_world import log_of
 from orders_demo.duck import duck
+from tests.support.delta_world import log_of
 
 SPARK = {"org.apache.spark.version": "4.2.0", "org.apache.spark.sql.parquet.row.metadata": "{}"}
 

@@ -11,7 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs.errors import Corrupt
-from faults_world import DiskWorld, start
+from airflow_epochs.model import OpenRecord
+from tests.support.faults_world import DiskWorld, start
 
 ROWS = pa.table({"source": ["x"], "partition": pa.array([0], pa.int32()), "offset": [0], "payload": ["x"]})
 
@@ -41,6 +42,12 @@ def table_of(world: DiskWorld) -> DeltaTable:
     return DeltaTable(str(world.table("orders")))
 
 
+def told_by(world: DiskWorld, number: int) -> tuple[str, ...]:
+    opened = world.coordinator().open(world.run_of(number))
+    assert isinstance(opened, OpenRecord)
+    return opened.warnings
+
+
 TAKES_EPOCHS_AWAY = {
     "RESTORE to version 0": restored,
     "CREATE OR REPLACE TABLE": replaced,
@@ -57,13 +64,13 @@ def test_it_is_told_once_in_the_log_the_ledger_and_the_checkpoint(
     with caplog.at_level(logging.WARNING, "airflow_epochs"):
         task = world.coordinator()
         opened = task.open(world.run_of(3))
-    assert opened.warnings == (told,)
+    assert isinstance(opened, OpenRecord) and opened.warnings == (told,)
     assert task.checkpoint(task.task.ledger.view(3)).warnings == (told,)
     assert told in caplog.text
     assert world.run(4) is None  # aborts, and takes the same offsets
     assert task.task.ledger.newest_complete() == 3
     world.produce(2)
-    assert world.coordinator().open(world.run_of(5)).warnings == ()
+    assert told_by(world, 5) == ()
 
 
 def test_what_happens_while_an_epoch_runs_is_told_by_the_next(world: DiskWorld) -> None:
@@ -75,7 +82,7 @@ def test_what_happens_while_an_epoch_runs_is_told_by_the_next(world: DiskWorld) 
         task.commit(run, sink)
     task.complete(run)
     world.produce(2)
-    (told,) = world.coordinator().open(world.run_of(4)).warnings
+    (told,) = told_by(world, 4)
     assert "RESTORE to version 0" in told
 
 
@@ -112,7 +119,7 @@ def put_back(table: DeltaTable) -> None:
 @pytest.mark.parametrize("change", [appended, part_deleted, updated, optimized, restored_to_after, put_back])
 def test_what_users_do_with_their_rows_is_not_told(world: DiskWorld, change: Callable[[DeltaTable], None]) -> None:
     change(table_of(world))
-    assert world.coordinator().open(world.run_of(3)).warnings == ()
+    assert told_by(world, 3) == ()
 
 
 @pytest.fixture

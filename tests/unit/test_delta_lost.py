@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -16,8 +18,8 @@ from airflow_epochs.errors import Corrupt, RowsGone, RowsLost
 from airflow_epochs.model import Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_history import commits_of
-from delta_world import (
+from tests.support.delta_history import commits_of
+from tests.support.delta_world import (
     World,
     attempt_of,
     ids_in,
@@ -30,7 +32,7 @@ from delta_world import (
     stage,
     transaction,
 )
-from remedies import taken_back
+from tests.support.remedies import taken_back
 
 BY_DAY = rows(1, 2, 3, 4, p=["a", "a", "b", "c"])
 
@@ -63,8 +65,8 @@ def take(what: Staged, *, most: int = 10, log: bool = False) -> None:
         shutil.rmtree(Path(what.place, "_delta_log"))
 
 
-def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: int) -> None:
-    once(world, f"delta.commit.{phase}", lambda: take(what, **how))
+def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: Any) -> None:
+    once(world, f"delta.commit.{phase}", partial(take, what, **how))
     with pytest.raises(RowsLost, match=r"files that version \d of .* added"):
         sink.commit(attempt, what, world)
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)

@@ -23,7 +23,7 @@ from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.merge import _missing, _statement
-from delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
+from tests.support.delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
 MODES: list[JsonDict] = [

@@ -15,7 +15,7 @@ from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import (
+from tests.support.delta_world import (
     NoSpark,
     World,
     attempt_of,

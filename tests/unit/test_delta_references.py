@@ -18,7 +18,7 @@ from airflow_epochs.sinks.delta.references import referenced
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.staged.table import StagedTable
-from delta_world import World, attempt_of, ids_in, rows, run_epoch, seen_by_duckdb, stage, transaction
+from tests.support.delta_world import World, attempt_of, ids_in, rows, run_epoch, seen_by_duckdb, stage, transaction
 
 
 def nothing(table: str) -> None:

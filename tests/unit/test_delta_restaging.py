@@ -21,7 +21,7 @@ from airflow_epochs.model import Staged
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
 from airflow_epochs.staged.staging import Staging
-from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
 
 @pytest.fixture

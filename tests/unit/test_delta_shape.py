@@ -57,7 +57,9 @@ def test_nullable_columns_and_harmless_properties_may_be_added(now: TableShape) 
         (with_fields(field("id", "string", nullable=False), STAGED.schema["fields"][1]), "column 'id' was changed"),
         (with_fields(field("id"), STAGED.schema["fields"][1]), "column 'id' was changed"),
         (
-            with_fields(STAGED.schema["fields"][0], field("name", "string", **{"delta.columnMapping.id": 2})),
+            with_fields(
+                STAGED.schema["fields"][0], field("name", "string") | {"metadata": {"delta.columnMapping.id": 2}}
+            ),
             "column 'name' was changed",
         ),
         (replace(STAGED, partition_by=()), "partitioned by"),

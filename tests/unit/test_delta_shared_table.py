@@ -17,7 +17,7 @@ from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.sinks.delta.other_pipelines import ENTRIES_MAX, newest_of_others
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import World, attempt_of, rows, run_epoch, stage, transaction
+from tests.support.delta_world import World, attempt_of, rows, run_epoch, stage, transaction
 
 THEIRS = rows(1, 2, p=["a", "b"])
 OURS = rows(3, p=["b"])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import Marker, StagedClaim, VoteKind
+from airflow_epochs.model import Marker, Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import (
+from tests.support.delta_world import (
     World,
     attempt_of,
     ids_in,
@@ -39,9 +40,9 @@ def sink(table: Path) -> DeltaSink:
     return DeltaSink("bronze", str(table))
 
 
-def existing(table: Path, **options: object) -> None:
+def existing(table: Path, **options: Any) -> None:
     table.parent.mkdir(parents=True, exist_ok=True)
-    write_deltalake(str(table), rows(0), **options)  # type: ignore[call-overload]
+    write_deltalake(str(table), rows(0), **options)
 
 
 def test_the_first_commit_creates_the_table_with_its_rows_and_its_marker(
@@ -191,7 +192,7 @@ def test_a_marker_that_is_behind_or_ahead_stops_the_commit(
     if ahead == 5:
         sign(table, epoch=5)
     with pytest.raises(Corrupt, match="shows epoch"):
-        sink.commit(attempt, staged_of(sink, attempt, claim.place), world)
+        sink.commit(attempt, staged_of(sink, claim.place), world)
 
 
 def test_the_previous_epoch_of_another_transaction_stops_vote_and_commit(
@@ -203,7 +204,7 @@ def test_the_previous_epoch_of_another_transaction_stops_vote_and_commit(
     claim = stage(sink, attempt, rows(2), world)
     assert "shows epoch 1" in (sink.vote(attempt, claim, world).reason or "")
     with pytest.raises(Corrupt, match="shows epoch 1"):
-        sink.commit(attempt, staged_of(sink, attempt, claim.place), world)
+        sink.commit(attempt, staged_of(sink, claim.place), world)
     assert ids_in(table) == [0, 1]
 
 
@@ -216,7 +217,7 @@ def sign(table: Path, epoch: int) -> None:
     )
 
 
-def staged_of(sink: DeltaSink, attempt: object, place: str) -> object:
+def staged_of(sink: DeltaSink, place: str) -> Staged:
     """What a vote would have promised, had its marker check passed."""
     from airflow_epochs.staged import digest
     from airflow_epochs.staged.staging import read_staging

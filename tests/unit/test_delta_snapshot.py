@@ -19,7 +19,7 @@ from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
 
 OURS, OTHERS = App.of("orders", "bronze"), App.of("returns", "bronze")
 
@@ -37,14 +37,14 @@ def location(table: str) -> TableLocation:
 
 
 @pytest.fixture
-def anchor(location: TableLocation) -> LogPosition:
+def position(location: TableLocation) -> LogPosition:
     found = read_snapshot(location, OURS).position
     assert found is not None
     return found
 
 
-def go_on(anchor: LogPosition, location: TableLocation) -> Snapshot | None:
-    return snapshot_from(anchor, OURS, location.files)
+def go_on(position: LogPosition, location: TableLocation) -> Snapshot | None:
+    return snapshot_from(position, OURS, location.files)
 
 
 def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) -> None:
@@ -65,7 +65,7 @@ def signed(table: str, app: App, txn: TransactionId, *, by_spark: bool = False) 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_see_the_same_version_marker_and_commit(
-    table: str, location: TableLocation, anchor: LogPosition, seed: int
+    table: str, location: TableLocation, position: LogPosition, seed: int
 ) -> None:
     dice = random.Random(seed)
     epoch = 0
@@ -82,14 +82,14 @@ def test_both_ways_see_the_same_version_marker_and_commit(
                 DeltaTable(table).optimize.compact()
             case "delete":
                 DeltaTable(table).delete("id = 1")
-        full, short = read_snapshot(location, OURS), go_on(anchor, location)
+        full, short = read_snapshot(location, OURS), go_on(position, location)
         assert short is not None
         assert (short.version, short.marker, short.position) == (full.version, full.marker, full.position)
         assert delta_snapshot.commit_of(short, OURS, location.files) == delta_snapshot.commit_of(
             full, OURS, location.files
         )
         if dice.random() < 0.3 and short.position:
-            anchor = short.position
+            position = short.position
 
 
 def cleaned_up(table: str) -> None:
@@ -117,51 +117,54 @@ def replaced(table: str) -> None:
     ],
 )
 def test_the_short_way_asks_deltalake_when_it_cannot_tell(
-    table: str, location: TableLocation, anchor: LogPosition, change: Callable[[str], None]
+    table: str, location: TableLocation, position: LogPosition, change: Callable[[str], None]
 ) -> None:
     change(table)
-    assert go_on(anchor, location) is None
+    assert go_on(position, location) is None
 
 
 def test_the_short_way_ends_after_too_many_entries(
-    table: str, location: TableLocation, anchor: LogPosition, monkeypatch: pytest.MonkeyPatch
+    table: str, location: TableLocation, position: LogPosition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
         write_deltalake(table, rows(number), mode="append")
     monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 5)
-    assert go_on(anchor, location) is not None
+    assert go_on(position, location) is not None
     monkeypatch.setattr(delta_snapshot, "ENTRIES_MAX", 4)
-    assert go_on(anchor, location) is None
+    assert go_on(position, location) is None
 
 
 @pytest.mark.parametrize("marker", [None, Marker(3, 9), Marker(3, None)])
-def test_an_anchor_survives_json(location: TableLocation, marker: Marker | None) -> None:
-    anchor = position_at(0, marker, location.files)
-    assert anchor is not None
-    assert LogPosition.from_json(json.loads(json.dumps(anchor.as_json()))) == anchor
+def test_a_position_survives_json(location: TableLocation, marker: Marker | None) -> None:
+    position = position_at(0, marker, location.files)
+    assert position is not None
+    assert LogPosition.from_json(json.loads(json.dumps(position.as_json()))) == position
 
 
 def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, world, reads = DeltaSink("bronze", table, checkpoint_every=10), World(), []
+    sink, world = DeltaSink("bronze", table, checkpoint_every=10), World()
     first, second, third = (transaction(epoch) for epoch in (1, 2, 3))
     run_epoch(sink, first, None, rows(1), world)
+    read, names, reads = LocalFiles.read, LocalFiles.names, list[str]()
+
+    def noting(files: LocalFiles, path: str) -> bytes | None:
+        reads.append(path)
+        return read(files, path)
+
+    def listing(files: LocalFiles, folder: str) -> set[str]:
+        assert folder.startswith("epochs/"), "the table's own log was listed"
+        return names(files, folder)
 
     def committed(txn: TransactionId, previous: TransactionId) -> int:
         attempt = attempt_of(txn, previous)
         staged = promised(sink.vote(attempt, stage(sink, attempt, rows(txn.epoch), world), world))
-        read, names, opened = LocalFiles.read, LocalFiles.names, delta_snapshot.open_table
         with monkeypatch.context() as patched:
-            patched.setattr(LocalFiles, "read", lambda self, path: (reads.append(path), read(self, path))[1])
-            patched.setattr(LocalFiles, "names", lambda self, path: (listed(path), names(self, path))[1])
-            patched.setattr(
-                delta_snapshot, "open_table", lambda location: pytest.fail("deltalake lists the log") or opened
-            )
+            patched.setattr(LocalFiles, "read", noting)
+            patched.setattr(LocalFiles, "names", listing)
+            patched.setattr(delta_snapshot, "open_table", lambda location: pytest.fail("deltalake lists the log"))
             reads.clear()
             sink.commit(attempt, staged, world)
         return len(reads)
-
-    def listed(folder: str) -> None:
-        assert folder.startswith("epochs/"), "the table's own log was listed"
 
     young = committed(second, first)
     for version in range(DeltaTable(table).version() + 1, 1_000):

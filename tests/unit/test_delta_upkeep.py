@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import World, ids_in, rows, run_epoch, transaction
+from tests.support.delta_world import World, ids_in, rows, run_epoch, transaction
 
 
 @pytest.fixture
@@ -81,8 +81,13 @@ def test_partitions_with_few_files_are_not_looked_at_after_every_epoch(
     table: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_due, "FILES_DUE", 3)
-    looked = []
-    monkeypatch.setattr(delta_compaction, "compact", lambda table, files: looked.append(table.version()) or {})
+    looked: list[int] = []
+
+    def noting(table: DeltaTable, files: object) -> JsonDict:
+        looked.append(table.version())
+        return {}
+
+    monkeypatch.setattr(delta_compaction, "compact", noting)
     sink = DeltaSink("bronze", str(table), compact_every=100, checkpoint_every=0)
     feed(sink, world, 8)
     assert looked == [2, 5]

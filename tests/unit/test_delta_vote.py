@@ -14,7 +14,17 @@ from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, stage_with_deltalake, transaction
+from tests.support.delta_world import (
+    World,
+    attempt_of,
+    ids_in,
+    promised,
+    rows,
+    run_epoch,
+    stage,
+    stage_with_deltalake,
+    transaction,
+)
 
 
 @pytest.fixture

@@ -52,12 +52,16 @@ def test_an_error_names_the_place_as_far_as_known_and_the_remedy(kind: type[Epoc
 @pytest.mark.parametrize("kind", TREE)
 def test_an_error_without_a_remedy_cannot_be_made(kind: type[EpochError]) -> None:
     with pytest.raises(TypeError, match="remedy"):
-        kind("It broke.")  # type: ignore[call-arg]
+        kind("It broke.")  # type: ignore[call-arg]  # which is the point
+
+
+def gone() -> None:
+    raise Corrupt("Gone.", remedy="look.")
 
 
 def test_what_is_tolerated_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), tolerated("sweeping"):
-        raise Corrupt("Gone.", remedy="look.")
+        gone()
     assert "sweeping failed" in caplog.text and "Gone." in caplog.text
 
 

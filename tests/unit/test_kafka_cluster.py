@@ -15,7 +15,7 @@ from airflow_epochs.kafka.connection import KafkaAccess
 from airflow_epochs.sinks.kafka.cluster import Cluster
 
 
-class Answers(AdminClient):
+class Answers(AdminClient):  # type: ignore[misc]  # confluent-kafka has no types
     """Brokers that answer each question about offsets with the next of these errors, and then with 7."""
 
     def __init__(self, *codes: int) -> None:

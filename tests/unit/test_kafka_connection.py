@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
-from kafka_certificates import Authority, pem_of_key
+from tests.support.kafka_certificates import Authority, pem_of_key
 
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "s3cret"}
 

@@ -21,9 +21,9 @@ from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.kafka_credentials import Sent, properties, sent
 from airflow_epochs.testing import MemorySource, MemorySpark
-from kafka_certificates import Authority
-from kafka_world import KafkaEnv
-from scenario import Scenario, staged
+from tests.support.kafka_certificates import Authority
+from tests.support.kafka_world import KafkaEnv
+from tests.support.scenario import Scenario, staged
 
 FILE = "/etc/spark/kafka.properties"
 SECRETS = {"kafka.sasl.jaas.config": 'x password="hunter2";', "kafka.ssl.keystore.key": "-----BEGIN hunter3"}

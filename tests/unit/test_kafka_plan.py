@@ -29,7 +29,7 @@ from airflow_epochs.sources.kafka.plan import (
     pinned,
     state_of,
 )
-from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest
+from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting
 
 CLUSTER_ID = "cluster-1"
 
@@ -50,9 +50,9 @@ def position(**topics: dict[int, int]) -> Position:
 
 
 def plan(
-    at: Position | None, log: ClusterLog, *, topics: tuple[str, ...] = ("orders",), starting: object = None
+    at: Position | None, log: ClusterLog, *, topics: tuple[str, ...] = ("orders",), starting: Starting | None = None
 ) -> Ranges:
-    return available(at, topics, log, starting or Earliest(), {})  # type: ignore[arg-type]
+    return available(at, topics, log, starting or Earliest(), {})
 
 
 # --- where a topic begins -------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ def test_small_partitions_keep_all_and_the_others_share_the_rest() -> None:
 
 
 def test_without_a_limit_all_is_read() -> None:
-    ranges = {"orders": (OffsetRange(0, 1, 9),)}
+    ranges: Ranges = {"orders": (OffsetRange(0, 1, 9),)}
     assert limited(ranges, None) is ranges
 
 
@@ -450,7 +450,7 @@ def test_partitions_that_always_have_data_take_turns_and_none_starves(count: int
     max_records=st.integers(1, 40),
 )
 def test_epoch_after_epoch_reads_every_offset_once(logs: dict[int, tuple[int, int]], max_records: int) -> None:
-    topic = {p: (start, start + size) for p, (start, size) in logs.items()}
+    topic: dict[int, tuple[int, ...]] = {p: (start, start + size) for p, (start, size) in logs.items()}
     log = cluster(orders=topic)
     at: Position | None = None
     read: list[tuple[int, int]] = []

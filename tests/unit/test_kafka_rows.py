@@ -17,7 +17,7 @@ from airflow_epochs.sinks.kafka.checks import require_records
 from airflow_epochs.sinks.kafka.cluster import TopicFacts
 from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
 from airflow_epochs.staged.table import StagedTable
-from delta_world import attempt_of, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, stage_with_deltalake, transaction
 
 UTC = datetime.timezone.utc
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -260,7 +260,7 @@ def reason(*records: Record, **settings: str) -> str:
 
 
 def test_rows_that_the_topic_does_not_take_are_named() -> None:
-    good = (b"k", b"v", 1, [])
+    good: Record = (b"k", b"v", 1, [])
     require_records([good] * 10, facts(**{"cleanup.policy": "compact,delete"}))
     assert "row 1 makes a record of 1098 bytes (max.message.bytes=1000)" in reason(good, (b"k", b"x" * 1000, 0, []))
     assert "row 2 is for partition 2, there are 2" in reason(good, good, (None, b"v", 2, []))

@@ -22,8 +22,8 @@ from airflow_epochs.sinks.kafka.marker import FORMAT, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments, own_id
 from airflow_epochs.sinks.kafka.producer import producer_options, within
 from airflow_epochs.sinks.kafka.voted import Voted
-from delta_world import World, attempt_of, transaction
-from kafka_certificates import Authority
+from tests.support.delta_world import World, attempt_of, transaction
+from tests.support.kafka_certificates import Authority
 
 TXN = "orders/3/1/" + "0" * 31 + "1"
 

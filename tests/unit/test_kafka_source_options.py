@@ -16,7 +16,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets
-from kafka_world import KafkaEnv
+from tests.support.kafka_world import KafkaEnv
 
 PLAIN = KafkaEnv(**{"bootstrap.servers": "kafka:9092"})
 RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0, 3, 3),), "c": (OffsetRange(2, 0, 1),)}
@@ -211,9 +211,10 @@ def test_a_pipeline_that_writes_to_a_topic_that_it_reads_is_refused_unless_asked
 
 def test_a_loop_through_another_connection_to_the_same_brokers_is_refused_by_open() -> None:
     pipeline = looped(["orders"], conn_id="other")
+    assert isinstance(pipeline.source, KafkaSource)
     env = KafkaEnv(**{"bootstrap.servers": "kafka-1:9092"})
     writes = {"kafka://other/orders", "file:///tables/orders"}
     with pytest.raises(Refused, match="through the connection 'other', and the pipeline reads it through 'kafka_def"):
-        pipeline.source.prepare("p", writes, None, env)  # type: ignore[attr-defined]
+        pipeline.source.prepare("p", writes, None, env)
     KafkaSource(["orders"], allow_loop=True).prepare("p", writes, None, env)
     KafkaSource(["clicks"]).prepare("p", writes, None, env)

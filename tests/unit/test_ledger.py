@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from functools import partial
 
 import pytest
 
@@ -20,7 +21,7 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore, OverwritingStore
-from records import RUN, complete, decision, open_record, receipt, txn, whole_epoch
+from tests.support.records import RUN, complete, decision, open_record, receipt, txn, whole_epoch
 
 
 def with_epochs(count: int) -> FaultyStore:
@@ -55,15 +56,15 @@ def test_a_view_shows_the_newest_attempt(attempts: int) -> None:
 def test_a_view_shows_every_state_as_its_records_come() -> None:
     ledger = Ledger(DictStore(), "p")
     states = [ledger.view(1).state]
-    for put, record in (
-        (ledger.put_open, open_record()),
-        (ledger.put_decision, decision(DecisionKind.GLOBAL_ABORT)),
-        (ledger.put_open, open_record(attempt=2)),
-        (ledger.put_decision, decision(DecisionKind.GLOBAL_COMMIT, attempt=2)),
-        (ledger.put_receipt, receipt(attempt=2)),
-        (ledger.put_complete, complete()),
+    for put in (
+        partial(ledger.put_open, open_record()),
+        partial(ledger.put_decision, decision(DecisionKind.GLOBAL_ABORT)),
+        partial(ledger.put_open, open_record(attempt=2)),
+        partial(ledger.put_decision, decision(DecisionKind.GLOBAL_COMMIT, attempt=2)),
+        partial(ledger.put_receipt, receipt(attempt=2)),
+        partial(ledger.put_complete, complete()),
     ):
-        put(record)  # type: ignore[operator]
+        put()
         states.append(ledger.view(1).state)
     doubt = [State.IN_DOUBT, State.IN_DOUBT]
     assert states == [State.NEW, State.OPEN, State.ABORTED, State.OPEN, *doubt, State.COMPLETE]

@@ -14,8 +14,8 @@ from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.model import DecisionKind, _parsed
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore
-from ledger_calls import CountedEpochs, total
-from records import complete, decision, open_record, receipt, whole_epoch
+from tests.support.ledger_calls import CountedEpochs, total
+from tests.support.records import complete, decision, open_record, receipt, whole_epoch
 
 SIGNED = pytest.mark.parametrize("keys", [NO_KEYS, Keys(("k" * 32,))], ids=["unsigned", "signed"])
 

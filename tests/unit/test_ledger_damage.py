@@ -14,7 +14,7 @@ from airflow_epochs.model import (
     OpenRecord,
 )
 from airflow_epochs.testing import DictStore
-from records import decision, open_record, receipt, whole_epoch
+from tests.support.records import decision, open_record, receipt, whole_epoch
 
 
 def damaged(key: str, value: bytes) -> Ledger:

@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
 import failure_guide
@@ -41,7 +42,7 @@ from airflow_epochs.spark import connect
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
-from pyproject import PYPROJECT, ROOT
+from tests.support.pyproject import PYPROJECT, ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -168,7 +169,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(required=True)
     [group] = cli.get_cli_commands()
-    for command in group.subcommands:  # type: ignore[union-attr]
+    assert isinstance(group, GroupCommand)
+    for command in group.subcommands:
         one = commands.add_parser(command.name)
         for argument in command.args:
             argument.add_to_parser(one)

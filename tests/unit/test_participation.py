@@ -8,7 +8,7 @@ import pytest
 
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_world import World, attempt_of, promised, rows, stage, transaction
+from tests.support.delta_world import World, attempt_of, promised, rows, stage, transaction
 
 
 def test_a_commit_that_a_sink_refuses_is_not_one_of_unknown_outcome(sink: DeltaSink, table: str, world: World) -> None:

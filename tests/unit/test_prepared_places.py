@@ -10,7 +10,7 @@ from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator, memory_pipeline
-from delta_world import World, rows, run_epoch, transaction
+from tests.support.delta_world import World, rows, run_epoch, transaction
 
 
 def test_a_place_that_was_prepared_before_stage_failed_is_cleared_away(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from airflow_epochs import __version__
-from pyproject import PROJECT, PYPROJECT, ROOT, pythons
+from tests.support.pyproject import PROJECT, PYPROJECT, ROOT, pythons
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 WORKFLOW: dict[Any, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())

@@ -12,7 +12,7 @@ from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
-from records import open_record
+from tests.support.records import open_record
 
 OURS = DeltaSink("a", "/table")
 OTHER = SqlSink("a", "somebodys_database", "orders", staging="/nowhere").spec()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -20,8 +20,8 @@ from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.spark.connect_address import connection_url
 from airflow_epochs.spark.driver import failures
 from airflow_epochs.testing import MemorySpark
-from kafka_certificates import Authority
-from scenario import Scenario, run, staged
+from tests.support.kafka_certificates import Authority
+from tests.support.scenario import Scenario, run, staged
 
 CANARY = "Canäry\"7\\'/+ %;=&x"
 LINES = "\n".join(f"{part}Aa0+/Zz9" * 4 for part in "abc")
@@ -39,7 +39,7 @@ def protobuf(text: str) -> str:
     return str(MessageToString(Value(string_value=text), as_one_line=True))
 
 
-FORMS = {
+FORMS: dict[str, Callable[[str], str]] = {
     "plain": str,
     "JSON": json.dumps,
     "JSON with letters beyond ASCII": lambda text: json.dumps(text, ensure_ascii=False),
@@ -240,7 +240,7 @@ def test_no_secret_of_any_field_of_a_connection_stands_in_a_text_afterwards(conn
 
 
 def test_airflows_masker_knows_a_connections_secrets(connection: Any) -> None:
-    from airflow.sdk.log import redact
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]  # exported, if not by ``__all__``
 
     for value in leaves(CONNECTIONS[connection.conn_type]):
         for form in (str,) if value.startswith("{") else (str, json.dumps, jaas, quote, repr):
@@ -276,12 +276,16 @@ def test_a_staging_folder_whose_url_holds_a_login_is_refused_before_a_record_has
 # -- log lines and records --------------------------------------------------------------------------------------------
 
 
+def fail_stubbornly() -> None:
+    raise Stubborn from ValueError(CANARY)
+
+
 def test_log_lines_that_quote_others_have_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     secrecy.keep([CANARY])
     log = secrecy.logger("airflow_epochs.test")
     log.warning("%s failed: %r", "it", CANARY)
     with tolerated(f"asking {CANARY}"):
-        raise Stubborn from ValueError(CANARY)
+        fail_stubbornly()
     assert "it failed: '******'" in caplog.text and "asking ****** failed" in caplog.text
     assert "Stubborn" in caplog.text and "Can" not in caplog.text
 
@@ -409,5 +413,5 @@ def test_the_operators_edge_lets_no_secret_out(monkeypatch: pytest.MonkeyPatch) 
 
         monkeypatch.setattr(operator, "_coordinator", fail)
         with pytest.raises(kind) as raised:
-            operator.execute(SimpleNamespace(dag=dag))  # type: ignore[arg-type]
+            operator.execute(SimpleNamespace(dag=dag))  # type: ignore[arg-type]  # as much of a context as it looks at
         assert "Can" not in "".join(_chain(raised.value))

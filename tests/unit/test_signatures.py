@@ -17,8 +17,8 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind, PipelineRecord, Run, RunIndex, SigningRecord
 from airflow_epochs.testing import DictStore, MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from faults_golden import resealed
-from records import RUN, complete, decision, open_record, receipt, whole_epoch
+from tests.support.faults_golden import resealed
+from tests.support.records import RUN, complete, decision, open_record, receipt, whole_epoch
 
 KEY, NEWER = "the key of this ledger's owner", "a newer key of the same owner"
 OPEN, DECISION = attempt_key(1, 1, "open"), attempt_key(1, 1, "decision")

@@ -14,8 +14,9 @@ from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict, OpenRecord
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.testing import MemorySink
-from scenario import Scenario, in_doubt, run
+from tests.support.scenario import Scenario, in_doubt, run
 
+OWN = f"{__name__}:OwnSink"
 SINKS: dict[str, Any] = {
     "delta": DeltaSink("orders", "/lake/orders", mode="upsert", keys=["id"], delete_when="gone"),
     "kafka": KafkaSink("orders", "out", staging="/lake/staging"),
@@ -51,7 +52,7 @@ class OwnSink(MemorySink):
     """A sink of somebody who keeps it beside his DAG."""
 
     def spec(self) -> JsonDict:
-        return {**super().spec(), "kind": "test_sink_specs:OwnSink"}
+        return {**super().spec(), "kind": OWN}
 
 
 def register(folder: Path, value: str) -> None:
@@ -70,15 +71,15 @@ def test_a_class_that_the_dag_names_is_used_for_the_records_that_name_it() -> No
 def test_a_class_that_neither_the_dag_nor_an_entry_point_names_is_refused() -> None:
     own = OwnSink(name="orders", world="w")
     for today in ((), (SINKS["delta"], SINKS["memory"])):
-        with pytest.raises(Refused, match=r"kind 'test_sink_specs:OwnSink'.*register it in the entry point group"):
+        with pytest.raises(Refused, match=rf"kind '{OWN}'.*register it in the entry point group"):
             from_spec(own.spec(), today)
 
 
-@pytest.mark.parametrize("kind", ["own", "test_sink_specs:OwnSink"])
+@pytest.mark.parametrize("kind", ["own", OWN])
 def test_a_class_that_is_registered_is_found_by_its_name_and_by_its_place(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register(tmp_path, "test_sink_specs:OwnSink")
+    register(tmp_path, OWN)
     monkeypatch.syspath_prepend(tmp_path)
     sink = from_spec({**OwnSink(name="orders", world="w").spec(), "kind": kind})
     assert type(sink).__name__ == "OwnSink"

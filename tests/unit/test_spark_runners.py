@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import connect_address
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
-from spark_world import Env
+from tests.support.spark_world import Env
 
 JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
 SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})
@@ -70,11 +71,11 @@ def test_templated_fields_are_attributes(config: SparkConnect | SparkSubmit) -> 
     ],
 )
 def test_the_address_is_that_of_the_spark_providers_hook(
-    connection: dict[str, object], url: str, monkeypatch: pytest.MonkeyPatch
+    connection: dict[str, Any], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
-    plain = Connection(conn_id="spark", conn_type="spark_connect", **connection)  # type: ignore[arg-type]
+    plain = Connection(conn_id="spark", conn_type="spark_connect", **connection)
     assert connect_address.connection_url(plain) == url
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK",

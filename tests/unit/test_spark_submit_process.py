@@ -13,7 +13,7 @@ from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.spark import work_folder
 from airflow_epochs.spark.runners import SparkSubmit
-from spark_world import Env
+from tests.support.spark_world import Env
 
 SECRET = 'Canäry"7\\x'
 JOB = SparkJob(

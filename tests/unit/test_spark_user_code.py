@@ -158,7 +158,7 @@ def test_siblings_are_importable_meanwhile_and_two_pipelines_may_have_siblings_o
 def test_a_transform_can_be_loaded_from_its_text_alone_with_its_lines_in_tracebacks(tmp_path: Path) -> None:
     where = {**app(tmp_path / "gone"), "source": "def f(batch, epoch):\n    raise OSError('no')\n"}
     with transform.loaded(where) as users, pytest.raises(Refused) as refused:
-        users(None, transform.EpochContext.of(ARGS), ["one"])  # type: ignore[arg-type]
+        users(None, transform.EpochContext.of(ARGS), ["one"])
     assert "line 2, in f\n    raise OSError('no')" in refused.value.what
 
 
@@ -215,6 +215,6 @@ def test_a_sink_staged_again_needs_its_own_frame_and_no_other(
     write(tmp_path, app="def f(batch, epoch): return batch")
     epoch = transform.EpochContext.of(ARGS)
     with transform.loaded(app(tmp_path)) as users:
-        assert users(result, epoch, sinks, ["orders"]) == {"orders": Frame()}  # type: ignore[arg-type]
+        assert users(result, epoch, sinks, ["orders"]) == {"orders": Frame()}
         with pytest.raises(Refused, match="no DataFrame for sink 'lost'"):
-            users({"orders": Frame()}, epoch, ["orders"], ["lost"])  # type: ignore[arg-type]
+            users({"orders": Frame()}, epoch, ["orders"], ["lost"])

@@ -16,7 +16,7 @@ from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim
 from airflow_epochs.staged.parquet_batches import BATCH_BYTES, ROWS_MAX
 from airflow_epochs.staged.table import StagedTable, staging_root
-from delta_world import attempt_of, rows, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, rows, stage_with_deltalake, transaction
 
 MANY = rows(*range(25_000))
 

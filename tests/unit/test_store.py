@@ -9,8 +9,9 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,10 +96,10 @@ def test_a_full_disk_leaves_neither_a_record_nor_a_temporary_file(
     store = LocalStore(tmp_path)
     real = os.fsync
 
-    def full(*args: object) -> None:
-        if failing == "link" or not stat.S_ISDIR(os.fstat(args[0]).st_mode):  # type: ignore[arg-type]
+    def full(*args: Any) -> None:
+        if failing == "link" or not stat.S_ISDIR(os.fstat(args[0]).st_mode):
             raise OSError(errno.ENOSPC, "no space left on device")
-        real(args[0])  # type: ignore[arg-type]
+        real(args[0])
 
     monkeypatch.setattr(os, failing, full)
     with pytest.raises(OSError, match="no space left"):
@@ -128,9 +129,9 @@ for n in range(first, first + 100_000):
 """
 
 
-def wait_until(condition: object, process: subprocess.Popen[bytes]) -> None:
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert process.poll() is None, "the writer died by itself"
         assert time.monotonic() < deadline
 

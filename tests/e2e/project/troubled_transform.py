@@ -15,4 +15,5 @@ if TYPE_CHECKING:
 def orders(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
     if Path(os.environ["TROUBLES"], "stage").exists():
         raise RuntimeError("there is trouble")
-    return good.orders(batch, epoch)
+    frames: dict[str, DataFrame] = good.orders(batch, epoch)
+    return frames

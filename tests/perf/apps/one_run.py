@@ -34,8 +34,8 @@ class KilledAt:
     def connection(self, conn_id: str) -> Connection:
         if conn_id == "kafka":
             return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": self.bootstrap})
-        where = {"host": "localhost", "port": self.port, "password": os.environ["CONNECT_TOKEN"]}
-        return Connection(conn_id=conn_id, conn_type="spark_connect", **where)
+        token = os.environ["CONNECT_TOKEN"]
+        return Connection(conn_id=conn_id, conn_type="spark_connect", host="localhost", port=self.port, password=token)
 
     def reached(self, phase: str) -> None:
         if phase == self.step:

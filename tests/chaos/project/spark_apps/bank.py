@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from airflow_epochs.spark.driver.transform import EpochContext
+
 TRANSFER = "payer string, payee string, amount long"
 PARTIES = "struct<from: string, to: string, tags: array<string>>"
 
@@ -25,7 +27,7 @@ def _parties(payer: str, payee: str) -> dict[str, object]:
     return {"from": payer, "to": payee, "tags": sorted({payer, payee})}
 
 
-def _transfers(batch: DataFrame, epoch: object) -> DataFrame:
+def _transfers(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     value = F.col("value")
     transfer = F.from_json(value.cast("string"), TRANSFER)
     parties = (F.col("t.payer"), F.col("t.payee"))
@@ -39,7 +41,7 @@ def _transfers(batch: DataFrame, epoch: object) -> DataFrame:
     )
 
 
-def book(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+def book(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     """Into two Delta tables."""
     transfers = _transfers(batch, epoch)
     origin = ("topic", "partition", "offset", "crc", "epoch", "memo", "parties")
@@ -49,7 +51,7 @@ def book(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
     }
 
 
-def book_everywhere(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
+def book_everywhere(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     """Into a Delta table, a topic and two databases: debits and withdrawals against payments and deposits."""
     transfers = _transfers(batch, epoch)
     debit, credit = (-F.col("t.amount")).alias("amount"), F.col("t.amount")
