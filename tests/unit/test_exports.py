@@ -76,7 +76,7 @@ def imports_of(module: str) -> set[str]:
     return found - {"__future__"}
 
 
-PURE = {"collections", "dataclasses", "enum", "hashlib", "re", "typing"}
+PURE = {"collections", "dataclasses", "enum", "functools", "hashlib", "re", "typing"}
 
 
 @pytest.mark.parametrize(

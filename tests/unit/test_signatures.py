@@ -428,3 +428,16 @@ def test_of_history_nothing_is_decided(old: DictStore) -> None:
 
 def test_a_run_of_the_epoch_in_flight_still_has_it_when_signing_begins(old: DictStore) -> None:
     assert begun(old).epoch_of(RUN) == 2
+
+
+def test_an_epoch_that_was_complete_when_the_key_changed_is_not_opened_again_though_what_is_left_is_signed(
+    store: DictStore,
+) -> None:
+    ledger = keyed(store)
+    ledger.put_receipt(receipt())
+    ledger.put_complete(complete())
+    begun(store, f"{NEWER},{KEY}")
+    keyed(store, f"{NEWER},{KEY}").require_no_gap(2)
+    del store.values[f"p/{complete_key(1)}"]
+    with pytest.raises(Corrupt, match=r"has lost p/epochs/00000000000000000001/complete.json"):
+        keyed(store, f"{NEWER},{KEY}").require_no_gap(1)

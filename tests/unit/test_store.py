@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.ledger.store import VALUE_BYTES_MAX, LocalStore, TooLarge, open_store
+from airflow_epochs.ledger.store import VALUE_BYTES_MAX, LocalStore, open_store
+from airflow_epochs.storage.blobs import TooLarge
 
 
 @pytest.fixture

@@ -154,10 +154,11 @@ class Ledger:
         return self._known_complete
 
     def require_no_gap(self, number: int, *, thoroughly: bool = False) -> None:
-        """Raise Corrupt if an epoch after ``number``, which seems not to be complete, is: a record was lost.
+        """Raise Corrupt if an epoch that seems not to be complete was: a later one is, or signing began after it.
 
         One look, at the next epoch; ``thoroughly`` at all keys, which takes as long as there are many epochs.
         """
+        self._require_no_history(number)
         if not thoroughly and not self._records.exists(complete_key(number + 1)):
             return
         later = {
@@ -218,7 +219,7 @@ class Ledger:
     def _require_no_history(self, number: int) -> None:
         """Raise Corrupt for an epoch that was complete when signing began: what is left of it may be anybody's."""
         with self._records.believing(complete_key(number)):
-            if self._records.trust.is_history(number):
+            if self._records.trust.is_history(number) and not self._records.exists(complete_key(number)):
                 raise self._lost(number, self.newest_complete())
 
     def _consistent(self, view: EpochView) -> EpochView:

@@ -16,11 +16,12 @@ from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_rea
 from airflow_epochs.ledger.keys import PIPELINE_KEY, Record, key_of, pipeline_of
 from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
-from airflow_epochs.ledger.store import Store, TooLarge
+from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust
 from airflow_epochs.ledger.writable import disk_says_no
 from airflow_epochs.model import FORMAT, OpenRecord, PipelineRecord
 from airflow_epochs.names import validated_name
+from airflow_epochs.storage.blobs import TooLarge
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import BinaryIO
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage import fsync
+from airflow_epochs.storage.blobs import TooLarge
 
 
 @contextmanager
@@ -30,6 +32,40 @@ def _local_errors(place: Path | str) -> Iterator[None]:
         ) from error
 
 
+class Disk:
+    """``Blobs`` on a local disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put_new(self, path: str, value: bytes) -> bool:
+        return fsync.write_new(self._root / path, value)
+
+    def read(self, path: str, bytes_max: int | None = None) -> bytes | None:
+        try:
+            # What is no file, such as a pipe, would be waited for, or never end.
+            with open(self._root / path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+                about = os.fstat(file.fileno())
+                if bytes_max is not None and not (stat.S_ISREG(about.st_mode) and about.st_size <= bytes_max):
+                    raise TooLarge(bytes_max)
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, path: str) -> bool:
+        try:
+            os.stat(self._root / path)  # Path.exists takes some errors of a disk for "no"
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def below(self, folder: str) -> list[str]:
+        return [str(path.relative_to(self._root)) for path in fsync.files_below(self._root / folder)]
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+
 class LocalFiles:
     """Files on a local disk."""
 
@@ -37,13 +73,11 @@ class LocalFiles:
         if not root.is_absolute():
             raise Refused(f"The path {shown(str(root))!r} is not absolute.", remedy="Give an absolute path or a URL.")
         self._root = root
+        self._disk = Disk(root)
 
     def sizes(self, folder: str) -> dict[str, int]:
         with _local_errors(self._root):
-            return {
-                str(path.relative_to(self._root)): path.stat().st_size
-                for path in fsync.files_below(self._root / folder)
-            }
+            return {path: (self._root / path).stat().st_size for path in self._disk.below(folder)}
 
     def names(self, folder: str) -> set[str]:
         with _local_errors(self._root):
@@ -54,10 +88,7 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes | None:
         with _local_errors(self._root):
-            try:
-                return (self._root / path).read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            return self._disk.read(path)
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
         with _local_errors(self._root):
@@ -76,7 +107,7 @@ class LocalFiles:
 
     def write_new(self, path: str, value: bytes) -> bool:
         with _local_errors(self._root / path):
-            return fsync.write_new(self._root / path, value)
+            return self._disk.put_new(path, value)
 
     def upload(self, path: str, source: Path) -> None:
         target = self._root / path
@@ -98,7 +129,7 @@ class LocalFiles:
             if target.is_dir() and not target.is_symlink():
                 shutil.rmtree(target)
             else:
-                target.unlink(missing_ok=True)
+                self._disk.remove(path)
 
     def sync(self, paths: Iterable[str]) -> None:
         with _local_errors(self._root):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.secrecy import shown
+from airflow_epochs.storage.blobs import TooLarge
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
@@ -78,20 +79,71 @@ class _ObjectReader(io.RawIOBase):
         return len(data)
 
 
+class Objects:
+    """``Blobs`` in any store of obstore's whose put honours ``mode="create"``."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def put_new(self, path: str, value: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            obstore.put(self._store, path, value, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def read(self, path: str, bytes_max: int | None = None) -> bytes | None:
+        import obstore
+
+        try:
+            found = obstore.get(self._store, path)
+        except FileNotFoundError:
+            return None
+        if bytes_max is not None and found.meta["size"] > bytes_max:
+            raise TooLarge(bytes_max)
+        return bytes(found.bytes())
+
+    def exists(self, path: str) -> bool:
+        import obstore
+
+        try:
+            obstore.head(self._store, path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def below(self, folder: str) -> list[str]:
+        return list(self.sizes(folder))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """``below``, each with its size, which the store tells at once."""
+        import obstore
+
+        return {str(meta["path"]): int(meta["size"]) for batch in obstore.list(self._store, folder) for meta in batch}
+
+    def remove(self, path: str) -> None:
+        import obstore
+
+        try:
+            obstore.delete(self._store, path)
+        except FileNotFoundError:
+            return
+
+
 class ObjectFiles:
     """Files in an object store."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
         self._place = shown(url)
         self._store = store
+        self._objects = Objects(store)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        import obstore
-
         with self._errors():
-            return {
-                str(meta["path"]): int(meta["size"]) for batch in obstore.list(self._store, folder) for meta in batch
-            }
+            return self._objects.sizes(folder)
 
     def names(self, folder: str) -> set[str]:
         import obstore
@@ -102,13 +154,8 @@ class ObjectFiles:
         return {str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths}
 
     def read(self, path: str) -> bytes | None:
-        import obstore
-
         with self._errors():
-            try:
-                return bytes(obstore.get(self._store, path).bytes())
-            except FileNotFoundError:
-                return None
+            return self._objects.read(path)
 
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
@@ -120,18 +167,10 @@ class ObjectFiles:
             yield file
 
     def missing(self, paths: Iterable[str]) -> set[str]:
-        import obstore
-
-        def is_missing(path: str) -> bool:
-            try:
-                obstore.head(self._store, path)
-            except FileNotFoundError:
-                return True
-            return False
-
         asked = list(paths)
         with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            return {path for path, gone in zip(asked, pool.map(is_missing, asked), strict=True) if gone}
+            there = pool.map(self._objects.exists, asked)
+            return {path for path, is_there in zip(asked, there, strict=True) if not is_there}
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
         import obstore
@@ -145,20 +184,14 @@ class ObjectFiles:
             yield from pool.map(tail, sizes.items())
 
     def write_new(self, path: str, value: bytes) -> bool:
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
         try:
             with self._writing(path):
-                obstore.put(self._store, path, value, mode="create")
-        except AlreadyExistsError:
-            return False
+                return self._objects.put_new(path, value)
         except NotImplementedError as error:
             raise Refused(
                 f"The object store at {self._place} is set up without conditional writes.",
                 remedy="Remove aws_conditional_put from the connection's storage options.",
             ) from error
-        return True
 
     def upload(self, path: str, source: Path) -> None:
         import obstore
@@ -187,12 +220,10 @@ class ObjectFiles:
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[None]:
-        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
+        from obstore.exceptions import BaseError, PermissionDeniedError
 
         try:
             yield
-        except AlreadyExistsError:
-            raise
         except (PermissionDeniedError, PermissionError) as error:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
@@ -205,19 +236,11 @@ class ObjectFiles:
         import obstore
 
         with self._errors():
-            below = list(self.sizes(path))
+            below = self._objects.below(path)
             if below:
                 obstore.delete(self._store, below)
             else:
-                self._delete_file(path)
-
-    def _delete_file(self, path: str) -> None:
-        import obstore
-
-        try:
-            obstore.delete(self._store, path)
-        except FileNotFoundError:
-            return
+                self._objects.remove(path)
 
     def sync(self, paths: Iterable[str]) -> None:
         """An object store acknowledges only what is durable."""
