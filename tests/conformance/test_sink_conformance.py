@@ -23,7 +23,8 @@ from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, P
 from airflow_epochs.testing.conformance import SinkConformance, Subject
 from stack.broker import Broker
 from stack.postgres import Postgres
-from tests.support.delta_world import SparkOn, World, fill_with_spark, stage_with_deltalake
+from tests.support.delta_world import SparkOn, fill_with_spark, stage_with_deltalake
+from tests.support.environment import Environment
 from tests.support.kafka_sink_world import seen_by_confluent, settled_end, values, world_at
 from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
 
@@ -74,7 +75,7 @@ class OnDelta:
     """A row is an id, how often it counts (for the merge), and a partition."""
 
     folder: Path
-    env: World = field(default_factory=World)
+    env: Environment = field(default_factory=Environment)
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -126,7 +127,7 @@ class ThroughSpark(SinkConformance):
 
     @pytest.fixture
     def subject(self, session: Any, tmp_path: Path) -> Subject:
-        return OnDeltaThroughSpark(tmp_path, World(spark=SparkOn(session)), self.options)
+        return OnDeltaThroughSpark(tmp_path, Environment(spark=SparkOn(session)), self.options)
 
 
 class TestDeltaSinkThatUpserts(ThroughSpark):
@@ -218,7 +219,7 @@ class OnSql:
         self.world.db.run(f"CREATE TABLE orders (id bigint {'PRIMARY KEY' if self.upsert else ''})")
 
     @property
-    def env(self) -> World:
+    def env(self) -> Environment:
         return self.world.env
 
     def sink(self) -> SqlSink:

@@ -15,10 +15,11 @@ from airflow_epochs.ledger.keys import run_key
 from airflow_epochs.model import DecisionKind, StagedClaim
 from airflow_epochs.sinks import from_spec
 from tests.support.cells import fired
+from tests.support.environment import Environment
 from tests.support.faults_history import finished
 from tests.support.faults_process import refuse
 from tests.support.faults_steps import STEPS
-from tests.support.faults_world import DiskEnvironment, DiskWorld
+from tests.support.faults_world import DiskWorld
 
 Damage = Callable[[Path], None]
 
@@ -208,7 +209,7 @@ def test_whatever_bit_of_a_staging_log_flips_the_vote_answers_and_never_promises
     sound, votes = path.read_bytes(), []
     for position in range(0, len(sound), 5):
         path.write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
-        votes.append(sink.vote(attempt, claim, DiskEnvironment()))
+        votes.append(sink.vote(attempt, claim, Environment()))
     promised = [vote.staged for vote in votes if vote.staged]
     assert {(staged.files, staged.bytes) for staged in promised} == {
         (1, staged_file(world, "*.parquet").stat().st_size)

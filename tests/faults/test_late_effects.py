@@ -9,11 +9,12 @@ import pytest
 from airflow_epochs.testing import Crash
 from airflow_epochs.testing.history import Repeat
 from tests.support.cells import fired
+from tests.support.environment import Environment
 from tests.support.faults_disk import stage_sink
 from tests.support.faults_history import finished
 from tests.support.faults_process import TaskProcess, stop
 from tests.support.faults_steps import STEPS
-from tests.support.faults_world import DiskEnvironment, DiskWorld, crash, start
+from tests.support.faults_world import DiskWorld, crash, start
 
 
 @pytest.mark.parametrize("finished_first", [False, True], ids=["before the next run", "after the next run"])
@@ -25,7 +26,7 @@ def test_rows_that_spark_stages_after_its_client_was_killed_are_never_shown_and_
     with pytest.raises(Crash):
         world.run(2, coordinator)
     left = world.left()
-    assert isinstance(coordinator.task.env, DiskEnvironment)
+    assert isinstance(coordinator.task.env, Environment)
     (job,) = coordinator.task.env.spark.staged
     if finished_first:
         assert world.run(successor) is None

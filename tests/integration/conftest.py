@@ -14,7 +14,8 @@ from stack.broker import Broker
 from stack.jars import Jars
 from stack.postgres import Postgres
 from tests.support.delta_modes_world import table_in_catalog
-from tests.support.delta_world import SparkOn, World
+from tests.support.delta_world import SparkOn
+from tests.support.environment import Environment
 from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
@@ -23,9 +24,9 @@ from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 
 
 @pytest.fixture
-def world(session: Any) -> World:
+def world(session: Any) -> Environment:
     """Connections and a Spark session, as a Delta sink needs them."""
-    return World(spark=SparkOn(session))
+    return Environment(spark=SparkOn(session))
 
 
 @pytest.fixture
@@ -90,3 +91,10 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Db:
 def pg(postgres: Postgres, tmp_path: Path) -> SqlWorld:
     """An empty PostgreSQL database, for what SQLite has not."""
     return SqlWorld(new_postgres(postgres), tmp_path)
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Postgres]:
+    """A server that the test may kill, or set otherwise."""
+    with Postgres(tmp_path / "own") as server:
+        yield server

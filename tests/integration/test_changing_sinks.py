@@ -12,8 +12,9 @@ import pytest
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Marker, OffsetRange, OpenRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from tests.support.environment import Environment
 from tests.support.faults_disk import Row
-from tests.support.faults_world import DiskEnvironment, DiskWorld, start
+from tests.support.faults_world import DiskWorld, start
 
 ALL = ("orders", "audit", "gold")
 
@@ -189,7 +190,7 @@ def test_a_renamed_sink_goes_on_in_its_table_without_a_gap(world: DiskWorld, pha
     assert renamed.rows("journal") == renamed.rows("orders") == world.source.all_rows()
     sinks = [DeltaSink(name, str(world.table("audit"))) for name in ("journal", "audit")]
     newest = world.ledger.newest_complete()
-    epochs = [sink.last_committed("orders", DiskEnvironment()) for sink in sinks]
+    epochs = [sink.last_committed("orders", Environment()) for sink in sinks]
     assert [isinstance(found, Marker) and found.epoch for found in epochs] in ([newest, 3], [newest, 2])
 
 

@@ -18,8 +18,7 @@ from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.staged.table import StagedTable
 from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.local import LocalFiles
-from orders_demo.duck import duck
-from tests.support.delta_world import attempt_of, fill_with_spark, log_of, transaction
+from tests.support.delta_world import attempt_of, fill_with_spark, log_of, rows_by_duckdb, transaction
 from tests.support.spark_world import CORRECTED, LEGACY, settings
 from tests.support.waiting import wait_until
 
@@ -46,22 +45,17 @@ def seen_by_spark(session: Any, table: Path) -> list[str]:
     return sorted(map(str, frame.selectExpr(*as_text).collect()))
 
 
-def seen_by_duckdb(table: Path) -> list[str]:
-    with duck() as database:
-        return sorted(map(repr, database.execute("SELECT * FROM delta_scan(?)", [str(table)]).fetchall()))
-
-
 def test_files_of_a_converted_table_that_spell_columns_otherwise_keep_their_values(session: Any, table: Path) -> None:
     nested = "array(map('k', named_struct('{0}', id, 'kept', '{0}'))) AS {1}"
     for spelling, column in (("inner", "outer"), ("Inner", "outer"), ("inner", "Outer")):
         frame = session.range(0, 4, 1, 4).selectExpr("id", nested.format(spelling, column))
         frame.write.mode("append").parquet(f"file://{table}")
     session.sql(f"CONVERT TO DELTA parquet.`file://{table}`").collect()
-    before, by_duckdb = seen_by_spark(session, table), seen_by_duckdb(table)
+    before, by_duckdb = seen_by_spark(session, table), rows_by_duckdb(table)
     assert compacted(table)["files_removed"] == 4
     assert seen_by_spark(session, table) == before
     assert all(name in str(before) for name in ("inner", "Inner"))
-    assert len(by_duckdb) == len(seen_by_duckdb(table)) == 12
+    assert len(by_duckdb) == len(rows_by_duckdb(table)) == 12
 
 
 @pytest.mark.parametrize("int96", [True, False])
@@ -158,7 +152,7 @@ def test_a_vacuum_of_spark_at_0_hours_that_overlaps_a_compaction_loses_no_row(
     append(session, table, "id", files=4)
     done = delta_compaction.compact(DeltaTable(str(table)), Vacuumed(table))
     assert done["files_removed"] == 4
-    assert len(seen_by_spark(session, table)) == len(seen_by_duckdb(table)) == 4
+    assert len(seen_by_spark(session, table)) == len(rows_by_duckdb(table)) == 4
 
 
 def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
@@ -204,4 +198,4 @@ def test_an_overwrite_of_spark_that_began_before_a_compaction_is_refused(
         thread.join(60)
     assert len(errors) == 1
     assert "DELTA_" in errors[0]
-    assert len(seen_by_spark(session, table)) == len(seen_by_duckdb(table)) == 4
+    assert len(seen_by_spark(session, table)) == len(rows_by_duckdb(table)) == 4

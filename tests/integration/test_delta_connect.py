@@ -10,15 +10,8 @@ from deltalake import DeltaTable
 
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from tests.support.delta_world import (
-    World,
-    attempt_of,
-    promised,
-    seen_by_duckdb,
-    spark_epoch,
-    stage_with_spark,
-    transaction,
-)
+from tests.support.delta_world import attempt_of, promised, seen_by_duckdb, spark_epoch, stage_with_spark, transaction
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
 
@@ -44,7 +37,7 @@ def seen_by_deltalake(table: str) -> list[int]:
 
 
 def test_odd_partition_values_survive_both_vacuums_and_compaction_for_every_reader(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink = DeltaSink("bronze", table, partition_by=["p"], compact_every=1, checkpoint_every=1)
     txns = [transaction(epoch) for epoch in range(1, 5)]
@@ -77,7 +70,7 @@ TYPED = """
 
 @pytest.mark.parametrize("timestamps", ["INT96", "TIMESTAMP_MICROS"])
 def test_rows_written_by_spark_are_the_same_for_spark_after_compaction(
-    session: Any, world: World, table: str, timestamps: str
+    session: Any, world: Environment, table: str, timestamps: str
 ) -> None:
     def seen() -> list[str]:
         return sorted(map(repr, session.read.format("delta").load(f"file://{table}").collect()))
@@ -95,7 +88,7 @@ def test_rows_written_by_spark_are_the_same_for_spark_after_compaction(
 
 
 def test_staged_rows_survive_until_published_when_the_target_is_read_meanwhile(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink = DeltaSink("bronze", table, properties={"delta.appendOnly": "true"})
     first = transaction(1)
@@ -109,7 +102,7 @@ def test_staged_rows_survive_until_published_when_the_target_is_read_meanwhile(
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
 
 
-def test_an_empty_epoch_of_spark_moves_the_marker(session: Any, world: World, table: str) -> None:
+def test_an_empty_epoch_of_spark_moves_the_marker(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("bronze", table)
     first, second = transaction(1), transaction(2)
     _, receipt = spark_epoch(sink, first, None, session.range(0), world)
@@ -132,7 +125,7 @@ def test_an_empty_epoch_of_spark_moves_the_marker(session: Any, world: World, ta
     ],
 )
 def test_rows_that_do_not_fit_are_a_vote_abort_that_names_the_column_or_rule(
-    session: Any, world: World, table: str, rows: str, names: str
+    session: Any, world: Environment, table: str, rows: str, names: str
 ) -> None:
     session.sql(f"CREATE TABLE delta.`file://{table}` (id BIGINT NOT NULL, note STRING) USING delta").collect()
     session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT positive CHECK (id IS NULL OR id > 0)").collect()
@@ -143,7 +136,7 @@ def test_rows_that_do_not_fit_are_a_vote_abort_that_names_the_column_or_rule(
     assert names in (vote.reason or "")
 
 
-def test_column_names_match_whatever_their_case_and_order(session: Any, world: World, table: str) -> None:
+def test_column_names_match_whatever_their_case_and_order(session: Any, world: Environment, table: str) -> None:
     session.sql(f"CREATE TABLE delta.`file://{table}` (id BIGINT, Note STRING) USING delta").collect()
     sink = DeltaSink("bronze", table)
     spark_epoch(sink, transaction(1), None, session.sql("SELECT 'x' NOTE, 1L ID"), world)
@@ -151,7 +144,7 @@ def test_column_names_match_whatever_their_case_and_order(session: Any, world: W
 
 
 def test_tables_with_mapped_and_generated_columns_deletion_vectors_and_change_feed_take_epochs(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     name = f"delta.`file://{table}`"
     session.sql(
@@ -179,7 +172,7 @@ def test_tables_with_mapped_and_generated_columns_deletion_vectors_and_change_fe
     ]
 
 
-def test_a_generated_column_with_a_wrong_value_is_a_vote_abort(session: Any, world: World, table: str) -> None:
+def test_a_generated_column_with_a_wrong_value_is_a_vote_abort(session: Any, world: Environment, table: str) -> None:
     session.sql(
         f"CREATE TABLE delta.`file://{table}` (id BIGINT, twice BIGINT GENERATED ALWAYS AS (id * 2)) USING delta"
     ).collect()
@@ -193,7 +186,7 @@ def test_a_generated_column_with_a_wrong_value_is_a_vote_abort(session: Any, wor
 
 
 def test_a_lake_that_already_has_the_rows_reads_the_same_after_spark_optimizes_and_checkpoints(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink = DeltaSink("bronze", table)
     previous = None

@@ -20,16 +20,8 @@ from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.foreign_changes import foreign_changes
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
-from tests.support.delta_world import (
-    World,
-    attempt_of,
-    promised,
-    rows,
-    run_epoch,
-    spark_epoch,
-    stage_with_spark,
-    transaction,
-)
+from tests.support.delta_world import attempt_of, promised, rows, run_epoch, spark_epoch, stage_with_spark, transaction
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
 
@@ -55,7 +47,7 @@ STATEMENTS = {
 
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_what_spark_takes_away_is_told_and_what_it_corrects_is_not(
-    session: Any, world: World, tmp_path: Path, statement: str
+    session: Any, world: Environment, tmp_path: Path, statement: str
 ) -> None:
     table, first, second = str(tmp_path / "orders"), transaction(1), transaction(2)
     sink = DeltaSink("bronze", table)
@@ -88,7 +80,7 @@ OF_THE_CATALOG = {
 
 @pytest.mark.parametrize("statement", OF_THE_CATALOG)
 def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_next_epoch(
-    session: Any, world: World, named: str, statement: str
+    session: Any, world: Environment, named: str, statement: str
 ) -> None:
     sink, first, second = DeltaSink("bronze", named), transaction(1), transaction(2)
     spark_epoch(sink, first, None, session.range(2), world)
@@ -105,7 +97,7 @@ def test_a_table_of_the_catalog_that_is_replaced_is_told_of_once_and_takes_the_n
 
 
 def test_a_vacuum_of_spark_spares_old_staged_files_from_their_renewal_on(
-    session: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Any, world: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, first = str(tmp_path / "orders"), transaction(1)
     sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(2), first)
@@ -130,7 +122,7 @@ def test_a_vacuum_of_spark_spares_old_staged_files_from_their_renewal_on(
 
 
 def test_a_shallow_clone_keeps_its_files_whatever_the_ledger_says_of_their_place(
-    session: Any, world: World, tmp_path: Path
+    session: Any, world: Environment, tmp_path: Path
 ) -> None:
     table, clone, txn = str(tmp_path / "orders"), str(tmp_path / "clone"), transaction(1)
     sink = DeltaSink("bronze", table)
@@ -143,7 +135,7 @@ def test_a_shallow_clone_keeps_its_files_whatever_the_ledger_says_of_their_place
 
 @pytest.mark.parametrize("commit", ["deltalake", "spark"])
 def test_spark_stages_beside_the_owners_name_and_each_commit_has_table_id_and_ends(
-    session: Any, world: World, tmp_path: Path, commit: str
+    session: Any, world: Environment, tmp_path: Path, commit: str
 ) -> None:
     table, previous = str(tmp_path / "orders"), None
     sink, ends = DeltaSink("bronze", table, commit=commit), {"orders": {"0": 42, "1": 7}}

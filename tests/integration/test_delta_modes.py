@@ -26,7 +26,8 @@ from tests.support.delta_modes_world import (
     values,
     vote_on,
 )
-from tests.support.delta_world import World, attempt_of, log_of, promised, transaction
+from tests.support.delta_world import attempt_of, log_of, promised, transaction
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
 
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.jvm
 
 
 def test_the_newest_row_of_a_key_wins_within_an_epoch_and_against_the_table(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT, name STRING, v BIGINT, note STRING")
     session.sql(f"INSERT INTO delta.`file://{table}` VALUES (9, 'of old', NULL, 'kept')").collect()
@@ -48,7 +49,7 @@ def test_the_newest_row_of_a_key_wins_within_an_epoch_and_against_the_table(
     assert shown(session, table) == shown_by_others(table) == expected
 
 
-def test_an_epoch_of_older_rows_or_of_none_moves_only_the_marker(session: Any, world: World, table: str) -> None:
+def test_an_epoch_of_older_rows_or_of_none_moves_only_the_marker(session: Any, world: Environment, table: str) -> None:
     epochs = Epochs(DeltaSink("silver", table, **UPSERT), world)
     epochs.run(values(session, "id, v", "(1L, 5L)"))
     epochs.run(values(session, "id, v", "(1L, 4L)"))
@@ -57,7 +58,7 @@ def test_an_epoch_of_older_rows_or_of_none_moves_only_the_marker(session: Any, w
     assert shown(session, table) == shown_by_others(table) == [(1, 5)]
 
 
-def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world: World, table: str) -> None:
+def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("silver", table, mode="upsert", keys=["id", "p"], delete_when="name = ''", partition_by=["p"])
     epochs = Epochs(sink, world)
     epochs.run(values(session, "id, p, name", "(1L, 'x', 'a')", "(1L, 'y', 'b')", "(2L, 'x', '')"))
@@ -74,7 +75,7 @@ def test_without_a_sequence_the_row_of_the_later_epoch_wins(session: Any, world:
     ],
 )
 def test_rows_of_a_key_without_a_newest_one_are_a_vote_abort_that_names_the_key(
-    session: Any, world: World, table: str, rows: list[str], names: str
+    session: Any, world: Environment, table: str, rows: list[str], names: str
 ) -> None:
     sink = DeltaSink("silver", table, **UPSERT)
     vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v, name", *rows), world)
@@ -82,14 +83,14 @@ def test_rows_of_a_key_without_a_newest_one_are_a_vote_abort_that_names_the_key(
     assert names in (vote.reason or "")
 
 
-def test_rows_that_differ_by_a_microsecond_only_are_different(session: Any, world: World, table: str) -> None:
+def test_rows_that_differ_by_a_microsecond_only_are_different(session: Any, world: Environment, table: str) -> None:
     at = "TIMESTAMP '2026-01-01 00:00:00.00000{}'"
     frame = values(session, "id, v, at", f"(1L, 1L, {at.format(1)})", f"(1L, 1L, {at.format(2)})")
     vote = vote_on(DeltaSink("silver", table, **UPSERT), attempt_of(transaction(1)), frame, world)
     assert "different newest rows" in (vote.reason or "")
 
 
-def test_ties_that_change_nothing_are_no_problem(session: Any, world: World, table: str) -> None:
+def test_ties_that_change_nothing_are_no_problem(session: Any, world: Environment, table: str) -> None:
     frame = values(session, "id, v, name", "(1L, 1L, 'a')", "(1L, 1L, 'b')", "(1L, 2L, 'c')", "(1L, 2L, 'c')")
     Epochs(DeltaSink("silver", table, **UPSERT), world).run(frame)
     assert shown(session, table) == [(1, 2, "c")]
@@ -97,7 +98,7 @@ def test_ties_that_change_nothing_are_no_problem(session: Any, world: World, tab
 
 @pytest.mark.parametrize("options", [{"mode": "upsert", "keys": ["id"]}, COUNTER], ids=["upsert", "merge"])
 def test_null_keys_without_a_sequence_are_a_vote_abort(
-    session: Any, world: World, table: str, options: dict[str, Any]
+    session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
     frame = values(session, "id, n", "(1L, 1L)", "(CAST(NULL AS BIGINT), 8L)")
     vote = vote_on(DeltaSink("silver", table, **options), attempt_of(transaction(1)), frame, world)
@@ -107,14 +108,14 @@ def test_null_keys_without_a_sequence_are_a_vote_abort(
 
 @pytest.mark.parametrize("options", [{"mode": "upsert", "keys": ["id"]}, COUNTER], ids=["upsert", "merge"])
 def test_a_key_twice_without_a_sequence_is_a_vote_abort(
-    session: Any, world: World, table: str, options: dict[str, Any]
+    session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
     frame = values(session, "id, n", "(1L, 1L)", "(1L, 1L)", "(2L, 1L)")
     vote = vote_on(DeltaSink("silver", table, **options), attempt_of(transaction(1)), frame, world)
     assert "more than one row" in (vote.reason or "") and "id=1." in (vote.reason or "")
 
 
-def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: World, table: str) -> None:
+def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING NOT NULL")
     epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name IS NULL"), world)
     epochs.run(values(session, "id, v, name", "(1L, 1L, 'a')", "(2L, 1L, 'b')", "(3L, 1L, 'c')"))
@@ -127,7 +128,7 @@ def test_deleted_keys_stay_deleted_until_a_newer_row_comes(session: Any, world: 
     assert shown(session, table) == [(1, 6, "again"), (2, 1, "b"), (3, 2, "C")]
 
 
-def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, world: World, table: str) -> None:
+def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING")
     how: dict[str, Any] = {**UPSERT, "delete_when": "name IS NULL"}
     Epochs(DeltaSink("silver", table, **how), world).run(
@@ -142,7 +143,7 @@ def test_deleted_keys_stay_deleted_under_a_new_name_of_the_sink(session: Any, wo
 
 
 def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_their_staging_places(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT")
     name = f"spark_catalog.default.t{uuid.uuid4().hex[:12]}"
@@ -157,7 +158,7 @@ def test_a_name_in_the_catalog_and_a_path_of_one_table_are_known_for_one_from_th
 
 
 def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_table_yet(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     epochs = Epochs(DeltaSink("silver", table, **UPSERT, delete_when="name = ''", partition_by=["id"]), world)
     epochs.run(values(session, "id, v, name", "(1L, 5L, '')", "(2L, 1L, 'b')"))
@@ -166,7 +167,7 @@ def test_deletions_of_the_first_epoch_are_kept_in_mind_although_there_is_no_tabl
     assert DeltaTable(table).metadata().partition_columns == ["id"]
 
 
-def test_a_delete_when_that_depends_on_the_time_is_a_vote_abort(session: Any, world: World, table: str) -> None:
+def test_a_delete_when_that_depends_on_the_time_is_a_vote_abort(session: Any, world: Environment, table: str) -> None:
     frame = values(session, "id, v, until", "(1L, 1L, now())")
     sink = DeltaSink("silver", table, **UPSERT, delete_when="until < current_timestamp()")
     vote = vote_on(sink, attempt_of(transaction(1)), frame, world)
@@ -177,7 +178,7 @@ def test_a_delete_when_that_depends_on_the_time_is_a_vote_abort(session: Any, wo
 
 @pytest.mark.parametrize("condition", ["nothing = 1", "1 +", "id"])
 def test_a_delete_when_that_is_no_condition_is_a_vote_abort(
-    session: Any, world: World, table: str, condition: str
+    session: Any, world: Environment, table: str, condition: str
 ) -> None:
     sink = DeltaSink("silver", table, **UPSERT, delete_when=condition)
     vote = vote_on(sink, attempt_of(transaction(1)), values(session, "id, v", "(1L, 1L)"), world)
@@ -192,7 +193,7 @@ def test_a_delete_when_that_is_no_condition_is_a_vote_abort(
     ],
 )
 def test_columns_that_do_not_fit_are_a_vote_abort_that_names_them(
-    session: Any, world: World, table: str, columns: str, names: str
+    session: Any, world: Environment, table: str, columns: str, names: str
 ) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING")
     row = f"({', '.join('1L' for _ in columns.split(','))})"
@@ -203,7 +204,7 @@ def test_columns_that_do_not_fit_are_a_vote_abort_that_names_them(
 
 
 def test_a_table_without_the_sequence_is_a_vote_abort_even_if_columns_may_be_added(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("silver", table, **UPSERT, schema_evolution="add_columns")
@@ -215,7 +216,7 @@ def test_a_table_without_the_sequence_is_a_vote_abort_even_if_columns_may_be_add
 
 
 def test_a_counter_counts_every_epoch_once_however_often_its_commit_is_repeated(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     epochs = Epochs(DeltaSink("silver", table, **COUNTER), world)
     epochs.run(values(session, "id, n", "(1L, 1L)", "(2L, 10L)"))
@@ -230,7 +231,7 @@ def test_a_counter_counts_every_epoch_once_however_often_its_commit_is_repeated(
 
 
 def test_a_commit_that_was_cut_off_before_its_receipt_is_found_and_not_counted_again(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT, n BIGINT")
     sink, attempt = DeltaSink("silver", table, **COUNTER), attempt_of(transaction(1))
@@ -261,7 +262,7 @@ def test_a_commit_that_was_cut_off_before_its_receipt_is_found_and_not_counted_a
     ],
 )
 def test_clauses_that_spark_cannot_plan_are_a_vote_abort(
-    session: Any, world: World, table: str, exists: bool, clauses: str, names: str
+    session: Any, world: Environment, table: str, exists: bool, clauses: str, names: str
 ) -> None:
     if exists:
         create(session, table, "id BIGINT, n BIGINT")
@@ -270,7 +271,7 @@ def test_clauses_that_spark_cannot_plan_are_a_vote_abort(
     assert "The MERGE into" in (vote.reason or "") and names in (vote.reason or "").lower()
 
 
-def test_rows_of_a_merge_need_not_look_like_the_table(session: Any, world: World, table: str) -> None:
+def test_rows_of_a_merge_need_not_look_like_the_table(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT NOT NULL, total DOUBLE, p STRING NOT NULL", "PARTITIONED BY (p)")
     merge = (
         "WHEN MATCHED AND s.delta = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET total = t.total + s.delta "
@@ -286,7 +287,7 @@ def test_rows_of_a_merge_need_not_look_like_the_table(session: Any, world: World
 # -- overwrite ---------------------------------------------------------------------------------------------------
 
 
-def test_an_overwritten_table_shows_the_last_epoch_that_had_rows(session: Any, world: World, table: str) -> None:
+def test_an_overwritten_table_shows_the_last_epoch_that_had_rows(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT NOT NULL, note STRING", "TBLPROPERTIES ('kept' = 'yes')")
     epochs = Epochs(DeltaSink("silver", table, mode="overwrite"), world)
     epochs.run(session.range(5))
@@ -299,7 +300,7 @@ def test_an_overwritten_table_shows_the_last_epoch_that_had_rows(session: Any, w
     assert DeltaTable(table).schema().fields[0].nullable is False
 
 
-def test_an_empty_epoch_truncates_where_it_is_asked_to(session: Any, world: World, table: str) -> None:
+def test_an_empty_epoch_truncates_where_it_is_asked_to(session: Any, world: Environment, table: str) -> None:
     epochs = Epochs(DeltaSink("silver", table, mode="overwrite", empty="truncate"), world)
     epochs.run(session.range(5))
     attempt, staged, receipt = epochs.run(session.range(0))
@@ -310,7 +311,7 @@ def test_an_empty_epoch_truncates_where_it_is_asked_to(session: Any, world: Worl
     assert shown(session, table) == [(0,)]
 
 
-def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world: World, table: str) -> None:
+def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("silver", table, mode="overwrite_partitions", partition_by=["p"])
     epochs = Epochs(sink, world)
     epochs.run(values(session, "id, p", "(1L, 'a')", "(2L, 'b')", "(3L, NULL)"))
@@ -322,7 +323,7 @@ def test_only_the_partitions_of_the_epochs_rows_are_replaced(session: Any, world
 
 
 def test_a_server_that_replaces_single_partitions_replaces_all_of_an_overwritten_table(
-    session: Any, world: World, named: str, table: str
+    session: Any, world: Environment, named: str, table: str
 ) -> None:
     create(session, table, "id BIGINT, p STRING", "PARTITIONED BY (p)")
     session.sql(f"INSERT INTO delta.`file://{table}` VALUES (0, 'a'), (0, 'b')").collect()
@@ -337,7 +338,7 @@ def test_a_server_that_replaces_single_partitions_replaces_all_of_an_overwritten
 
 
 def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink, attempt = DeltaSink("silver", table, mode="overwrite"), attempt_of(transaction(1))
     staged = promised(vote_on(sink, attempt, session.range(2), world))
@@ -365,7 +366,7 @@ def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
     ids=["upsert", "merge", "overwrite", "partitions", "append"],
 )
 def test_columns_are_added_where_that_is_asked_for(
-    session: Any, world: World, table: str, options: dict[str, Any], expected: Rows
+    session: Any, world: Environment, table: str, options: dict[str, Any], expected: Rows
 ) -> None:
     create(session, table, "id BIGINT, v BIGINT, n BIGINT", "PARTITIONED BY (id)")
     session.sql(f"INSERT INTO delta.`file://{table}` VALUES (0, 0, 0), (1, 0, 0)").collect()
@@ -376,7 +377,7 @@ def test_columns_are_added_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
-def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: World, named: str, mode: str) -> None:
+def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: Environment, named: str, mode: str) -> None:
     epochs = Epochs(DeltaSink("silver", named, mode=mode, schema_evolution="add_columns"), world)
     epochs.run(values(session, "id, p, extra", "(1L, 'b', 'new')"))
     kept = [(0, "a", None)] if mode == "overwrite_partitions" else []
@@ -395,7 +396,7 @@ def test_columns_are_added_to_a_table_in_the_catalog(session: Any, world: World,
     ids=["merge", "named in a merge", "upsert", "overwrite", "append"],
 )
 def test_a_server_that_adds_columns_by_itself_adds_none_unasked(
-    session: Any, world: World, table: str, options: dict[str, Any]
+    session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
     create(session, table, "id BIGINT, v BIGINT")
     sink, attempt = DeltaSink("silver", table, **options), attempt_of(transaction(1))
@@ -423,7 +424,7 @@ def test_a_server_that_adds_columns_by_itself_adds_none_unasked(
     ids=["upsert", "merge", "overwrite", "truncate", "partitions"],
 )
 def test_a_first_epoch_without_rows_makes_an_empty_table_with_its_marker(
-    session: Any, world: World, table: str, options: dict[str, Any]
+    session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
     epochs = Epochs(DeltaSink("silver", table, **options, partition_by=["id"]), world)
     epochs.run(empty(session, "id BIGINT, v BIGINT, n BIGINT"))
@@ -432,7 +433,7 @@ def test_a_first_epoch_without_rows_makes_an_empty_table_with_its_marker(
     assert shown(session, table) == [(1, 1, 1)]
 
 
-def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: World, table: str) -> None:
+def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT, v BIGINT")
     sink, attempt = DeltaSink("silver", table, **UPSERT), attempt_of(transaction(1))
     frame = values(session, "id, v", "(1L, 1L)", "(1L, 2L)", "(2L, 1L)")
@@ -460,7 +461,7 @@ def test_rows_that_vanish_after_the_vote_are_staged_again(session: Any, world: W
     ids=["upsert", "merge", "overwrite", "truncate", "partitions"],
 )
 def test_a_table_named_in_the_catalog_takes_every_mode_and_stays_what_it_is(
-    session: Any, world: World, named: str, options: dict[str, Any], expected: Rows
+    session: Any, world: Environment, named: str, options: dict[str, Any], expected: Rows
 ) -> None:
     epochs = Epochs(DeltaSink("silver", named, **options), world)
     attempt, staged, receipt = epochs.run(values(session, "id, p", "(1L, 'b')"))

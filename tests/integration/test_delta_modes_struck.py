@@ -20,7 +20,8 @@ from tests.support.delta_modes_world import (
     values,
     vote_on,
 )
-from tests.support.delta_world import World, attempt_of, promised, seen_by_duckdb, transaction
+from tests.support.delta_world import attempt_of, promised, seen_by_duckdb, transaction
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
 
@@ -51,7 +52,9 @@ def cut_off_merge(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # -- comes late --------------------------------------------------------------------------------------------------
 
 
-def require_late_is_skipped(session: Any, world: World, sink: DeltaSink, table: str, columns: str, *rows: str) -> None:
+def require_late_is_skipped(
+    session: Any, world: Environment, sink: DeltaSink, table: str, columns: str, *rows: str
+) -> None:
     """Commit an epoch for each row; the first one's change, made again by who looked before, changes nothing."""
     previous = None
     for number, row in enumerate(rows, start=1):
@@ -80,7 +83,7 @@ def require_late_is_skipped(session: Any, world: World, sink: DeltaSink, table: 
     ids=["upsert", "upsert without sequence", "merge", "overwrite", "partitions", "append"],
 )
 def test_a_change_that_comes_late_although_it_looked_early_is_skipped(
-    session: Any, world: World, table: str, options: dict[str, Any]
+    session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
     create(session, table, "id BIGINT, v BIGINT, n BIGINT", "PARTITIONED BY (id)")
     sink = DeltaSink("silver", table, **options)
@@ -89,7 +92,7 @@ def test_a_change_that_comes_late_although_it_looked_early_is_skipped(
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
 def test_a_table_in_the_catalog_is_not_overwritten_late_either(
-    session: Any, world: World, named: str, mode: str
+    session: Any, world: Environment, named: str, mode: str
 ) -> None:
     sink = DeltaSink("silver", named, mode=mode)
     require_late_is_skipped(session, world, sink, named, "id, p", "(1L, 'a')", "(2L, 'a')")
@@ -99,7 +102,7 @@ def test_a_table_in_the_catalog_is_not_overwritten_late_either(
 
 
 def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
-    session: Any, world: World, table: str, synced: set[str | int], monkeypatch: pytest.MonkeyPatch
+    session: Any, world: Environment, table: str, synced: set[str | int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epochs = Epochs(DeltaSink("silver", table, **DELETING), world)
     epochs.run(values(session, "id, v, name", "(1L, 1L, 'a')", "(2L, 1L, 'b')"))
@@ -122,7 +125,7 @@ def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
 
 
 def test_a_table_that_was_created_for_a_merge_that_was_cut_off_gets_its_rows_once(
-    session: Any, world: World, table: str, monkeypatch: pytest.MonkeyPatch
+    session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, attempt = DeltaSink("silver", table, **COUNTER), attempt_of(transaction(1))
     staged = promised(vote_on(sink, attempt, values(session, "id, n", "(1L, 1L)"), world))
@@ -138,7 +141,7 @@ def test_a_table_that_was_created_for_a_merge_that_was_cut_off_gets_its_rows_onc
 # -- upkeep ------------------------------------------------------------------------------------------------------
 
 
-def test_notes_are_thinned_out_and_deleted_keys_stay_deleted(session: Any, world: World, table: str) -> None:
+def test_notes_are_thinned_out_and_deleted_keys_stay_deleted(session: Any, world: Environment, table: str) -> None:
     epochs = Epochs(DeltaSink("silver", table, **DELETING, compact_every=3), world)
     for sequence in (5, 7):
         nothing = "CAST(NULL AS STRING)"
@@ -154,7 +157,7 @@ def test_notes_are_thinned_out_and_deleted_keys_stay_deleted(session: Any, world
 
 
 def test_upkeep_of_a_table_with_deletion_vectors_keeps_its_rows_and_its_notes(
-    session: Any, world: World, table: str, synced: set[str | int]
+    session: Any, world: Environment, table: str, synced: set[str | int]
 ) -> None:
     create(session, table, "id BIGINT, v BIGINT, name STRING", "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     session.sql(f"INSERT INTO delta.`file://{table}` SELECT id, 0, 'old' FROM range(0, 10000, 1, 1)").collect()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Connection, SinkAttempt
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown
 from airflow_epochs.model import Marker, Staged, TransactionId, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -19,7 +19,6 @@ from airflow_epochs.storage.files import open_files
 from airflow_epochs.storage.options import storage_options
 from tests.support.delta_world import (
     SparkOn,
-    World,
     attempt_of,
     promised,
     rows,
@@ -27,12 +26,9 @@ from tests.support.delta_world import (
     stage_with_deltalake,
     transaction,
 )
+from tests.support.environment import Environment
+from tests.support.s3_access import connection
 from tests.support.s3_proxy import LossyProxy
-
-
-def connection(s3: Any, endpoint: str | None = None) -> Connection:
-    extra = {"region_name": s3.region, "endpoint_url": endpoint or s3.endpoint}
-    return Connection(conn_id="s3", conn_type="aws", login=s3.key, password=s3.secret, extra=extra)
 
 
 @pytest.fixture
@@ -41,8 +37,8 @@ def url(s3: Any) -> str:
 
 
 @pytest.fixture
-def world(s3: Any) -> World:
-    return World(connections={"s3": connection(s3)})
+def world(s3: Any) -> Environment:
+    return Environment(connections={"s3": connection(s3)})
 
 
 @pytest.fixture
@@ -56,13 +52,13 @@ def proxy(s3: Any) -> Iterator[LossyProxy]:
         yield proxy
 
 
-def ids_in(sink: DeltaSink, world: World) -> list[int]:
+def ids_in(sink: DeltaSink, world: Environment) -> list[int]:
     table = DeltaTable(sink.target, storage_options=storage_options(world.connections["s3"]))
     return sorted(table.to_pyarrow_table()["id"].to_pylist())
 
 
 def staged_rows(
-    sink: DeltaSink, world: World, txn: TransactionId, previous: TransactionId | None, data: Any
+    sink: DeltaSink, world: Environment, txn: TransactionId, previous: TransactionId | None, data: Any
 ) -> tuple[SinkAttempt, Staged]:
     attempt = attempt_of(txn, previous)
     plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
@@ -70,7 +66,7 @@ def staged_rows(
     return attempt, promised(sink.vote(attempt, claim, world))
 
 
-def test_epochs_are_committed_cleaned_up_and_maintained_on_s3(sink: DeltaSink, world: World, s3: Any) -> None:
+def test_epochs_are_committed_cleaned_up_and_maintained_on_s3(sink: DeltaSink, world: Environment, s3: Any) -> None:
     sink = DeltaSink("bronze", sink.table, storage_conn_id="s3", compact_every=4, checkpoint_every=2)
     previous = None
     for epoch in range(1, 5):
@@ -100,7 +96,7 @@ def test_rows_staged_on_s3_for_a_sink_that_copies_them_are_read_back_in_order(s3
     assert only_the_owner_is_named(open_files(area.root, options).sizes(""))
 
 
-def test_a_discarded_place_is_gone_from_s3(sink: DeltaSink, world: World, s3: Any) -> None:
+def test_a_discarded_place_is_gone_from_s3(sink: DeltaSink, world: Environment, s3: Any) -> None:
     attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1))
     sink.discard(attempt, staged.place, world, published=False)
     sink.discard(attempt, staged.place, world, published=False)
@@ -114,7 +110,7 @@ def only_the_owner_is_named(left: dict[str, int]) -> bool:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_log_entry_whose_acknowledgement_is_lost_is_committed_once(
-    sink: DeltaSink, world: World, s3: Any, proxy: LossyProxy, exists: bool
+    sink: DeltaSink, world: Environment, s3: Any, proxy: LossyProxy, exists: bool
 ) -> None:
     if exists:
         write_deltalake(sink.target, rows(0), storage_options=storage_options(connection(s3)))
@@ -131,7 +127,7 @@ def test_a_log_entry_whose_acknowledgement_is_lost_is_committed_once(
 
 @pytest.mark.proof
 def test_a_server_that_is_down_gives_no_vote_and_leaves_a_commit_unknown(
-    sink: DeltaSink, world: World, s3: Any
+    sink: DeltaSink, world: Environment, s3: Any
 ) -> None:
     attempt, staged = staged_rows(sink, world, transaction(1), None, rows(1))
     world.connections["s3"] = connection(s3, "http://127.0.0.1:9")
@@ -141,13 +137,13 @@ def test_a_server_that_is_down_gives_no_vote_and_leaves_a_commit_unknown(
         sink.last_committed("orders", world)
 
 
-def test_a_bucket_that_does_not_exist_is_said(world: World) -> None:
+def test_a_bucket_that_does_not_exist_is_said(world: Environment) -> None:
     sink = DeltaSink("bronze", "s3://no-such-bucket/orders", storage_conn_id="s3")
     with pytest.raises(NotApplied, match="no-such-bucket"):
         sink.plan_stage(attempt_of(transaction(1)), "n", world)
 
 
-def test_a_store_without_conditional_put_is_a_vote_abort(sink: DeltaSink, world: World, s3: Any) -> None:
+def test_a_store_without_conditional_put_is_a_vote_abort(sink: DeltaSink, world: Environment, s3: Any) -> None:
     attempt = attempt_of(transaction(1))
     plan = sink.plan_stage(attempt, "n", world)
     claim = stage_with_deltalake(plan, rows(1), storage_options(connection(s3)))
@@ -172,7 +168,7 @@ def replaced(table: DeltaTable) -> None:
     ("change", "told"), [(restored, "RESTORE to version 0"), (replaced, "CREATE OR REPLACE TABLE"), (None, None)]
 )
 def test_rows_that_others_take_away_on_s3_are_told_of(
-    sink: DeltaSink, world: World, change: Callable[[DeltaTable], None] | None, told: str | None
+    sink: DeltaSink, world: Environment, change: Callable[[DeltaTable], None] | None, told: str | None
 ) -> None:
     first, second = transaction(1), transaction(2)
     sink.commit(*staged_rows(sink, world, first, None, rows(1)), world)
@@ -194,7 +190,7 @@ TAKES_ROWS_AWAY = {
 
 @pytest.mark.jvm
 def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
-    connect: Any, world: World, s3: Any
+    connect: Any, world: Environment, s3: Any
 ) -> None:
     session = connect.session()
     try:
@@ -213,7 +209,7 @@ def test_rows_that_spark_takes_away_on_s3_are_told_of_and_a_strict_sink_stops(
 
 
 @pytest.mark.jvm
-def test_spark_stages_to_s3_with_credentials_of_its_own(connect: Any, sink: DeltaSink, world: World) -> None:
+def test_spark_stages_to_s3_with_credentials_of_its_own(connect: Any, sink: DeltaSink, world: Environment) -> None:
     session = connect.session()
     try:
         world.spark = SparkOn(session)

@@ -11,16 +11,12 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.delta_modes_world import Epochs, create, shown, shown_by_others, table_in_catalog, values, vote_on
-from tests.support.delta_world import SparkOn, World, attempt_of, transaction
+from tests.support.delta_world import attempt_of, transaction
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
 
 CORRECTIONS = "corrections"
-
-
-@pytest.fixture
-def world(session: Any) -> World:
-    return World(spark=SparkOn(session))
 
 
 @pytest.fixture
@@ -43,7 +39,9 @@ def reason_against(ours: Epochs, rows: Any) -> str:
     return vote.reason or ""
 
 
-def test_an_overwrite_waits_until_the_rows_of_another_pipeline_are_gone(session: Any, world: World, table: str) -> None:
+def test_an_overwrite_waits_until_the_rows_of_another_pipeline_are_gone(
+    session: Any, world: Environment, table: str
+) -> None:
     ours = Epochs(DeltaSink("stock", table, mode="overwrite"), world)
     theirs = Epochs(DeltaSink("fixes", table, commit="spark"), world, CORRECTIONS)
     ours.run(frame(session, "(1L, 'a')"))
@@ -58,7 +56,7 @@ def test_an_overwrite_waits_until_the_rows_of_another_pipeline_are_gone(session:
     assert shown(session, table) == shown_by_others(table) == [(4, "a")]
 
 
-def test_an_overwrite_in_the_catalog_sees_other_pipelines_too(session: Any, world: World) -> None:
+def test_an_overwrite_in_the_catalog_sees_other_pipelines_too(session: Any, world: Environment) -> None:
     with table_in_catalog(session) as named:
         ours = Epochs(DeltaSink("stock", named, mode="overwrite"), world)
         ours.run(frame(session, "(1L, 'a')"))
@@ -68,7 +66,7 @@ def test_an_overwrite_in_the_catalog_sees_other_pipelines_too(session: Any, worl
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
 def test_a_pipeline_whose_rows_another_one_has_overwritten_is_told_by_whom(
-    session: Any, world: World, table: str, mode: str
+    session: Any, world: Environment, table: str, mode: str
 ) -> None:
     ours = Epochs(DeltaSink("stock", table, mode=mode, replaces_others=True), world)
     theirs = Epochs(DeltaSink("fixes", table, commit="spark"), world, CORRECTIONS)
@@ -90,7 +88,7 @@ def test_a_pipeline_whose_rows_another_one_has_overwritten_is_told_by_whom(
 
 
 def test_partitions_that_each_pipeline_has_for_itself_can_be_overwritten(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     ours = Epochs(DeltaSink("stock", table, mode="overwrite_partitions"), world)
     theirs = Epochs(DeltaSink("fixes", table, mode="overwrite_partitions"), world, CORRECTIONS)

@@ -13,8 +13,9 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.coordinator.staging import planned
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from delta_modes_world import create, shown, values
-from delta_world import SparkOn, World, attempt_of, fill_with_spark, promised, transaction
+from tests.support.delta_modes_world import create, shown, values
+from tests.support.delta_world import SparkOn, attempt_of, fill_with_spark, promised, transaction
+from tests.support.environment import Environment
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
@@ -45,7 +46,7 @@ class Watched:
 
 
 @contextmanager
-def asked(world: World, told: dict[str, Asked], step: str) -> Iterator[None]:
+def asked(world: Environment, told: dict[str, Asked], step: str) -> Iterator[None]:
     """Note under ``step`` which jobs it has Spark do, and how often these describe a table."""
     watched = world.spark.session = Watched(world.spark.session)
     before = len(world.spark.jobs)
@@ -67,7 +68,7 @@ def target(kind: str, session: Any, table: str, request: pytest.FixtureRequest) 
     return table
 
 
-def epoch(sink: DeltaSink, world: World, attempt: SinkAttempt) -> dict[str, Asked]:
+def epoch(sink: DeltaSink, world: Environment, attempt: SinkAttempt) -> dict[str, Asked]:
     """One epoch of one row, step by step as the coordinator takes them."""
     told: dict[str, Asked] = {}
     nonce = uuid.uuid4().hex
@@ -106,7 +107,7 @@ EXPECTED: dict[str, dict[str, Asked]] = {
     ("kind", "mode"), [(PATH, "append"), (PATH, "merge"), (NAMED, "upsert"), (UNREADABLE, "upsert")]
 )
 def test_a_table_is_described_once_per_look(session: Any, target: str, kind: str, mode: str) -> None:
-    world, previous = World(spark=SparkOn(session)), None
+    world, previous = Environment(spark=SparkOn(session)), None
     sink = DeltaSink("silver", target, **MODES[mode])
     change = "delta_change" if mode != "append" else "delta_commit"
     for number in (1, 2):

@@ -18,8 +18,8 @@ from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.cells import fired
+from tests.support.delta_modes_world import create
 from tests.support.delta_world import (
-    World,
     attempt_of,
     log_of,
     promised,
@@ -28,6 +28,7 @@ from tests.support.delta_world import (
     stage_with_spark,
     transaction,
 )
+from tests.support.environment import Environment
 
 pytestmark = pytest.mark.jvm
 
@@ -41,17 +42,13 @@ def named(session: Any) -> Iterator[str]:
     session.sql(f"DROP TABLE {name}").collect()
 
 
-def create(session: Any, table: str, columns: str, rest: str = "") -> None:
-    session.sql(f"CREATE TABLE delta.`file://{table}` ({columns}) USING delta {rest}").collect()
-
-
 def ids(session: Any, table: str) -> list[int]:
     source = f"delta.`file://{table}`" if "/" in table else table
     return sorted(row.id for row in session.sql(f"SELECT id FROM {source}").collect())
 
 
 def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT")
     sink, attempt = DeltaSink("bronze", table, commit="spark"), attempt_of(transaction(1))
@@ -76,7 +73,7 @@ def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("first", [1, 2], ids=["of the first epoch", "of a later epoch"])
 def test_a_commit_through_spark_that_has_lost_its_files_is_taken_back_by_the_statement_in_the_error(
-    session: Any, world: World, table: str, mode: str, first: int
+    session: Any, world: Environment, table: str, mode: str, first: int
 ) -> None:
     how = {"mode": "upsert", "keys": ["id"]} if mode == "upsert" else {"commit": "spark"}
     sink, previous = DeltaSink("bronze", table, **how), None
@@ -108,7 +105,7 @@ def test_a_commit_through_spark_that_has_lost_its_files_is_taken_back_by_the_sta
 
 
 def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark", compact_every=2)
@@ -135,7 +132,7 @@ def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
 
 
 def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_says_why(
-    session: Any, world: World, table: str, caplog: pytest.LogCaptureFixture
+    session: Any, world: Environment, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
     sink = DeltaSink("bronze", table)
@@ -150,7 +147,7 @@ def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_
 
 
 def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT NOT NULL", "TBLPROPERTIES ('delta.feature.geospatial' = 'supported')")
     sink = DeltaSink("bronze", table)
@@ -166,7 +163,7 @@ def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
     assert not Path(staged.place).exists()
 
 
-def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: World, table: str) -> None:
+def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, world: Environment, table: str) -> None:
     create(session, table, "key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT")
     sink = DeltaSink("bronze", table)
     attempt = attempt_of(transaction(1))
@@ -176,7 +173,7 @@ def test_rows_with_values_for_an_identity_column_are_a_vote_abort(session: Any, 
 
 
 def test_deltalake_asked_for_by_name_refuses_a_table_it_cannot_commit_to(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT", "CLUSTER BY (id)")
     sink = DeltaSink("bronze", table, commit="deltalake")
@@ -184,7 +181,7 @@ def test_deltalake_asked_for_by_name_refuses_a_table_it_cannot_commit_to(
         sink.plan_stage(attempt_of(transaction(1)), "n", world)
 
 
-def test_a_table_named_in_the_catalog_takes_epochs(session: Any, world: World, named: str) -> None:
+def test_a_table_named_in_the_catalog_takes_epochs(session: Any, world: Environment, named: str) -> None:
     sink = DeltaSink("bronze", named)
     first, second = transaction(1), transaction(2)
     rows = session.sql("SELECT 1L id, 'ü/ %20' p UNION ALL SELECT 2L, NULL")
@@ -197,7 +194,7 @@ def test_a_table_named_in_the_catalog_takes_epochs(session: Any, world: World, n
     assert not list(Path(location, "epochs").rglob("*.parquet"))
 
 
-def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: World) -> None:
+def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: Environment) -> None:
     sink = DeltaSink("bronze", "spark_catalog.default.not_there")
     with pytest.raises(Refused, match="there is no such table"):
         sink.plan_stage(attempt_of(transaction(1)), "n", world)
@@ -213,7 +210,7 @@ def test_a_name_that_is_not_in_the_catalog_is_refused(session: Any, world: World
     ],
 )
 def test_the_targets_rules_hold_while_staging_for_spark(
-    session: Any, world: World, table: str, rows: str, names: str
+    session: Any, world: Environment, table: str, rows: str, names: str
 ) -> None:
     create(session, table, "id BIGINT NOT NULL, note STRING")
     session.sql(f"ALTER TABLE delta.`file://{table}` ADD CONSTRAINT positive CHECK (id IS NULL OR id > 0)").collect()
@@ -224,7 +221,7 @@ def test_the_targets_rules_hold_while_staging_for_spark(
     assert names in (vote.reason or "")
 
 
-def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, world: World, table: str) -> None:
+def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, world: Environment, table: str) -> None:
     sink = DeltaSink("bronze", table, commit="spark", partition_by=["p"], properties={"delta.appendOnly": "true"})
     txn = transaction(1)
     spark_epoch(sink, txn, None, session.sql("SELECT 1L id, 'x' p"), world)
@@ -236,7 +233,7 @@ def test_a_missing_table_on_a_path_is_created_by_sparks_commit(session: Any, wor
 
 
 def test_rows_for_spark_that_vanish_after_the_vote_are_staged_again_and_both_places_are_cleared_away(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     create(session, table, "id BIGINT", "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     sink = DeltaSink("bronze", table, commit="spark")
@@ -258,7 +255,7 @@ def test_rows_for_spark_that_vanish_after_the_vote_are_staged_again_and_both_pla
     fired("F19", 8, "C")
 
 
-def test_an_answer_of_spark_that_is_lost_is_found_again(session: Any, world: World, table: str) -> None:
+def test_an_answer_of_spark_that_is_lost_is_found_again(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark")
     attempt = attempt_of(transaction(1))
@@ -276,7 +273,9 @@ def test_an_answer_of_spark_that_is_lost_is_found_again(session: Any, world: Wor
     assert ids(session, table) == [0, 1]
 
 
-def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(session: Any, world: World, table: str) -> None:
+def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(
+    session: Any, world: Environment, table: str
+) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark")
     loser = attempt_of(transaction(1))
@@ -288,7 +287,7 @@ def test_another_transactions_rows_for_the_epoch_stop_sparks_commit(session: Any
 
 
 def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
-    session: Any, world: World, table: str, monkeypatch: pytest.MonkeyPatch
+    session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 
@@ -310,7 +309,7 @@ def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     assert sink.last_committed("orders", world) == Marker(1, None)
 
 
-def test_columns_added_after_the_vote_do_not_hinder_the_commit(session: Any, world: World, table: str) -> None:
+def test_columns_added_after_the_vote_do_not_hinder_the_commit(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table)
     attempt = attempt_of(transaction(1))
@@ -321,7 +320,9 @@ def test_columns_added_after_the_vote_do_not_hinder_the_commit(session: Any, wor
     assert ids(session, table) == [0, 1]
 
 
-def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(session: Any, world: World, table: str) -> None:
+def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(
+    session: Any, world: Environment, table: str
+) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table)
     first, second = transaction(1), transaction(2)
@@ -340,7 +341,7 @@ def test_a_table_given_rules_after_the_vote_gets_its_rows_through_spark(session:
     assert ids(session, table) == seen_by_duckdb(table) == [0, 1, 2, 3]
 
 
-def test_rows_that_a_new_rule_forbids_stop_the_commit_and_say_so(session: Any, world: World, table: str) -> None:
+def test_rows_that_a_new_rule_forbids_stop_the_commit_and_say_so(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table)
     attempt = attempt_of(transaction(1))
@@ -355,7 +356,7 @@ def test_rows_that_a_new_rule_forbids_stop_the_commit_and_say_so(session: Any, w
     assert ids(session, table) == list(range(20))
 
 
-def test_two_sinks_are_staged_at_once_in_one_session(session: Any, world: World, tmp_path: Path) -> None:
+def test_two_sinks_are_staged_at_once_in_one_session(session: Any, world: Environment, tmp_path: Path) -> None:
     sinks = [DeltaSink(f"s{n}", str(tmp_path / f"t{n}")) for n in range(3)]
     txn = transaction(1)
     attempts = [attempt_of(txn) for _ in sinks]
@@ -376,7 +377,7 @@ def test_two_sinks_are_staged_at_once_in_one_session(session: Any, world: World,
         assert ids(session, sink.table) == [number * 10 + i for i in range(3)]
 
 
-def test_what_spark_is_told_is_plain_json(session: Any, world: World, table: str) -> None:
+def test_what_spark_is_told_is_plain_json(session: Any, world: Environment, table: str) -> None:
     create(session, table, "id BIGINT")
     plan = DeltaSink("bronze", table).plan_stage(attempt_of(transaction(1)), "n", world)
     assert json.loads(json.dumps(plan)) == plan

@@ -29,7 +29,6 @@ from orders_demo.duck import duck
 from stack.connect import ConnectServer
 from tests.support.delta_world import (
     SparkOn,
-    World,
     attempt_of,
     fill_with_spark,
     log_of,
@@ -39,6 +38,7 @@ from tests.support.delta_world import (
     stage_with_spark,
     transaction,
 )
+from tests.support.environment import Environment
 from tests.support.spark_world import LEGACY, settings
 
 pytestmark = pytest.mark.jvm
@@ -83,7 +83,7 @@ def of_udfs(session: Any, *ids: int) -> Any:
     ids=["deltalake", "spark", "upsert"],
 )
 def test_a_table_with_text_of_python_udfs_can_be_opened_by_every_reader(
-    session: Any, world: World, table: str, options: dict[str, Any]
+    session: Any, world: Environment, table: str, options: dict[str, Any]
 ) -> None:
     sink = DeltaSink("bronze", table, **options)
     first, second = transaction(1), transaction(2)
@@ -106,7 +106,7 @@ def test_rows_for_a_topic_or_a_database_are_staged_with_plain_types_too(session:
 
 
 def test_a_table_that_version_0_1_has_spoilt_is_repaired_by_the_command_in_the_message(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink, first, second = DeltaSink("bronze", table), transaction(1), transaction(2)
     spark_epoch(sink, first, None, session.sql("SELECT 0L id"), world)
@@ -129,7 +129,7 @@ def test_a_table_that_version_0_1_has_spoilt_is_repaired_by_the_command_in_the_m
 
 
 def test_a_column_of_no_type_is_a_vote_abort_before_it_makes_a_table_that_duckdb_cannot_open(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(1))
     claim = stage_with_spark(sink, attempt, session.sql("SELECT 1L id, NULL nothing"), world)
@@ -199,7 +199,7 @@ def test_the_digest_tells_rows_that_differ_in_any_value_and_not_their_order_or_f
 
 
 def test_rows_staged_again_in_another_order_and_in_other_files_are_the_promised_ones_and_others_are_not(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink = DeltaSink("bronze", table, partition_by=["p"])
     rows = session.sql("SELECT id, concat('p', id % 3) p, id % 2 = 0 flag FROM RANGE(0, 300, 1, 4)")
@@ -221,7 +221,7 @@ def test_rows_that_version_0_1_promised_are_staged_again_into_such_files_as_it_w
 ) -> None:
     other_session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     table, attempt = str(tmp_path / "orders"), attempt_of(transaction(1))
-    sink, world = DeltaSink("bronze", table, partition_by=["p"]), World(spark=SparkOn(other_session))
+    sink, world = DeltaSink("bronze", table, partition_by=["p"]), Environment(spark=SparkOn(other_session))
     rows = other_session.sql("SELECT id, id % 3 AS p, timestamp_seconds(id) AS at FROM RANGE(0, 300, 1, 4)")
     plan = sink.plan_stage(attempt, "a" * 32, world)
     options = {"userMetadata": plan["user_metadata"], "txnAppId": plan["app"], "txnVersion": "1"}
@@ -234,7 +234,7 @@ def test_rows_that_version_0_1_promised_are_staged_again_into_such_files_as_it_w
     assert promised(sink.vote(attempt, again, world)).has_rows_of(before)
 
 
-def test_a_digest_of_other_rows_than_were_staged_is_none(session: Any, world: World, table: str) -> None:
+def test_a_digest_of_other_rows_than_were_staged_is_none(session: Any, world: Environment, table: str) -> None:
     sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(1))
     claim = stage_with_spark(sink, attempt, session.range(5), world)
     assert claim.content and claim.content["rows"] == 5
@@ -274,7 +274,7 @@ def test_an_instant_keeps_its_zone_in_every_nesting_whatever_the_servers_default
 
 @pytest.mark.parametrize("how", [{}, {"commit": "spark"}, {"mode": "upsert", "keys": ["id"]}], ids=str)
 def test_old_dates_get_into_a_table_as_they_are_whatever_calendar_the_server_is_set_up_to_write(
-    session: Any, world: World, table: str, how: dict[str, Any]
+    session: Any, world: Environment, table: str, how: dict[str, Any]
 ) -> None:
     rows = session.sql("SELECT id, date'1500-01-01' AS day, timestamp'0900-01-01 00:00:00Z' AS moment FROM RANGE(2)")
     with settings(session, LEGACY):
@@ -289,7 +289,7 @@ def test_old_dates_get_into_a_table_as_they_are_whatever_calendar_the_server_is_
 
 
 def test_rows_of_one_partition_get_into_one_file_however_many_tasks_have_some(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     rows = session.sql("SELECT id, id % 14 AS p FROM RANGE(0, 2000, 1, 24)")
     for name, by, files in (("parted", ["p"], 14), ("plain", [], 1)):
@@ -302,7 +302,7 @@ def test_rows_of_one_partition_get_into_one_file_however_many_tasks_have_some(
 
 
 def test_a_table_whose_owner_says_how_to_write_is_written_so_and_rows_that_are_copied_keep_their_order(
-    session: Any, world: World, table: str, tmp_path: Path
+    session: Any, world: Environment, table: str, tmp_path: Path
 ) -> None:
     rows = session.sql("SELECT id FROM RANGE(0, 40, 1, 4)")
     sink = DeltaSink("bronze", table, properties={"delta.autoOptimize.optimizeWrite": "false"})
@@ -337,18 +337,18 @@ DEFAULTS = {
 }
 
 
-def on_such_a_server(connect: ConnectServer, act: Callable[[World], Any]) -> Any:
+def on_such_a_server(connect: ConnectServer, act: Callable[[Environment], Any]) -> Any:
     """A task's: in a session of its own, which is set up as the server's defaults would set it up."""
     session = connect.session()
     try:
         for key, value in DEFAULTS.items():
             session.conf.set(key, value)
-        return act(World(spark=SparkOn(session)))
+        return act(Environment(spark=SparkOn(session)))
     finally:
         session.stop()
 
 
-def rows_of(world: World, start: int) -> Any:
+def rows_of(world: Environment, start: int) -> Any:
     return world.spark.session.sql(f"SELECT id, id % 2 AS p FROM RANGE({start}, {start + 10}, 1, 2)")
 
 
@@ -360,7 +360,7 @@ def test_no_default_of_a_server_keeps_epochs_from_a_table_that_is_created(
     for epoch in (1, 2):
         attempt = attempt_of(transaction(epoch), previous)
 
-        def vote(world: World, attempt: SinkAttempt = attempt) -> Staged:
+        def vote(world: Environment, attempt: SinkAttempt = attempt) -> Staged:
             claim = stage_with_spark(sink, attempt, rows_of(world, 10 * attempt.txn.epoch), world)
             return promised(sink.vote(attempt, claim, world))
 
@@ -380,7 +380,7 @@ def test_no_default_of_a_server_gets_into_what_is_staged_for_a_topic_or_a_databa
 ) -> None:
     staged, attempt = staged_table(tmp_path), attempt_of(transaction(1))
 
-    def stage(world: World) -> StagedClaim:
+    def stage(world: Environment) -> StagedClaim:
         return fill_with_spark(world.spark.session, staged.plan(attempt, "a"), rows_of(world, 0))
 
     staging, promise = staged.checked(attempt, on_such_a_server(connect, stage))
@@ -389,7 +389,7 @@ def test_no_default_of_a_server_gets_into_what_is_staged_for_a_topic_or_a_databa
 
 
 def test_a_sink_that_would_create_a_table_whose_markers_expire_is_told_so_before_it_does(
-    session: Any, world: World, table: str
+    session: Any, world: Environment, table: str
 ) -> None:
     sink = DeltaSink("bronze", table, properties={"delta.setTransactionRetentionDuration": "interval 1 hour"})
     attempt = attempt_of(transaction(1))

@@ -26,8 +26,9 @@ from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from stack.postgres import Postgres
+from tests.support.environment import Action
 from tests.support.faults_disk import PARTITIONS, FileSource
-from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash, phases_of, rows_in
+from tests.support.faults_world import airflow_run, crash, on_disk, phases_of, rows_in
 from tests.support.kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
 from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 from tests.support.waiting import wait_until
@@ -38,17 +39,6 @@ NAMES = ("lake", "topic", "database", "file")
 READERS = (seen_by_confluent, seen_by_kafka_python)
 TABLE = 'CREATE TABLE orders (source text, partition bigint, "offset" bigint, payload text)'
 Payloads = list[str]
-
-
-class Environment(DiskEnvironment):
-    """With connections. Those that are ``down`` lead to a port where nobody listens."""
-
-    def __init__(self, world: World, at: Mapping[str, Action]) -> None:
-        super().__init__(at)
-        self.world = world
-
-    def connection(self, conn_id: str) -> Connection:
-        return {**self.world.connections, **self.world.down}[conn_id]
 
 
 @dataclass(frozen=True)
@@ -64,6 +54,7 @@ class World:
     changed: str | None = None
     """The sink that is described otherwise today than it was."""
     down: Mapping[str, Connection] = field(default_factory=dict)
+    """Connections that lead to a port where nobody listens."""
     password: str = "a key that is long enough"
     """Of the ledger's connection."""
 
@@ -111,7 +102,7 @@ class World:
                     transform=Transform(path="disk.py", function="keep_all"),
                 ),
                 ledger=self.ledger,
-                env=Environment(self, at or {}),
+                env=on_disk(at, {**self.connections, **self.down}),
             )
         )
 

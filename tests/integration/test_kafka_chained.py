@@ -15,7 +15,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource
-from airflow_epochs.contracts import Connection, Sink, Source
+from airflow_epochs.contracts import Sink, Source
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
@@ -23,23 +23,14 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
+from tests.support.environment import Action, Environment
 from tests.support.faults_disk import PARTITIONS, FileSource
-from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash, rows_in
+from tests.support.faults_world import airflow_run, crash, rows_in
 from tests.support.kafka_sink_world import create, world_at
 from tests.support.kafka_staging import TopicSpark
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
-
-
-class Environment(DiskEnvironment):
-    def __init__(self, bootstrap: str, at: Mapping[str, Action]) -> None:
-        super().__init__(at)
-        self.spark = TopicSpark(self.reached)
-        self.bootstrap = bootstrap
-
-    def connection(self, conn_id: str) -> Connection:
-        return world_at(self.bootstrap).connection(conn_id)
 
 
 class Chain:
@@ -64,7 +55,8 @@ class Chain:
     def _run(self, name: str, source: Source, sink: Sink, at: Mapping[str, Action] | None) -> list[str]:
         """An Airflow run of one of the two; the phases that it reached. It fails only where it is told to crash."""
         self._runs += 1
-        env = Environment(self.bootstrap, at or {})
+        env = Environment(world_at(self.bootstrap).connections, dict(at or {}))
+        env.spark = TopicSpark(env.reached)
         pipeline = Pipeline(
             wait_for_others=0,
             name=name,

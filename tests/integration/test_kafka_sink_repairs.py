@@ -15,13 +15,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_epochs import KafkaSink
-from airflow_epochs.contracts import Connection, Environment, Limits, PlannedEpoch, Position
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.model import Run
 from airflow_epochs.sinks.kafka import publish as kafka_publish
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.marker import Markers
@@ -29,34 +28,13 @@ from airflow_epochs.sinks.kafka.producer import transactional
 from airflow_epochs.sinks.kafka.repair import MarkerRepair
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
-from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
-from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash
-from tests.support.kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values
+from tests.support.environment import Action
+from tests.support.faults_disk import PARTITIONS, TOPIC, StartingSource
+from tests.support.faults_world import airflow_run, crash, on_disk
+from tests.support.kafka_sink_world import create, seen_by_confluent, seen_by_kafka_python, values, world_at
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
-
-
-@dataclass(frozen=True, kw_only=True)
-class Input(FileSource):
-    """With ``starting``, as a KafkaSource has it."""
-
-    starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
-        if position is None and self.starting:
-            at = tuple(OffsetRange(p, 0, self.starting[TOPIC][str(p)]) for p in PARTITIONS)
-            position = Position(ranges={TOPIC: at}, state={})
-        return super().plan(position, limits, env)
-
-
-class Connected(DiskEnvironment):
-    def __init__(self, bootstrap: str, at: Mapping[str, Action]) -> None:
-        super().__init__(at)
-        self.bootstrap = bootstrap
-
-    def connection(self, conn_id: str) -> Connection:
-        return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": self.bootstrap})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +63,8 @@ class World:
         return f"m-{self.id}"
 
     @property
-    def source(self) -> Input:
-        return Input(folder=str(self.folder / "input"), starting=self.starting)
+    def source(self) -> StartingSource:
+        return StartingSource(folder=str(self.folder / "input"), starting=self.starting)
 
     @property
     def ledger(self) -> Ledger:
@@ -114,7 +92,7 @@ class World:
                     backfill=self.backfill,
                 ),
                 ledger=self.ledger,
-                env=Connected(self.broker.bootstrap, at or {}),
+                env=on_disk(at, world_at(self.broker.bootstrap).connections),
             )
         )
 

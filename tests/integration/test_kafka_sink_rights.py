@@ -23,7 +23,7 @@ from airflow_epochs.model import VoteKind
 from stack.broker import Broker
 from stack.jars import Jars
 from stack.processes import free_port
-from tests.support.delta_world import World
+from tests.support.environment import Environment
 from tests.support.kafka_sink_world import Feed, rows, seen_by_confluent, world_at
 from tests.support.waiting import wait_until
 
@@ -61,7 +61,7 @@ class Guarded:
         for done in self.admin.create_acls(acls).values():
             done.result()
 
-    def world(self, password: str = PASSWORD) -> World:
+    def world(self, password: str = PASSWORD) -> Environment:
         sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "writer"}
         return world_at(self.sasl, **sasl, **{"sasl.password": password, "socket.timeout.ms": 4000})
 

@@ -17,7 +17,8 @@ from airflow_epochs.contracts import Limits, Position
 from airflow_epochs.model import Marker, VoteKind
 from airflow_epochs.spark.driver.delta.jobs import WRITER_CONF
 from stack.broker import Broker
-from tests.support.delta_world import World, promised, stage_with_spark
+from tests.support.delta_world import promised, stage_with_spark
+from tests.support.environment import Environment
 from tests.support.kafka_sink_world import Feed, memory_to_commit, seen_by_confluent, world_at
 from tests.support.spark_world import LEGACY, settings
 from tests.support.waiting import wait_until
@@ -36,7 +37,7 @@ def feed(broker: Broker, session: SparkSession, tmp_path: Path) -> Feed:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
     wait_until(lambda: topic in admin.list_topics(timeout=5).topics)
-    world: World = world_at(broker.bootstrap)
+    world: Environment = world_at(broker.bootstrap)
     world.spark = SessionOnly(session)
     return Feed(KafkaSink("events", topic, staging=str(tmp_path / "staging")), world, f"p-{topic}")
 

@@ -20,10 +20,11 @@ from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 from stack.connect import ConnectServer
+from tests.support.environment import connected
 from tests.support.kafka_certificates import Authority
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
 from tests.support.kafka_world import KafkaEnv, Topic
-from tests.support.spark_world import Env, stage_job, staged_rows
+from tests.support.spark_world import stage_job, staged_rows
 
 pytestmark = pytest.mark.jvm
 
@@ -62,7 +63,7 @@ def test_each_way_of_logging_in_plans_and_acknowledges_and_spark_reads(
 def by_file(connect: ConnectServer, file: Path) -> ConnectRunner:
     extra = {"kafka_credentials_file": str(file)}
     server = Connection(conn_id="spark", conn_type="spark_connect", extra=extra, **connect.where)
-    return SparkConnect("spark").runner(Env(server))
+    return SparkConnect("spark").runner(connected(server))
 
 
 def job(topic: Topic, env: KafkaEnv, folder: Path) -> SparkJob:

@@ -27,8 +27,9 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.processes import answers
+from tests.support.environment import Environment, connected
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from tests.support.spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
+from tests.support.spark_world import APPS, SLOW, Topic, produce, stage_job, staged_rows
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -37,8 +38,8 @@ ORDERS = f"{APPS / 'orders.py'}:orders"
 READER = "KafkaBatchReaderFactory: Creating Kafka reader"
 
 
-def env_of(server: ConnectServer) -> Env:
-    return Env(Connection(conn_id="spark", conn_type="spark_connect", **server.where))
+def env_of(server: ConnectServer) -> Environment:
+    return connected(Connection(conn_id="spark", conn_type="spark_connect", **server.where))
 
 
 LOG4J = """\
@@ -70,12 +71,12 @@ def connect(servers: Path, jars: Jars) -> Iterator[ConnectServer]:
 
 
 @pytest.fixture(scope="module")
-def env(connect: ConnectServer) -> Env:
+def env(connect: ConnectServer) -> Environment:
     return env_of(connect)
 
 
 @pytest.fixture
-def runner(env: Env) -> ConnectRunner:
+def runner(env: Environment) -> ConnectRunner:
     return SparkConnect("spark").runner(env)
 
 
@@ -117,7 +118,7 @@ def test_a_server_that_wants_another_token_is_refused_and_the_connections_field_
 ) -> None:
     server = Connection(conn_id="spark", conn_type="spark_connect", **{**connect.where, "password": token})
     with pytest.raises(Refused, match="does not let the task in") as refused:
-        SparkConnect("spark").runner(Env(server)).run(stage_job(topic, ORDERS, {"orders": tmp_path / "orders"}))
+        SparkConnect("spark").runner(connected(server)).run(stage_job(topic, ORDERS, {"orders": tmp_path / "orders"}))
     assert "the password of the connection of type spark_connect" in refused.value.remedy
     assert connect.token not in str(refused.value)
 
@@ -185,7 +186,7 @@ def test_a_plan_that_is_not_deterministic_is_warned_about(runner: ConnectRunner,
 
 
 def test_kafka_is_read_by_the_fast_source_and_settings_can_be_overridden(
-    env: Env, topic: Topic, tmp_path: Path
+    env: Environment, topic: Topic, tmp_path: Path
 ) -> None:
     body = """
         def f(batch, epoch):
@@ -289,7 +290,7 @@ SparkConnect("spark").runner(env).run(job, session)
 
 @pytest.mark.parametrize("by", ["a file of the server", "value"])
 def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next_try_has_stopped_its_session(
-    by: str, connect: ConnectServer, env: Env, secured: Secured, tmp_path: Path
+    by: str, connect: ConnectServer, env: Environment, secured: Secured, tmp_path: Path
 ) -> None:
     key = secured.client.key_pem()
     kafka = secured.env(**{"ssl.certificate.pem": secured.client.certificate_pem, "ssl.key.pem": key})
@@ -298,7 +299,7 @@ def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next
         read = source.spark_read({topic.name: (OffsetRange(0, 0, 3),)}, kafka)
     assert read.secrets.keys() == {"kafka.sasl.jaas.config", "kafka.ssl.keystore.key"}
     if by != "value":
-        env = Env(
+        env = connected(
             replace(env.connection("spark"), extra={"kafka_credentials_file": str(tmp_path / "kafka.properties")})
         )
         (tmp_path / "kafka.properties").write_text(properties(read.secrets_of, read.secrets))
@@ -321,7 +322,7 @@ def test_a_killed_clients_credentials_are_in_no_file_of_the_server_once_the_next
     assert not {name for name, text in texts.items() if any(canary in text for canary in canaries)}
 
 
-def killed_when(condition: Callable[[], bool], env: Env, job: SparkJob, session: dict[str, str]) -> None:
+def killed_when(condition: Callable[[], bool], env: Environment, job: SparkJob, session: dict[str, str]) -> None:
     """Run the job in a process of its own, which is killed in the midst of it."""
     client = subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE)
     try:
@@ -344,7 +345,7 @@ def test_an_error_with_credentials_is_not_written_to_standard_error(
     assert "hunter2" not in "".join(capfd.readouterr())
 
 
-def test_a_static_setting_is_refused_by_its_name(env: Env, topic: Topic, tmp_path: Path) -> None:
+def test_a_static_setting_is_refused_by_its_name(env: Environment, topic: Topic, tmp_path: Path) -> None:
     runner = SparkConnect("spark", session_conf={"spark.sql.warehouse.dir": "/x"}).runner(env)
     with pytest.raises(Refused, match=r"spark\.sql\.warehouse\.dir=/x"):
         runner.run(stage_job(topic, ORDERS, {"one": tmp_path / "t"}))
@@ -372,7 +373,7 @@ def test_a_session_is_released_after_its_job(runner: ConnectRunner, topic: Topic
 
 
 def test_a_killed_clients_work_is_stopped_by_its_session_id(
-    connect: ConnectServer, env: Env, runner: ConnectRunner, topic: Topic, tmp_path: Path
+    connect: ConnectServer, env: Environment, runner: ConnectRunner, topic: Topic, tmp_path: Path
 ) -> None:
     flag, table, session = tmp_path / "started", tmp_path / "t", runner.new_session()
     slow = app(tmp_path, SLOW.format(flag=str(flag)))
@@ -422,7 +423,7 @@ class BareServer(ConnectServer):
 
 
 @pytest.fixture(scope="module")
-def bare(servers: Path, jars: Jars) -> Iterator[Env]:
+def bare(servers: Path, jars: Jars) -> Iterator[Environment]:
     unset = ("spark.jars", "spark.sql.extensions", "spark.redaction.string.regex")
     server = BareServer(servers / "bare", jars, memory="600m")
     for key in (*unset, "spark.sql.catalog.spark_catalog"):
@@ -431,7 +432,7 @@ def bare(servers: Path, jars: Jars) -> Iterator[Env]:
         yield env_of(server)
 
 
-def test_a_server_that_would_log_credentials_is_refused(bare: Env, topic: Topic, tmp_path: Path) -> None:
+def test_a_server_that_would_log_credentials_is_refused(bare: Environment, topic: Topic, tmp_path: Path) -> None:
     job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
     with pytest.raises(Refused, match=r"spark\.redaction\.string\.regex") as refused:
         SparkConnect("spark").runner(bare).run(job)
@@ -439,21 +440,25 @@ def test_a_server_that_would_log_credentials_is_refused(bare: Env, topic: Topic,
         assert way in refused.value.remedy
 
 
-def test_a_session_setting_that_would_log_credentials_is_refused(env: Env, topic: Topic, tmp_path: Path) -> None:
+def test_a_session_setting_that_would_log_credentials_is_refused(
+    env: Environment, topic: Topic, tmp_path: Path
+) -> None:
     runner = SparkConnect("spark", session_conf={"spark.sql.redaction.string.regex": "x"}).runner(env)
     job = stage_job(topic, ORDERS, {"one": tmp_path / "t"}, secrets={"kafka.sasl.jaas.config": "x y z"})
     with pytest.raises(Refused, match=r"spark\.sql\.redaction\.string\.regex"):
         runner.run(job)
 
 
-def test_a_server_without_the_kafka_jar_is_refused_by_the_jars_name(bare: Env, topic: Topic, tmp_path: Path) -> None:
+def test_a_server_without_the_kafka_jar_is_refused_by_the_jars_name(
+    bare: Environment, topic: Topic, tmp_path: Path
+) -> None:
     transform = app(tmp_path, "def f(batch, epoch): return batch")
     with pytest.raises(Refused) as refused:
         SparkConnect("spark").runner(bare).run(stage_job(topic, transform, {"one": tmp_path / "t"}))
     assert "spark-sql-kafka-0-10" in refused.value.remedy
 
 
-def test_a_server_without_the_delta_jar_is_refused_by_the_jars_name(bare: Env) -> None:
+def test_a_server_without_the_delta_jar_is_refused_by_the_jars_name(bare: Environment) -> None:
     args = {
         "target": "/nowhere/t",
         "place": "/nowhere/p",

@@ -25,7 +25,8 @@ from stack.broker import Broker
 from stack.jars import Jars
 from stack.standalone import StandaloneCluster
 from tests.support import spark_world
-from tests.support.spark_world import APPS, SLOW, Env, Topic, produce, stage_job, staged_rows
+from tests.support.environment import connected
+from tests.support.spark_world import APPS, SLOW, Topic, produce, stage_job, staged_rows
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
@@ -66,7 +67,7 @@ def runner_on(
     master: str, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], work_url: str | None = None
 ) -> SubmitRunner:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": master}))
-    env = Env(Connection(conn_id="spark", conn_type="spark", host=master))
+    env = connected(Connection(conn_id="spark", conn_type="spark", host=master))
     return SparkSubmit("spark", conf=conf, work_url=work_url).runner(env)
 
 
@@ -169,12 +170,12 @@ def test_what_a_killed_submit_left_running_is_ended_by_its_session(
 import sys
 sys.path.insert(0, {str(Path(spark_world.__file__).parents[2])!r})
 from pathlib import Path
-from tests.support import spark_world
+from tests.support import environment, spark_world
 from airflow_epochs.contracts import Connection
 from airflow_epochs.spark.runners import SparkSubmit
 topic = spark_world.Topic(**{vars(topic)!r})
 job = spark_world.stage_job(topic, {f"{path}:f"!r}, {{"one": Path({str(table)!r})}})
-env = spark_world.Env(Connection(conn_id="spark", conn_type="spark", host="local[2]"))
+env = environment.connected(Connection(conn_id="spark", conn_type="spark", host="local[2]"))
 import json
 session = json.loads(sys.stdin.read())
 SparkSubmit("spark", conf={settings!r}).runner(env).run(job, session)

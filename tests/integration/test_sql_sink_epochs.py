@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
@@ -17,9 +18,9 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.testing import Crash
+from tests.support.environment import Action, Environment
 from tests.support.faults_disk import FileSource, Row
-from tests.support.faults_world import Action, airflow_run, crash, phases_of, rows_in
-from tests.support.sql_pipeline import Environment
+from tests.support.faults_world import airflow_run, crash, on_disk, phases_of, rows_in
 from tests.support.sql_world import Db, new_sqlite
 
 pytestmark = pytest.mark.proof
@@ -37,6 +38,10 @@ class TwoSinks:
         return FileSource(folder=str(self.folder / "input"))
 
     @property
+    def connections(self) -> dict[str, Connection]:
+        return {"db": self.db.connection()}
+
+    @property
     def sql_sink(self) -> SqlSink:
         return SqlSink("database", "db", self.db.table(), staging=str(self.folder / "staging"))
 
@@ -52,7 +57,7 @@ class TwoSinks:
                     transform=Transform(path="disk.py", function="keep_all"),
                 ),
                 ledger=Ledger(LocalStore(self.folder / "ledger"), "orders"),
-                env=Environment(self.db, at or {}),
+                env=on_disk(at, self.connections),
             )
         )
 
@@ -72,7 +77,7 @@ class TwoSinks:
         assert self.in_the_database() == self.in_the_lake() == self.source.all_rows()
         record = self.coordinator().newest_complete()
         assert record.txn.epoch == epochs
-        marker = self.sql_sink.last_committed("orders", Environment(self.db, {}))
+        marker = self.sql_sink.last_committed("orders", Environment(self.connections))
         assert marker == Marker.of(record.txn)
         assert not [p for p in (self.folder / "staging").rglob("*") if p.is_file() and p.name != OWNER]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,8 @@ from airflow_epochs.model import Receipt, StagedClaim
 from airflow_epochs.sinks.sql import sqlite as sql_sqlite
 from stack.postgres import Postgres
 from tests.support.cells import fired
-from tests.support.delta_world import World, attempt_of, rows, transaction
+from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.environment import Environment
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from tests.support.tcp_proxy import ANSWERS, Proxy
 
@@ -41,7 +41,7 @@ def world(db: Db, tmp_path: Path) -> SqlWorld:
 
 
 @dataclass
-class Late(World):
+class Late(Environment):
     """A world that tells when its connection is asked for."""
 
     asked: threading.Event = field(default_factory=threading.Event)
@@ -49,13 +49,6 @@ class Late(World):
     def connection(self, conn_id: str) -> Connection:
         self.asked.set()
         return super().connection(conn_id)
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Postgres]:
-    """A server that the test may kill."""
-    with Postgres(tmp_path / "own") as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,6 @@ DROPS = (
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SqlWorld:
     return SqlWorld(new_sqlite(tmp_path), tmp_path)
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Postgres]:
-    """A server whose settings the test may change."""
-    with Postgres(tmp_path / "own") as server:
-        yield server
 
 
 # -- tables that do not last ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_epochs.model import VoteKind
-from tests.support.delta_world import attempt_of, transaction
+from tests.support.delta_world import attempt_of, not_utf8, transaction
 from tests.support.sql_world import Db, SqlWorld, new_sqlite
 
 pytestmark = pytest.mark.proof
@@ -23,12 +23,6 @@ GOOD = 500
 @pytest.fixture
 def world(db: Db, tmp_path: Path) -> SqlWorld:
     return SqlWorld(db, tmp_path)
-
-
-def not_utf8(value: bytes) -> pa.Array:
-    """A text of these bytes, as Spark makes one by a cast, which pyarrow's own constructors do not."""
-    offsets = b"\0\0\0\0" + len(value).to_bytes(4, "little")
-    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 
 
 def one(value: Any, kind: pa.DataType) -> pa.Array:

@@ -14,8 +14,9 @@ from airflow_epochs.model import Run, WaivedRecord
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, rows, transaction
+from tests.support.environment import Environment
 from tests.support.faults_world import crash
-from tests.support.sql_pipeline import CHILD, NAMES, Environment, related
+from tests.support.sql_pipeline import CHILD, NAMES, related
 from tests.support.sql_world import Db, SqlWorld, new_postgres
 
 pytestmark = pytest.mark.proof
@@ -140,7 +141,7 @@ def test_sinks_that_version_0_1_has_committed_apart_are_completed(db: Db, tmp_pa
     world = related(tmp_path, db)
     with pytest.raises(Crash):
         world.run(1, {"decision.landed": crash})
-    view, env = world.ledger.view(1), Environment(db, {})
+    view, env = world.ledger.view(1), Environment(world.known)
     vote = view.decision.votes["orders"] if view.decision else None
     assert vote
     assert vote.staged

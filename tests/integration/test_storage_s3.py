@@ -12,7 +12,7 @@ import obstore
 import pytest
 from deltalake import DeltaTable
 
-from airflow_epochs.contracts import Connection, SinkAttempt
+from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
@@ -20,17 +20,14 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.files import Files, open_files
 from airflow_epochs.storage.objects import object_store
 from airflow_epochs.storage.options import storage_options
-from tests.support.delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, promised, rows, stage_with_deltalake, transaction
+from tests.support.environment import Environment
+from tests.support.s3_access import connection
 from tests.support.s3_proxy import AgeingProxy, WriteOnceProxy
 from tests.support.waiting import wait_until
 
 STRANGE = "p=a%20b ü%2F=+'/part-0.parquet"
 SIX_DAYS = timedelta(days=6)
-
-
-def connection(s3: Any, endpoint: str | None = None) -> Connection:
-    extra = {"region_name": s3.region, "endpoint_url": endpoint or s3.endpoint}
-    return Connection(conn_id="s3", conn_type="aws", login=s3.key, password=s3.secret, extra=extra)
 
 
 def options(s3: Any, endpoint: str | None = None) -> dict[str, str]:
@@ -129,15 +126,15 @@ def sink(url: str) -> DeltaSink:
 
 
 @pytest.fixture
-def world(s3: Any) -> World:
-    return World(connections={"s3": connection(s3)})
+def world(s3: Any) -> Environment:
+    return Environment(connections={"s3": connection(s3)})
 
 
 Aged = tuple[SinkAttempt, Staged, AgeingProxy]
 
 
 @pytest.fixture
-def aged(sink: DeltaSink, world: World, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aged]:
+def aged(sink: DeltaSink, world: Environment, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aged]:
     """An epoch in doubt for six days; a table with the epoch before it; S3 as others see it that day."""
     first, second = transaction(1), transaction(2)
     previous, staged = attempt_of(first), attempt_of(second, first)
@@ -151,7 +148,7 @@ def aged(sink: DeltaSink, world: World, s3: Any, monkeypatch: pytest.MonkeyPatch
         yield staged, what, proxy
 
 
-def promise(sink: DeltaSink, attempt: SinkAttempt, world: World, *ids: int) -> Staged:
+def promise(sink: DeltaSink, attempt: SinkAttempt, world: Environment, *ids: int) -> Staged:
     plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
     claim = stage_with_deltalake(plan, rows(*ids), storage_options(world.connections["s3"]))
     return promised(sink.vote(attempt, claim, world))
@@ -174,7 +171,7 @@ def ids_in(sink: DeltaSink, s3: Any) -> list[int]:
     return sorted(table.to_pyarrow_table()["id"].to_pylist())
 
 
-def at(world: World, phase: str, action: Callable[[], object]) -> None:
+def at(world: Environment, phase: str, action: Callable[[], object]) -> None:
     def act() -> None:
         del world.at[phase]
         action()
@@ -183,7 +180,7 @@ def at(world: World, phase: str, action: Callable[[], object]) -> None:
 
 
 def test_a_vacuum_of_strangers_spares_old_staged_files_from_their_renewal_on(
-    sink: DeltaSink, world: World, s3: Any, aged: Aged
+    sink: DeltaSink, world: Environment, s3: Any, aged: Aged
 ) -> None:
     attempt, staged, proxy = aged
     assert len(of_place(staged, vacuum(sink, s3, proxy, dry_run=True))) == staged.files + 1 + 1, "rows, log"
@@ -201,7 +198,7 @@ def test_a_vacuum_of_strangers_spares_old_staged_files_from_their_renewal_on(
 
 
 def test_of_old_staged_files_that_are_gone_the_rows_are_staged_again(
-    sink: DeltaSink, world: World, s3: Any, aged: Aged
+    sink: DeltaSink, world: Environment, s3: Any, aged: Aged
 ) -> None:
     attempt, staged, proxy = aged
     taken = [path for path in vacuum(sink, s3, proxy) if path.endswith(".parquet")]
@@ -213,7 +210,12 @@ def test_of_old_staged_files_that_are_gone_the_rows_are_staged_again(
 
 
 def test_files_that_cannot_be_made_young_are_committed_as_they_are(
-    sink: DeltaSink, world: World, s3: Any, aged: Aged, write_once: WriteOnceProxy, caplog: pytest.LogCaptureFixture
+    sink: DeltaSink,
+    world: Environment,
+    s3: Any,
+    aged: Aged,
+    write_once: WriteOnceProxy,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     attempt, staged, proxy = aged
     world.connections["s3"] = connection(s3, write_once.endpoint)

@@ -31,8 +31,9 @@ from airflow_epochs.testing import Crash
 from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.jars import Jars
+from tests.support.environment import Action, connected
 from tests.support.faults_disk import PARTITIONS
-from tests.support.faults_world import Action, DiskEnvironment, airflow_run, crash
+from tests.support.faults_world import airflow_run, crash
 from tests.support.kafka_sink_world import create, seen_by_confluent, values
 from tests.support.kafka_staging import TopicSpark
 from tests.support.kafka_tools import run_in_shell
@@ -45,18 +46,6 @@ TABLE = 'CREATE TABLE rows (source text, partition bigint, "offset" bigint, payl
 SEEN_AFTER_MS = "3000"
 """For how long the console consumer waits for one more record here; the page gives a slow cluster more time."""
 Offsets = dict[str, dict[str, int]]
-
-
-class Environment(DiskEnvironment):
-    def __init__(self, world: World, at: Mapping[str, Action]) -> None:
-        super().__init__(at)
-        self.spark = TopicSpark(self.reached)
-        self.world = world
-
-    def connection(self, conn_id: str) -> Connection:
-        extra = {"bootstrap.servers": self.world.broker.bootstrap}
-        kafka = Connection(conn_id=conn_id, conn_type="kafka", extra=extra)
-        return kafka if conn_id == "kafka" else self.world.db.connection()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +94,9 @@ class World:
 
     def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
         source = KafkaSource([self.topic], conn_id="kafka", max_wait=0, starting=self.starting)
+        kafka = Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": self.broker.bootstrap})
+        env = connected(kafka, self.db.connection(), at=at)
+        env.spark = TopicSpark(env.reached)
         coordinator = Coordinator(
             TaskTry(
                 pipeline=Pipeline(
@@ -116,7 +108,7 @@ class World:
                     transform=Transform(path="disk.py", function="keep_all"),
                 ),
                 ledger=Ledger(LocalStore(self.folder / "ledger"), self.name),
-                env=Environment(self, at or {}),
+                env=env,
             )
         )
         return airflow_run(coordinator, Run("dag", f"run {number}"))

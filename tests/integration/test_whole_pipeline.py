@@ -7,8 +7,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable
 from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSource, SparkConnect
-from airflow_epochs.contracts import Connection, SparkRunner
+from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
@@ -32,6 +30,8 @@ from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from tests.support.cells import fired
+from tests.support.environment import Environment
+from tests.support.faults_world import crash
 from tests.support.pages import blocks, filled, printed
 from tests.support.waiting import wait_until
 
@@ -49,29 +49,6 @@ PHASES = (
     "complete.landed",
 )
 _numbers = itertools.count()
-
-
-@dataclass
-class Env:
-    """Connections in a dict; dies at a phase if told to, or lets something happen there."""
-
-    connections: dict[str, Connection]
-    die_at: str | None = None
-    then: Mapping[str, Callable[[], None]] = field(default_factory=dict)
-    seen: list[str] = field(default_factory=list)
-
-    @cached_property
-    def spark(self) -> SparkRunner:
-        return SparkConnect("spark").runner(self)
-
-    def connection(self, conn_id: str) -> Connection:
-        return self.connections[conn_id]
-
-    def reached(self, phase: str) -> None:
-        self.seen.append(phase)
-        self.then.get(phase, lambda: None)()
-        if phase == self.die_at:
-            raise Crash(phase)
 
 
 class Lab:
@@ -111,6 +88,8 @@ class Lab:
         then: Mapping[str, Callable[[], None]] | None = None,
     ) -> Coordinator:
         """What one task process makes."""
+        env = Environment(self.connections, {**({die_at: crash} if die_at else {}), **(then or {})})
+        env.spark = SparkConnect("spark").runner(env)
         return Coordinator(
             TaskTry(
                 pipeline=Pipeline(
@@ -125,7 +104,7 @@ class Lab:
                     transform=find_transform(f"{app}:orders", [SPARK_APPS]),
                 ),
                 ledger=Ledger(LocalStore(self.folder / "ledger"), name),
-                env=Env(self.connections, die_at, then or {}),
+                env=env,
             )
         )
 

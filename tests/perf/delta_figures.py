@@ -14,7 +14,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from airflow_epochs import DeltaSink
 from airflow_epochs.model import TransactionId
 from tests.perf.figures import Figure, figure, stopwatch
-from tests.support.delta_world import World, attempt_of, promised, rows, stage, transaction
+from tests.support.delta_world import attempt_of, promised, rows, stage, transaction
+from tests.support.environment import Environment
 
 VERSIONS = (10, 1_000, 10_000)
 COMMITS = 11
@@ -36,7 +37,7 @@ class Aging:
     """One table and the epochs committed to it."""
 
     def __init__(self, sink: DeltaSink) -> None:
-        self.sink, self.world = sink, World()
+        self.sink, self.world = sink, Environment()
         self.previous: TransactionId | None = None
         self.epochs = 0
         self.epoch()

@@ -24,7 +24,8 @@ from airflow_epochs.model import JsonDict, Staged, TransactionId
 from airflow_epochs.sinks.sql.values import csv_of
 from stack.postgres import Postgres
 from tests.perf.figures import RUNS, Figure, figure, peak_mb, ratios, stopwatch
-from tests.support.delta_world import World, attempt_of, transaction
+from tests.support.delta_world import attempt_of, transaction
+from tests.support.environment import Environment
 from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres
 
 ROWS = 300_000
@@ -133,7 +134,7 @@ class Feed:
 def commit_and_weigh(
     spec: JsonDict, connection: JsonDict, txn: str, previous: str, staged: JsonDict, result: str
 ) -> None:
-    env = World(connections={"db": Connection(**connection)})
+    env = Environment(connections={"db": Connection(**connection)})
     attempt = attempt_of(TransactionId.parse(txn), TransactionId.parse(previous))
     SqlSink.from_spec(spec).commit(attempt, Staged(**staged), env)
     Path(result).write_text(str(peak_mb()))

@@ -22,7 +22,8 @@ from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
+from tests.support.delta_world import attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
+from tests.support.environment import Environment
 
 EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "20"))
 PHASES = [Phase.generate, *([Phase.shrink] if os.environ.get("EPOCHS_SHRINK") == "1" else [])]
@@ -70,7 +71,7 @@ class Table:
         sink, ids = DeltaSink("bronze", self.path, partition_by=["p"]), self.new_ids(4)
         data = rows(*ids, p=["a", "b", "a", "b"])
         attempt = attempt_of(transaction(self.previous.epoch + 1 if self.previous else 1), self.previous)
-        world = World()
+        world = Environment()
         staged = promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
 
         def landing() -> None:
@@ -88,7 +89,7 @@ class Table:
                 sink.commit(attempt, staged, world)
                 break
             except RowsGone:
-                staged = promised(sink.vote(attempt, stage(sink, attempt, data, World()), World()))
+                staged = promised(sink.vote(attempt, stage(sink, attempt, data, Environment()), Environment()))
         else:
             raise AssertionError("the epoch came to no end")
         self.previous = attempt.txn

@@ -17,6 +17,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
+from tests.support.processes import alive
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -108,7 +109,3 @@ def test_a_stopped_server_leaves_no_process_behind(tmp_path: Path) -> None:
         family = [psutil.Process(process.pid) for process in cluster.processes]
         family += [child for process in family for child in process.children(recursive=True)]
     assert family and not any(map(alive, family))
-
-
-def alive(process: psutil.Process) -> bool:
-    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from stack.airflow import password_in
+from tests.support.processes import alive
 
 PROJECT = Path(__file__).parents[2]
 
@@ -26,10 +27,6 @@ def family(pid: int) -> list[psutil.Process]:
 
 def secrets_in(folder: Path) -> list[str]:
     return [(folder / name).read_text() for name in ("airflow/keys.json", "airflow/passwords.json", "connect/token")]
-
-
-def alive(process: psutil.Process) -> bool:
-    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def test_status_and_down_without_a_stack_say_so(tmp_path: Path) -> None:

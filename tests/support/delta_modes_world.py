@@ -13,7 +13,8 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.model import Marker, Receipt, Staged, TransactionId, Vote
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
-from tests.support.delta_world import World, attempt_of, spark_epoch, stage_with_spark, transaction
+from tests.support.delta_world import attempt_of, spark_epoch, stage_with_spark, transaction
+from tests.support.environment import Environment
 
 Rows = list[tuple[Any, ...]]
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
@@ -65,14 +66,14 @@ def shown_by_others(table: str) -> Rows:
     return rows
 
 
-def vote_on(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: World) -> Vote:
+def vote_on(sink: DeltaSink, attempt: SinkAttempt, frame: Any, world: Environment) -> Vote:
     return sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world)
 
 
 class Epochs:
     """One sink's epochs, one after the other."""
 
-    def __init__(self, sink: DeltaSink, world: World, pipeline: str = "orders") -> None:
+    def __init__(self, sink: DeltaSink, world: Environment, pipeline: str = "orders") -> None:
         self.sink, self.world, self.pipeline = sink, world, pipeline
         self.previous: TransactionId | None = None
 

@@ -8,7 +8,6 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -16,56 +15,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Connection, Sink, SinkAttempt, SparkJob
-from airflow_epochs.errors import Refused
+from airflow_epochs.contracts import Sink, SinkAttempt, SparkJob
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from orders_demo.duck import duck
+from tests.support.environment import Environment
 
 LEDGER = "0f1e2d3c"
-
-
-class NoSpark:
-    """A Spark that must not be asked."""
-
-    def new_session(self) -> JsonDict:
-        raise AssertionError("Spark was asked for a session")
-
-    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        raise AssertionError(f"Spark was asked for {job.kind}")
-
-    def stop(self, session: JsonDict) -> None:
-        raise AssertionError("Spark was asked to stop")
-
-
-@dataclass
-class World:
-    """An ``Environment``. ``at`` maps a phase to what happens when it is reached."""
-
-    connections: dict[str, Connection] = field(default_factory=dict)
-    at: dict[str, Callable[[], None]] = field(default_factory=dict)
-    spark: Any = field(default_factory=NoSpark)
-    phases: list[str] = field(default_factory=list)
-
-    def connection(self, conn_id: str) -> Connection:
-        if conn_id not in self.connections:
-            raise Refused(f"There is no connection {conn_id!r}.", remedy="Create it.")
-        return self.connections[conn_id]
-
-    def reached(self, phase: str) -> None:
-        self.phases.append(phase)
-        if action := self.at.get(phase):
-            action()
-
-
-def once(world: World, phase: str, action: Callable[[], object]) -> None:
-    """Do ``action`` the first time ``phase`` is reached."""
-
-    def act() -> None:
-        del world.at[phase]
-        action()
-
-    world.at[phase] = act
 
 
 def transaction(epoch: int, attempt: int = 1, pipeline: str = "orders") -> TransactionId:
@@ -78,6 +34,12 @@ def attempt_of(txn: TransactionId, previous: TransactionId | None = None) -> Sin
 
 def rows(*ids: int, **columns: list[Any]) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), **columns})
+
+
+def not_utf8(value: bytes) -> pa.Array:
+    """A text of these bytes, as Spark makes one by a cast, which pyarrow's own constructors do not."""
+    offsets = b"\0\0\0\0" + len(value).to_bytes(4, "little")
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 
 
 def stage_with_deltalake(plan: JsonDict, data: pa.Table, options: Mapping[str, str] | None = None) -> StagedClaim:
@@ -94,7 +56,7 @@ def stage_with_deltalake(plan: JsonDict, data: pa.Table, options: Mapping[str, s
     return StagedClaim(place=plan["place"])
 
 
-def stage(sink: DeltaSink, attempt: SinkAttempt, data: pa.Table, world: World) -> StagedClaim:
+def stage(sink: DeltaSink, attempt: SinkAttempt, data: pa.Table, world: Environment) -> StagedClaim:
     plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
     return stage_with_deltalake(plan, data)
 
@@ -105,7 +67,7 @@ def promised(vote: Vote) -> Staged:
 
 
 def run_epoch(
-    sink: DeltaSink, txn: TransactionId, previous: TransactionId | None, data: pa.Table, world: World
+    sink: DeltaSink, txn: TransactionId, previous: TransactionId | None, data: pa.Table, world: Environment
 ) -> tuple[Staged, Receipt]:
     attempt = attempt_of(txn, previous)
     staged = promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
@@ -121,6 +83,12 @@ def seen_by_duckdb(table: str) -> list[int]:
     """Every id, read by DuckDB through delta-kernel: a reader that shares no code with deltalake or Spark."""
     with duck() as database:
         return sorted(row[0] for row in database.execute("SELECT id FROM delta_scan(?)", [table]).fetchall())
+
+
+def rows_by_duckdb(table: str | Path) -> list[str]:
+    """All columns of all rows."""
+    with duck() as database:
+        return sorted(map(repr, database.execute("SELECT * FROM delta_scan(?)", [str(table)]).fetchall()))
 
 
 def log_of(table: str | Path) -> list[list[JsonDict]]:
@@ -153,7 +121,7 @@ class SparkOn:
         return
 
 
-def stage_with_spark(sink: Sink, attempt: SinkAttempt, frame: Any, world: World) -> StagedClaim:
+def stage_with_spark(sink: Sink, attempt: SinkAttempt, frame: Any, world: Environment) -> StagedClaim:
     return fill_with_spark(world.spark.session, sink.plan_stage(attempt, uuid.uuid4().hex, world), frame)
 
 
@@ -170,7 +138,7 @@ def fill_with_spark(session: Any, plan: JsonDict, frame: Any, **args: Any) -> St
 
 
 def spark_epoch(
-    sink: DeltaSink, txn: TransactionId, previous: TransactionId | None, frame: Any, world: World
+    sink: DeltaSink, txn: TransactionId, previous: TransactionId | None, frame: Any, world: Environment
 ) -> tuple[Staged, Receipt]:
     attempt = attempt_of(txn, previous)
     staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, frame, world), world))
@@ -181,7 +149,7 @@ def spark_epoch(
 
 def feed(spec: JsonDict, first_id: int, epochs: int) -> None:
     """Run epochs one after the other with one row each. Runs in a process of its own."""
-    sink, previous, world = DeltaSink.from_spec(spec), None, World()
+    sink, previous, world = DeltaSink.from_spec(spec), None, Environment()
     for epoch in range(1, epochs + 1):
         txn = transaction(epoch)
         run_epoch(sink, txn, previous, rows(first_id + epoch), world)
@@ -192,7 +160,7 @@ def commit_and_die(spec: JsonDict, txn: str, place: str, previous: str | None, p
     """Vote and commit what is staged at ``place``, and be killed when ``phase`` is reached."""
     sink = DeltaSink.from_spec(spec)
     attempt = attempt_of(TransactionId.parse(txn), TransactionId.parse(previous) if previous else None)
-    world = World(at={phase: lambda: os.kill(os.getpid(), signal.SIGKILL)})
+    world = Environment(at={phase: lambda: os.kill(os.getpid(), signal.SIGKILL)})
     staged = promised(sink.vote(attempt, StagedClaim(place=place), world))
     sink.commit(attempt, staged, world)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,6 +88,19 @@ class FileSource:
         return path.read_text().splitlines() if path.exists() else []
 
 
+@dataclass(frozen=True, kw_only=True)
+class StartingSource(FileSource):
+    """Its first epoch starts where it is told to, as that of ``KafkaSource`` does."""
+
+    starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        if position is None and self.starting:
+            at = tuple(OffsetRange(p, 0, self.starting[TOPIC].get(str(p), 0)) for p in PARTITIONS)
+            position = Position(ranges={TOPIC: at}, state={})
+        return super().plan(position, limits, env)
+
+
 class DiskSpark:
     """Stages as the plan says, into real Delta tables, sink after sink. ``reached`` sees each of its steps.
 
@@ -131,9 +144,9 @@ def stage_sink(args: JsonDict, name: str) -> None:
 
 def _fitted(data: pa.Table, plan: JsonDict) -> pa.Table:
     """With nulls in the columns that the target has got since."""
-    for field in (plan["schema"] or {"fields": []})["fields"]:
-        if field["name"] not in data.column_names:
-            data = data.append_column(field["name"], pa.nulls(len(data), pa.string()))
+    for column in (plan["schema"] or {"fields": []})["fields"]:
+        if column["name"] not in data.column_names:
+            data = data.append_column(column["name"], pa.nulls(len(data), pa.string()))
     return data
 
 

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from airflow_epochs.errors import NotApplied
-from tests.support.faults_world import Action, DiskWorld, airflow_run
+from tests.support.environment import Action
+from tests.support.faults_world import DiskWorld, airflow_run
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from airflow_epochs.testing.history import Repeat
 from tests.support.cells import Outcome
+from tests.support.environment import Action
 from tests.support.faults_history import finished, require_exactly_once
 from tests.support.faults_process import TaskProcess, kill, stop
-from tests.support.faults_world import Action, DiskWorld
+from tests.support.faults_world import DiskWorld
 
 HARMLESS = {None, "Fenced"}
 """How a process that was overtaken may end: told so, or content that its work is done."""

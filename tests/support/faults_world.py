@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from airflow_epochs.contracts import Connection, SparkRunner
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import EpochError, NoNewData, Refused
+from airflow_epochs.errors import EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.ledger.store import LocalStore, Store
@@ -28,28 +28,21 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.testing import Crash, run_epoch
 from airflow_epochs.testing.history import LedgerCopy, copy_of_ledger
 from tests.support.cells import Outcome
+from tests.support.environment import Action, Environment
 from tests.support.faults_disk import DiskSpark, FileSource, Row
 
 SINKS = ("orders", "audit")
-Action = Callable[[], None]
 
 
-class DiskEnvironment:
-    """No connections; Spark that only stages; ``at`` says what happens at a phase, or at its n-th time: ``phase#n``."""
-
-    def __init__(self, at: Mapping[str, Action] | None = None, spark: SparkRunner | None = None) -> None:
-        self.at = dict(at or {})
-        self.phases: list[str] = []
-        self.spark = DiskSpark(self.reached, spark)
-
-    def connection(self, conn_id: str) -> Connection:
-        raise Refused(f"There is no connection {conn_id!r}.", remedy="use none.")
-
-    def reached(self, phase: str) -> None:
-        self.phases.append(phase)
-        numbered = f"{phase}#{self.phases.count(phase)}"
-        if action := self.at.get(phase) or self.at.get(numbered):
-            action()
+def on_disk(
+    at: Mapping[str, Action] | None = None,
+    connections: Mapping[str, Connection] | None = None,
+    spark: SparkRunner | None = None,
+) -> Environment:
+    """With a Spark that only stages; ``spark`` does what else it is asked for."""
+    env = Environment(dict(connections or {}), dict(at or {}))
+    env.spark = DiskSpark(env.reached, spark)
+    return env
 
 
 @dataclass(frozen=True)
@@ -123,7 +116,7 @@ class DiskWorld:
                     backfill=self.backfill,
                 ),
                 ledger=self._ledger(store or LocalStore(self.ledger_root)),
-                env=DiskEnvironment(at, spark),
+                env=on_disk(at, spark=spark),
                 clock=self._clock,
             )
         )
@@ -211,7 +204,7 @@ def crash() -> None:
 def phases_of(coordinator: Coordinator) -> list[str]:
     """What a coordinator of a world on disk came by."""
     env = coordinator.task.env
-    assert isinstance(env, DiskEnvironment)
+    assert isinstance(env, Environment)
     return env.phases
 
 

@@ -19,7 +19,8 @@ from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, TransactionId, Vote
 from airflow_epochs.sinks.kafka.rows import HEADER
-from tests.support.delta_world import World, attempt_of, promised, stage_with_deltalake
+from tests.support.delta_world import attempt_of, promised, stage_with_deltalake
+from tests.support.environment import Environment
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def rows(*values: str, partitions: list[int] | None = None) -> pa.Table:
     return pa.table(columns)
 
 
-def world_at(bootstrap: str, **extra: object) -> World:
+def world_at(bootstrap: str, **extra: object) -> Environment:
     settings = {"bootstrap.servers": bootstrap, **extra}
-    return World({"kafka_default": Connection(conn_id="kafka_default", conn_type="kafka", extra=settings)})
+    return Environment({"kafka_default": Connection(conn_id="kafka_default", conn_type="kafka", extra=settings)})
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Feed:
     """A sink and the epochs that go into it, one after the other."""
 
     sink: KafkaSink
-    world: World
+    world: Environment
     pipeline: str = "orders"
     shown: TransactionId | None = None
     epoch: int = field(default=0)

@@ -5,24 +5,20 @@ from __future__ import annotations
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
-from airflow_epochs.contracts import Connection, SparkRunner
+from airflow_epochs.contracts import Connection
+from tests.support.environment import Environment
 from tests.support.waiting import wait_until
 
 
-class KafkaEnv:
-    """One connection and nothing else."""
+class KafkaEnv(Environment):
+    """Every connection leads to the same brokers."""
 
     def __init__(self, **extra: object) -> None:
+        super().__init__()
         self.extra = extra
-
-    @property
-    def spark(self) -> SparkRunner:
-        raise AssertionError
 
     def connection(self, conn_id: str) -> Connection:
         return Connection(conn_id=conn_id, conn_type="kafka", extra=self.extra)
-
-    def reached(self, phase: str) -> None: ...
 
 
 class Topic:

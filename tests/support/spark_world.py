@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_epochs.contracts import Connection, SinkAttempt, SparkJob, SparkRunner
-from airflow_epochs.errors import Refused
+from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
+from tests.support.environment import Environment
 
 APPS = Path(__file__).parents[1] / "apps"
 SLOW = """
@@ -43,24 +43,6 @@ def settings(session: Any, values: dict[str, str]) -> Iterator[None]:
     finally:
         for key in values:
             session.conf.unset(key)
-
-
-class Env:
-    """The given connections and nothing else."""
-
-    def __init__(self, *connections: Connection) -> None:
-        self.connections = {connection.conn_id: connection for connection in connections}
-
-    @property
-    def spark(self) -> SparkRunner:
-        raise AssertionError
-
-    def connection(self, conn_id: str) -> Connection:
-        if conn_id not in self.connections:
-            raise Refused(f"There is no Airflow connection {conn_id!r}.", remedy="Add it.")
-        return self.connections[conn_id]
-
-    def reached(self, phase: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +84,7 @@ def produce(bootstrap: str, values: Sequence[str]) -> Topic:
 def delta_plan(table: Path, txn: TransactionId) -> dict[str, Any]:
     """What the Delta sink asks of Spark for a table that does not exist yet."""
     attempt = SinkAttempt(txn=txn, ledger_id="1" * 32, previous=None)
-    plan: dict[str, Any] = DeltaSink("sink", str(table)).plan_stage(attempt, uuid.uuid4().hex, Env())
+    plan: dict[str, Any] = DeltaSink("sink", str(table)).plan_stage(attempt, uuid.uuid4().hex, Environment())
     return plan
 
 

@@ -7,46 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_epochs.contracts import Connection, Limits, PlannedEpoch, Position
-from airflow_epochs.contracts import Environment as SinkEnvironment
+from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OffsetRange, Run
+from airflow_epochs.model import Run
 from airflow_epochs.sinks.sql.sink import SqlSink
-from tests.support.faults_disk import PARTITIONS, TOPIC, FileSource
-from tests.support.faults_world import Action, DiskEnvironment, airflow_run
+from tests.support.environment import Action
+from tests.support.faults_disk import FileSource, StartingSource
+from tests.support.faults_world import airflow_run, on_disk
 from tests.support.sql_world import Db
 
 COLUMNS = 'source text, partition bigint, "offset" bigint, payload text'
 PARENT = f'CREATE TABLE orders ({COLUMNS}, PRIMARY KEY (partition, "offset"))'
 CHILD = f'CREATE TABLE lines ({COLUMNS}, FOREIGN KEY (partition, "offset") REFERENCES orders'
 NAMES = ("orders", "lines")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartingSource(FileSource):
-    """Its first epoch starts where it is told to, as that of ``KafkaSource`` does."""
-
-    starting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-
-    def plan(self, position: Position | None, limits: Limits, env: SinkEnvironment) -> PlannedEpoch | None:
-        first = self.starting.get(TOPIC, {})
-        at = {TOPIC: tuple(OffsetRange(p, 0, first.get(str(p), 0)) for p in PARTITIONS)}
-        return super().plan(position or Position(ranges=at, state={}), limits, env)
-
-
-class Environment(DiskEnvironment):
-    """With connections to the database. ``others`` says in what some differ from the first one."""
-
-    def __init__(self, db: Db, at: Mapping[str, Action], others: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        super().__init__(at)
-        self.db = db
-        self.others = others or {}
-
-    def connection(self, conn_id: str) -> Connection:
-        return self.db.connection(conn_id=conn_id, **self.others.get(conn_id, {}))
 
 
 @dataclass(frozen=True)
@@ -77,6 +53,11 @@ class Related:
     def ledger_files(self) -> list[Path]:
         return sorted(path for path in (self.folder / "ledger").rglob("*") if path.is_file())
 
+    @property
+    def known(self) -> dict[str, Connection]:
+        """All connections."""
+        return {name: self.db.connection(conn_id=name, **said) for name, said in {"db": {}, **self.connections}.items()}
+
     def sink(self, name: str) -> SqlSink:
         staging = str(self.folder / "staging")
         conn_id = name if name in self.connections else "db"
@@ -94,7 +75,7 @@ class Related:
                     backfill=self.backfill,
                 ),
                 ledger=self.ledger,
-                env=Environment(self.db, at or {}, self.connections),
+                env=on_disk(at, self.known),
             )
         )
 

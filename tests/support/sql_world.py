@@ -8,7 +8,6 @@ import resource
 import signal
 import sqlite3
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +22,8 @@ from airflow_epochs.contracts import Connection, SinkAttempt
 from airflow_epochs.model import JsonDict, Receipt, Staged, TransactionId, Vote, VoteKind
 from airflow_epochs.sinks.sql.sink import SqlSink
 from stack.postgres import DATABASE, USER, Postgres
-from tests.support.delta_world import World, attempt_of, promised, rows, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, promised, rows, stage_with_deltalake, transaction
+from tests.support.environment import Action, Environment
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -111,7 +111,7 @@ class SqlWorld:
 
     db: Db
     folder: Path
-    env: World = field(default_factory=World)
+    env: Environment = field(default_factory=Environment)
 
     def __post_init__(self) -> None:
         self.env.connections["db"] = self.db.connection()
@@ -210,12 +210,10 @@ def _commit(
     answer: Any, spec: JsonDict, connections: dict[str, Connection], attempt: SinkAttempt, staged: Staged, at: Signals
 ) -> None:
     before = psutil.Process().memory_info().rss
-    actions: dict[str, Callable[[], None]] = {
-        phase: partial(os.kill, os.getpid(), number) for phase, number in at.items()
-    }
+    actions: dict[str, Action] = {phase: partial(os.kill, os.getpid(), number) for phase, number in at.items()}
     try:
         said: Receipt | str = SqlSink.from_spec(spec).commit(
-            attempt, staged, World(connections=connections, at=actions)
+            attempt, staged, Environment(connections=connections, at=actions)
         )
     except Exception as error:
         said = type(error).__name__

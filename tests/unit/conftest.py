@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from tests.support.delta_world import World
+from tests.support.environment import Environment
 
 
 @pytest.fixture
@@ -23,6 +23,6 @@ def sink(table: str) -> DeltaSink:
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> Environment:
     """No connections and no Spark."""
-    return World()
+    return Environment()

@@ -21,7 +21,8 @@ from airflow_epochs.sinks.delta import flush as delta_flush
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.jobs import refusal
 from airflow_epochs.spark.driver.delta.merge import _of_overwrite, _options, _replaced, _telling
-from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, stage, transaction
+from tests.support.delta_world import attempt_of, ids_in, promised, rows, stage, transaction
+from tests.support.environment import Environment
 
 DELETING: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}
 
@@ -63,19 +64,19 @@ def spark() -> LikeSpark:
 
 
 @pytest.fixture
-def world(spark: LikeSpark) -> World:
-    return World(spark=spark)
+def world(spark: LikeSpark) -> Environment:
+    return Environment(spark=spark)
 
 
 def data(*ids: int) -> pa.Table:
     return rows(*ids, v=pa.array([1] * len(ids)))
 
 
-def voted(sink: DeltaSink, attempt: SinkAttempt, world: World, *ids: int) -> Any:
+def voted(sink: DeltaSink, attempt: SinkAttempt, world: Environment, *ids: int) -> Any:
     return sink.vote(attempt, stage(sink, attempt, data(*ids), world), world)
 
 
-def epoch(sink: DeltaSink, world: World, previous: TransactionId | None, *ids: int) -> tuple[SinkAttempt, Staged]:
+def epoch(sink: DeltaSink, world: Environment, previous: TransactionId | None, *ids: int) -> tuple[SinkAttempt, Staged]:
     attempt = attempt_of(transaction(previous.epoch + 1 if previous else 1), previous)
     staged = promised(voted(sink, attempt, world, *ids))
     sink.commit(attempt, staged, world)
@@ -133,7 +134,7 @@ def test_a_table_that_somebody_else_has_created_meanwhile_is_not_replaced(
     assert _replaced(found, {"table_id": "t", "how": {"mode": mode}}) is None
 
 
-def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: World, spark: LikeSpark) -> None:
+def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: Environment, spark: LikeSpark) -> None:
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
     first, _ = epoch(sink, world, None, 1)
     epoch(sink, world, first.txn, 2)
@@ -162,7 +163,7 @@ def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(m
     ],
 )
 def test_what_spark_says_of_its_commit_is_compared(
-    table: Path, world: World, monkeypatch: pytest.MonkeyPatch, answer: JsonDict, why: str
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch, answer: JsonDict, why: str
 ) -> None:
     sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
     staged = promised(voted(sink, attempt, world, 1))
@@ -187,7 +188,12 @@ def test_what_spark_says_of_its_commit_is_compared(
     ],
 )
 def test_null_keys_that_spark_overlooked_are_a_vote_abort(
-    table: Path, world: World, options: dict[str, Any], given: JsonDict, named: str | None, partition_by: list[str]
+    table: Path,
+    world: Environment,
+    options: dict[str, Any],
+    given: JsonDict,
+    named: str | None,
+    partition_by: list[str],
 ) -> None:
     sink, attempt = DeltaSink("silver", str(table), **options, partition_by=partition_by), attempt_of(transaction(1))
     columns = {name: pa.array(value, pa.int64()) for name, value in given.items()}
@@ -201,7 +207,7 @@ def test_null_keys_that_spark_overlooked_are_a_vote_abort(
 
 
 def test_what_spark_wrote_has_been_fsynced_before_the_receipt(
-    table: Path, world: World, synced: set[str | int]
+    table: Path, world: Environment, synced: set[str | int]
 ) -> None:
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], partition_by=["id"])
     first, _ = epoch(sink, world, None, 1)
@@ -216,7 +222,7 @@ def test_what_spark_wrote_has_been_fsynced_before_the_receipt(
         assert added | log | {str(table), f"{table}/id=2", f"{table}/_delta_log"} <= synced
 
 
-def test_a_repeat_long_after_does_not_miss_files_that_were_vacuumed_since(table: Path, world: World) -> None:
+def test_a_repeat_long_after_does_not_miss_files_that_were_vacuumed_since(table: Path, world: Environment) -> None:
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
     attempt, staged = epoch(sink, world, None, 1)
     DeltaTable(str(table)).delete()
@@ -258,7 +264,7 @@ def notes_of(table: Path, attempt: SinkAttempt) -> Path:
 
 
 def test_lost_notes_about_deleted_keys_are_a_vote_abort_until_they_are_back(
-    table: Path, world: World, spark: LikeSpark
+    table: Path, world: Environment, spark: LikeSpark
 ) -> None:
     sink = DeltaSink("silver", str(table), **DELETING)
     spark.deletions = "deleted-1"
@@ -273,7 +279,7 @@ def test_lost_notes_about_deleted_keys_are_a_vote_abort_until_they_are_back(
     assert voted(sink, attempt, world, 2).vote is VoteKind.VOTE_COMMIT
 
 
-def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: World, spark: LikeSpark) -> None:
+def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: Environment, spark: LikeSpark) -> None:
     sink = DeltaSink("silver", str(table), **DELETING)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
@@ -291,14 +297,14 @@ def test_notes_that_vanish_after_the_vote_stop_the_commit(table: Path, world: Wo
 @pytest.mark.parametrize(
     "options", [{"mode": "upsert", "keys": ["id"], "sequence_by": "v"}, DELETING], ids=["no deletions", "none yet"]
 )
-def test_notes_that_nobody_made_are_not_missed(table: Path, world: World, options: dict[str, Any]) -> None:
+def test_notes_that_nobody_made_are_not_missed(table: Path, world: Environment, options: dict[str, Any]) -> None:
     sink = DeltaSink("silver", str(table), **options)
     first, _ = epoch(sink, world, None, 1)
     epoch(sink, world, first.txn, 2)
     assert ids_in(table) == [1, 2]
 
 
-def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: World, spark: LikeSpark) -> None:
+def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: Environment, spark: LikeSpark) -> None:
     sink = DeltaSink("silver", str(table), **DELETING)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
@@ -308,7 +314,7 @@ def test_a_vacuum_of_the_table_leaves_the_notes(table: Path, world: World, spark
     assert sorted(notes_of(table, first).rglob("*")) == before
 
 
-def test_upkeep_optimizes_the_table_and_thins_its_notes_out(table: Path, world: World, spark: LikeSpark) -> None:
+def test_upkeep_optimizes_the_table_and_thins_its_notes_out(table: Path, world: Environment, spark: LikeSpark) -> None:
     sink = DeltaSink("silver", str(table), **DELETING, compact_every=2)
     spark.deletions = "deleted-1"
     first, _ = epoch(sink, world, None, 1)
@@ -322,7 +328,7 @@ def test_upkeep_optimizes_the_table_and_thins_its_notes_out(table: Path, world: 
     ]
 
 
-def test_upkeep_asks_for_no_notes_where_there_are_none(table: Path, world: World, spark: LikeSpark) -> None:
+def test_upkeep_asks_for_no_notes_where_there_are_none(table: Path, world: Environment, spark: LikeSpark) -> None:
     for options in (DELETING, {"mode": "overwrite"}):
         spark.jobs.clear()
         DeltaSink("silver", str(table), **options).maintain("orders", 50, world)

@@ -17,8 +17,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.staged.parquet_calendar import misread
 from airflow_epochs.storage.files import open_files
-from orders_demo.duck import duck
-from tests.support.delta_world import log_of
+from tests.support.delta_world import log_of, rows_by_duckdb
 
 SPARK = {"org.apache.spark.version": "4.2.0", "org.apache.spark.sql.parquet.row.metadata": "{}"}
 
@@ -56,11 +55,6 @@ def compacted(table: Path) -> set[str]:
 
 def files_of(table: Path) -> set[str]:
     return {uri.rsplit("/", 1)[-1] for uri in DeltaTable(str(table)).file_uris()}
-
-
-def seen_by_duckdb(table: Path) -> list[str]:
-    with duck() as database:
-        return sorted(map(repr, database.execute("SELECT * FROM delta_scan(?)", [str(table)]).fetchall()))
 
 
 def struct(**kinds: pa.DataType) -> pa.StructType:
@@ -110,9 +104,9 @@ def test_a_file_whose_columns_are_named_otherwise_is_left_alone(tmp_path: Path, 
     for number in range(4):
         add(table, pa.table({name: pa.array([number], LONG), "more": ["x"]}))
     right = {add(table, pa.table({"id": pa.array([number], LONG)})) for number in range(4, 8)}
-    before = seen_by_duckdb(table)
+    before = rows_by_duckdb(table)
     assert compacted(table) == right
-    assert seen_by_duckdb(table) == before
+    assert rows_by_duckdb(table) == before
 
 
 @pytest.mark.parametrize("first", ["right", "other"])
@@ -153,9 +147,9 @@ def test_narrower_types_and_older_structs_are_rewritten_without_loss(tmp_path: P
     create(table, pa.schema([("v", wanted)]))
     for _ in range(4):
         add(table, pa.table({"v": pa.array(values, given)}))
-    before = seen_by_duckdb(table)
+    before = rows_by_duckdb(table)
     assert len(compacted(table)) == 4
-    assert seen_by_duckdb(table) == before
+    assert rows_by_duckdb(table) == before
 
 
 OLD_DAY, OLD_INSTANT = dt.date(1500, 1, 1), dt.datetime(1850, 1, 1, tzinfo=dt.timezone.utc)
@@ -245,9 +239,9 @@ def test_int96_is_an_instant_also_in_structs(tmp_path: Path) -> None:
     data = pa.table({"s": pa.array([{"at": OLD_INSTANT, "n": 1}], struct(at=instant, n=LONG))})
     for _ in range(4):
         add(table, data, SPARK, use_deprecated_int96_timestamps=True)
-    before = seen_by_duckdb(table)
+    before = rows_by_duckdb(table)
     assert len(compacted(table)) == 4
-    assert seen_by_duckdb(table) == before
+    assert rows_by_duckdb(table) == before
     local = pa.table({"local": pa.array([dt.datetime(2020, 1, 1)], pa.timestamp("us"))})
     for _ in range(4):
         add(table, local, SPARK, use_deprecated_int96_timestamps=True)
@@ -262,9 +256,9 @@ def test_partition_columns_that_a_file_has_too_are_not_read(tmp_path: Path) -> N
         write_deltalake(str(table), data, partition_by=["p"], mode="append")
     for path in table.glob("p=a/*.parquet"):
         write(path, data.select(["p", "at"]), SPARK, use_deprecated_int96_timestamps=True)
-    before = seen_by_duckdb(table)
+    before = rows_by_duckdb(table)
     assert len(compacted(table)) == 4
-    assert seen_by_duckdb(table) == before
+    assert rows_by_duckdb(table) == before
     assert DeltaTable(str(table)).to_pyarrow_table()["at"].to_pylist() == [NEW_INSTANT] * 4
 
 

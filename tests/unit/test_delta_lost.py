@@ -20,11 +20,9 @@ from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.delta_history import commits_of
 from tests.support.delta_world import (
-    World,
     attempt_of,
     ids_in,
     log_of,
-    once,
     promised,
     rows,
     run_epoch,
@@ -32,6 +30,7 @@ from tests.support.delta_world import (
     stage,
     transaction,
 )
+from tests.support.environment import Environment, once
 from tests.support.remedies import taken_back
 
 BY_DAY = rows(1, 2, 3, 4, p=["a", "a", "b", "c"])
@@ -43,7 +42,7 @@ def sink(table: str) -> DeltaSink:
 
 
 @pytest.fixture(params=["new table", "existing table"])
-def ready(request: pytest.FixtureRequest, sink: DeltaSink, world: World) -> tuple[SinkAttempt, Staged]:
+def ready(request: pytest.FixtureRequest, sink: DeltaSink, world: Environment) -> tuple[SinkAttempt, Staged]:
     """Four rows in three files, promised."""
     previous = None
     if request.param == "existing table":
@@ -53,7 +52,7 @@ def ready(request: pytest.FixtureRequest, sink: DeltaSink, world: World) -> tupl
     return attempt, staged(sink, attempt, world)
 
 
-def staged(sink: DeltaSink, attempt: SinkAttempt, world: World) -> Staged:
+def staged(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> Staged:
     return promised(sink.vote(attempt, stage(sink, attempt, BY_DAY, world), world))
 
 
@@ -65,7 +64,9 @@ def take(what: Staged, *, most: int = 10, log: bool = False) -> None:
         shutil.rmtree(Path(what.place, "_delta_log"))
 
 
-def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: Any) -> None:
+def lost(
+    sink: DeltaSink, world: Environment, attempt: SinkAttempt, what: Staged, phase: str = "before", **how: Any
+) -> None:
     once(world, f"delta.commit.{phase}", partial(take, what, **how))
     with pytest.raises(RowsLost, match=r"files that version \d of .* added"):
         sink.commit(attempt, what, world)
@@ -73,7 +74,7 @@ def lost(sink: DeltaSink, world: World, attempt: SinkAttempt, what: Staged, phas
 
 
 @pytest.fixture
-def bereft(sink: DeltaSink, world: World, ready: tuple[SinkAttempt, Staged]) -> SinkAttempt:
+def bereft(sink: DeltaSink, world: Environment, ready: tuple[SinkAttempt, Staged]) -> SinkAttempt:
     """An attempt that the table shows, but whose files were taken while its commit landed."""
     lost(sink, world, *ready)
     return ready[0]
@@ -83,7 +84,7 @@ def bereft(sink: DeltaSink, world: World, ready: tuple[SinkAttempt, Staged]) -> 
 @pytest.mark.parametrize("log", [False, True], ids=["", "and the staging table's log"])
 @pytest.mark.parametrize("most", [1, 10], ids=["one file", "all files"])
 def test_rows_that_vanish_while_their_commit_lands_are_put_back_once(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged], phase: str, log: bool, most: int
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], phase: str, log: bool, most: int
 ) -> None:
     attempt, first = ready
     before = [0] if attempt.previous else []
@@ -104,7 +105,7 @@ def test_rows_that_vanish_while_their_commit_lands_are_put_back_once(
 
 
 def test_the_next_epoch_follows_rows_that_were_put_back(
-    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
+    sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
     sink.commit(bereft, staged(sink, bereft, world), world)
     run_epoch(sink, transaction(bereft.txn.epoch + 1), bereft.txn, rows(9, p=["z"]), world)
@@ -112,11 +113,11 @@ def test_the_next_epoch_follows_rows_that_were_put_back(
 
 
 def test_of_two_that_put_rows_back_at_once_one_does(
-    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
+    sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
     mine, theirs = staged(sink, bereft, world), staged(sink, bereft, world)
     receipts = []
-    once(world, "delta.put_back.before", lambda: receipts.append(sink.commit(bereft, theirs, World())))
+    once(world, "delta.put_back.before", lambda: receipts.append(sink.commit(bereft, theirs, Environment())))
     receipts.append(sink.commit(bereft, mine, world))
     assert receipts[0] == receipts[1]
     assert receipts[0].place == theirs.place
@@ -124,7 +125,7 @@ def test_of_two_that_put_rows_back_at_once_one_does(
 
 
 def test_an_append_meanwhile_only_costs_a_round_and_an_overwrite_wins(
-    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
+    sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
     again = staged(sink, bereft, world)
     once(world, "delta.put_back.before", lambda: write_deltalake(table, rows(7, p=["a"]), mode="append"))
@@ -139,7 +140,7 @@ def test_an_append_meanwhile_only_costs_a_round_and_an_overwrite_wins(
 
 
 def test_rows_that_vanish_again_are_put_back_again(
-    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
+    sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
     second = staged(sink, bereft, world)
     once(world, "delta.put_back.before", lambda: take(second))
@@ -151,7 +152,7 @@ def test_rows_that_vanish_again_are_put_back_again(
 
 
 def test_files_that_others_removed_from_the_table_and_deleted_are_not_lost(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     attempt, first = ready
 
@@ -168,7 +169,7 @@ def test_files_that_others_removed_from_the_table_and_deleted_are_not_lost(
 
 
 def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     attempt, first = ready
 
@@ -188,7 +189,7 @@ def test_where_some_files_were_removed_and_others_are_lost_nothing_is_guessed(
 
 
 def test_other_rows_do_not_pass_for_the_lost_ones(
-    sink: DeltaSink, table: str, world: World, bereft: SinkAttempt
+    sink: DeltaSink, table: str, world: Environment, bereft: SinkAttempt
 ) -> None:
     again = staged(sink, bereft, world)
     other = promised(sink.vote(bereft, stage(sink, bereft, rows(5, p=["a"]), world), world))
@@ -202,7 +203,7 @@ def test_other_rows_do_not_pass_for_the_lost_ones(
 
 @pytest.mark.parametrize(("retention", "renewed"), [(None, True), ("interval 30 days", False)])
 def test_staged_files_that_vacuum_would_take_soon_are_made_young_before_the_commit(
-    table: str, world: World, monkeypatch: pytest.MonkeyPatch, retention: str | None, renewed: bool
+    table: str, world: Environment, monkeypatch: pytest.MonkeyPatch, retention: str | None, renewed: bool
 ) -> None:
     sink = DeltaSink("bronze", table, properties={"delta.deletedFileRetentionDuration": retention} if retention else {})
     attempt = attempt_of(transaction(1))
@@ -218,7 +219,7 @@ def test_staged_files_that_vacuum_would_take_soon_are_made_young_before_the_comm
 
 
 def test_a_vacuum_of_strangers_spares_old_staged_files_from_their_renewal_on(
-    sink: DeltaSink, table: str, world: World, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, table: str, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_epoch(sink, first := transaction(1), None, rows(0, p=["a"]), world)
     attempt = attempt_of(transaction(2), first)
@@ -253,7 +254,7 @@ def test_a_retention_is_understood_as_spark_writes_it(interval: str, hours: floa
     assert delta_publish._milliseconds(interval) == hours * 3_600_000
 
 
-def test_rows_are_put_back_into_partitions_whose_values_need_encoding(table: str, world: World) -> None:
+def test_rows_are_put_back_into_partitions_whose_values_need_encoding(table: str, world: Environment) -> None:
     sink = DeltaSink("bronze", table, partition_by=["p"])
     data = rows(1, 2, 3, p=["ü", "a b%", None])
     attempt = attempt_of(transaction(1))

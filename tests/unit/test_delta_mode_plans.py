@@ -23,7 +23,8 @@ from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.merge import _missing, _statement
-from tests.support.delta_world import World, attempt_of, promised, rows, stage, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, promised, rows, stage, stage_with_deltalake, transaction
+from tests.support.environment import Environment
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
 MODES: list[JsonDict] = [
@@ -88,7 +89,7 @@ def test_options_that_do_not_go_together_are_refused_when_the_dag_is_parsed(opti
         DeltaSink("silver", "/lake/silver", **options)
 
 
-def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, world: World) -> None:
+def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, world: Environment) -> None:
     attempt = attempt_of(transaction(1))
     plain = DeltaSink("bronze", str(table), commit="spark").plan_stage(attempt, "n", world)
     assert (plain["kind"], "how" in plain) == ("delta", False)
@@ -111,7 +112,7 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
 
 
 def test_no_warning_that_spark_commits_where_nobody_else_can(
-    table: Path, world: World, caplog: pytest.LogCaptureFixture
+    table: Path, world: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_deltalake(str(table), rows(0))
     with caplog.at_level(logging.WARNING):
@@ -119,14 +120,14 @@ def test_no_warning_that_spark_commits_where_nobody_else_can(
     assert not caplog.records
 
 
-def staged_as_spark_does(sink: DeltaSink, table: Path, world: World, data: Any) -> tuple[Any, StagedClaim]:
+def staged_as_spark_does(sink: DeltaSink, table: Path, world: Environment, data: Any) -> tuple[Any, StagedClaim]:
     """Staged by deltalake, with the note that Spark leaves about the table."""
     attempt = attempt_of(transaction(1))
     plan = sink.plan_stage(attempt, uuid.uuid4().hex, world)
     return attempt, stage_with_deltalake(plan, data)
 
 
-def test_a_table_that_takes_new_rows_only_is_a_vote_abort_for_changes(table: Path, world: World) -> None:
+def test_a_table_that_takes_new_rows_only_is_a_vote_abort_for_changes(table: Path, world: Environment) -> None:
     write_deltalake(str(table), rows(0), configuration={"delta.appendOnly": "true"})
     for sink, kind in (
         (DeltaSink("silver", str(table), mode="overwrite"), VoteKind.VOTE_ABORT),
@@ -138,7 +139,7 @@ def test_a_table_that_takes_new_rows_only_is_a_vote_abort_for_changes(table: Pat
         assert kind is VoteKind.VOTE_COMMIT or "takes new rows only" in (vote.reason or "")
 
 
-def test_partitions_are_overwritten_only_where_there_are_any(table: Path, world: World) -> None:
+def test_partitions_are_overwritten_only_where_there_are_any(table: Path, world: Environment) -> None:
     plain = DeltaSink("silver", str(table), mode="overwrite_partitions")
     attempt, claim = staged_as_spark_does(plain, table, world, rows(1))
     assert "which partitions" in (plain.vote(attempt, claim, world).reason or "")
@@ -147,7 +148,9 @@ def test_partitions_are_overwritten_only_where_there_are_any(table: Path, world:
     assert promised(parted.vote(attempt, claim, world)).rows == 1
 
 
-def test_rows_without_the_partition_columns_say_not_which_partitions_they_replace(table: Path, world: World) -> None:
+def test_rows_without_the_partition_columns_say_not_which_partitions_they_replace(
+    table: Path, world: Environment
+) -> None:
     write_deltalake(str(table), rows(0, p=["a"]), partition_by=["p"])
     sink = DeltaSink("silver", str(table), mode="overwrite_partitions")
     attempt = attempt_of(transaction(1))
@@ -165,7 +168,7 @@ def test_rows_without_the_partition_columns_say_not_which_partitions_they_replac
     ],
 )
 def test_the_vote_looks_at_new_columns_as_the_mode_does(
-    table: Path, world: World, options: JsonDict, kind: VoteKind
+    table: Path, world: Environment, options: JsonDict, kind: VoteKind
 ) -> None:
     write_deltalake(str(table), rows(0))
     sink = DeltaSink("silver", str(table), **options)
@@ -175,7 +178,7 @@ def test_the_vote_looks_at_new_columns_as_the_mode_does(
     assert kind is VoteKind.VOTE_COMMIT or "'extra'" in (vote.reason or "")
 
 
-def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table: Path, world: World) -> None:
+def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table: Path, world: Environment) -> None:
     sink = DeltaSink("silver", str(table), mode="merge", keys=["id"], merge=COUNT)
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
@@ -183,7 +186,7 @@ def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table:
     assert "was created since" in (sink.vote(attempt, claim, world).reason or "")
 
 
-def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: Path, world: World) -> None:
+def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: Path, world: Environment) -> None:
     (table / "_epochs" / "x").mkdir(parents=True)
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"])
     assert sink.plan_stage(attempt_of(transaction(1)), "n", world)["schema"] is None
@@ -205,7 +208,7 @@ class CommitOnly:
     [({"commit": "spark"}, "delta_commit"), ({"mode": "upsert", "keys": ["id"]}, "delta_change")],
 )
 def test_the_commit_tells_spark_what_to_do_with_which_rows(
-    table: Path, world: World, options: JsonDict, kind: str
+    table: Path, world: Environment, options: JsonDict, kind: str
 ) -> None:
     sink = DeltaSink("silver", str(table), **options)
     attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))

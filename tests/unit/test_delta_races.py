@@ -16,21 +16,19 @@ from airflow_epochs.model import JsonDict, Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.delta_world import (
-    NoSpark,
-    World,
     attempt_of,
     commit_and_die,
     feed,
     ids_in,
     in_process,
     log_of,
-    once,
     promised,
     rows,
     run_epoch,
     stage,
     transaction,
 )
+from tests.support.environment import Environment, NoSpark, once
 
 
 class PanicException(BaseException):
@@ -43,20 +41,20 @@ class SparkRefuses(NoSpark):
 
 
 @pytest.fixture
-def ready(sink: DeltaSink, table: str, world: World) -> tuple[SinkAttempt, Staged]:
+def ready(sink: DeltaSink, table: str, world: Environment) -> tuple[SinkAttempt, Staged]:
     """Ids 1 and 2, staged and promised, for a table that has id 0."""
     write_deltalake(table, rows(0))
     return prepared(sink, world)
 
 
-def prepared(sink: DeltaSink, world: World) -> tuple[SinkAttempt, Staged]:
+def prepared(sink: DeltaSink, world: Environment) -> tuple[SinkAttempt, Staged]:
     attempt = attempt_of(transaction(1))
     return attempt, promised(sink.vote(attempt, stage(sink, attempt, rows(1, 2), world), world))
 
 
 @pytest.mark.parametrize("error", [OSError("timed out"), RuntimeError("a bug"), PanicException("panic")])
 def test_an_error_after_the_commit_landed_does_not_commit_twice(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged], error: BaseException
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged], error: BaseException
 ) -> None:
     def fail() -> None:
         raise error
@@ -67,7 +65,7 @@ def test_an_error_after_the_commit_landed_does_not_commit_twice(
 
 
 def test_an_error_before_the_commit_is_tried_again(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     def fail() -> None:
         raise OSError("no answer")
@@ -78,7 +76,7 @@ def test_an_error_before_the_commit_is_tried_again(
 
 
 def test_a_task_that_is_told_to_stop_stops_and_its_next_try_finds_the_commit(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
@@ -92,7 +90,7 @@ def test_a_task_that_is_told_to_stop_stops_and_its_next_try_finds_the_commit(
 
 
 def test_a_store_that_never_answers_ends_in_outcome_unknown(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     def fail() -> None:
         raise OSError("no answer")
@@ -105,10 +103,10 @@ def test_a_store_that_never_answers_ends_in_outcome_unknown(
 
 
 def test_two_tasks_that_commit_the_same_transaction_at_once_commit_it_once(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     receipts = []
-    once(world, "delta.commit.before", lambda: receipts.append(sink.commit(*ready, World())))
+    once(world, "delta.commit.before", lambda: receipts.append(sink.commit(*ready, Environment())))
     receipts.append(sink.commit(*ready, world))
     assert receipts[0] == receipts[1]
     assert ids_in(table) == [0, 1, 2]
@@ -116,10 +114,10 @@ def test_two_tasks_that_commit_the_same_transaction_at_once_commit_it_once(
 
 
 def test_a_zombie_that_wakes_after_another_attempts_commit_changes_nothing(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     winner = transaction(1, attempt=2)
-    once(world, "delta.commit.before", lambda: run_epoch(sink, winner, None, rows(7), World()))
+    once(world, "delta.commit.before", lambda: run_epoch(sink, winner, None, rows(7), Environment()))
     with pytest.raises(Corrupt):
         sink.commit(*ready, world)
     assert ids_in(table) == [0, 7]
@@ -127,7 +125,7 @@ def test_a_zombie_that_wakes_after_another_attempts_commit_changes_nothing(
 
 
 def test_appends_of_other_writers_between_look_and_commit_are_no_conflict(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     once(world, "delta.commit.before", lambda: write_deltalake(table, rows(8), mode="append"))
     assert sink.commit(*ready, world).version == 2
@@ -135,7 +133,7 @@ def test_appends_of_other_writers_between_look_and_commit_are_no_conflict(
 
 
 def test_files_removed_by_others_between_look_and_commit_only_cost_a_round(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     once(world, "delta.commit.before", lambda: DeltaTable(table).delete("id = 0"))
     sink.commit(*ready, world)
@@ -143,7 +141,7 @@ def test_files_removed_by_others_between_look_and_commit_only_cost_a_round(
 
 
 def test_a_property_set_between_look_and_commit_only_costs_a_round(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     change = {"delta.appendOnly": "true"}
     once(world, "delta.commit.before", lambda: DeltaTable(table).alter.set_table_properties(change))
@@ -151,7 +149,9 @@ def test_a_property_set_between_look_and_commit_only_costs_a_round(
     assert ids_in(table) == [0, 1, 2]
 
 
-def test_a_table_created_by_somebody_else_meanwhile_gets_the_rows(sink: DeltaSink, table: str, world: World) -> None:
+def test_a_table_created_by_somebody_else_meanwhile_gets_the_rows(
+    sink: DeltaSink, table: str, world: Environment
+) -> None:
     ready = prepared(sink, world)
     once(world, "delta.commit.before", lambda: write_deltalake(table, rows(9)))
     assert sink.commit(*ready, world).version == 1
@@ -159,7 +159,7 @@ def test_a_table_created_by_somebody_else_meanwhile_gets_the_rows(sink: DeltaSin
 
 
 def test_a_table_of_another_schema_created_meanwhile_stops_the_commit(
-    sink: DeltaSink, table: str, world: World
+    sink: DeltaSink, table: str, world: Environment
 ) -> None:
     ready = prepared(sink, world)
     once(world, "delta.commit.before", lambda: write_deltalake(table, rows(9).rename_columns(["key"])))
@@ -169,18 +169,18 @@ def test_a_table_of_another_schema_created_meanwhile_stops_the_commit(
     assert len(log_of(table)) == 1
 
 
-def test_two_pipelines_that_create_one_table_at_once_both_get_their_rows(table: str, world: World) -> None:
+def test_two_pipelines_that_create_one_table_at_once_both_get_their_rows(table: str, world: Environment) -> None:
     ours, theirs = DeltaSink("ours", table), DeltaSink("theirs", table)
     other = transaction(1, pipeline="returns")
     ready = prepared(ours, world)
-    once(world, "delta.commit.before", lambda: run_epoch(theirs, other, None, rows(5), World()))
+    once(world, "delta.commit.before", lambda: run_epoch(theirs, other, None, rows(5), Environment()))
     ours.commit(*ready, world)
     assert ids_in(table) == [1, 2, 5]
     assert theirs.last_committed("returns", world) == Marker.of(other)
 
 
 def test_a_table_dropped_or_replaced_after_the_promise_stops_the_commit(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     for path in Path(table).glob("*.parquet"):
         path.unlink()
@@ -194,7 +194,7 @@ def test_a_table_dropped_or_replaced_after_the_promise_stops_the_commit(
 
 
 def test_a_commit_entry_that_another_kind_of_writer_replaced_is_written_again(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     entry = Path(table, "_delta_log", f"{1:020}.json")
 
@@ -210,7 +210,7 @@ def test_a_commit_entry_that_another_kind_of_writer_replaced_is_written_again(
 @pytest.mark.parametrize("phase", ["delta.commit.before", "delta.commit.after"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_task_killed_around_the_commit_leaves_it_once_or_not_at_all(
-    sink: DeltaSink, table: str, world: World, phase: str, exists: bool
+    sink: DeltaSink, table: str, world: Environment, phase: str, exists: bool
 ) -> None:
     if exists:
         write_deltalake(table, rows())
@@ -238,7 +238,7 @@ def test_processes_that_feed_one_table_through_sinks_of_their_own_lose_and_doubl
 
 
 def test_what_a_receipt_stands_on_has_been_fsynced(
-    sink: DeltaSink, table: str, world: World, synced: set[str | int]
+    sink: DeltaSink, table: str, world: Environment, synced: set[str | int]
 ) -> None:
     _, staged = prepared(sink, world)
     data = {str(path) for path in Path(staged.place).rglob("*") if ".tmp" not in path.name}
@@ -253,7 +253,7 @@ def test_what_a_receipt_stands_on_has_been_fsynced(
 
 
 def test_a_marker_of_unknown_origin_is_not_taken_for_this_transaction(
-    sink: DeltaSink, table: str, world: World, ready: tuple[SinkAttempt, Staged]
+    sink: DeltaSink, table: str, world: Environment, ready: tuple[SinkAttempt, Staged]
 ) -> None:
     signed = CommitProperties(app_transactions=[Transaction("airflow_epochs/orders/bronze", 1, 1)])
     write_deltalake(table, rows(3), mode="append", commit_properties=signed)

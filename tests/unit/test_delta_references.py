@@ -18,7 +18,8 @@ from airflow_epochs.sinks.delta.references import referenced
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.owner import OWNER
 from airflow_epochs.staged.table import StagedTable
-from tests.support.delta_world import World, attempt_of, ids_in, rows, run_epoch, seen_by_duckdb, stage, transaction
+from tests.support.delta_world import attempt_of, ids_in, rows, run_epoch, seen_by_duckdb, stage, transaction
+from tests.support.environment import Environment
 
 
 def nothing(table: str) -> None:
@@ -55,7 +56,7 @@ def cleaned_up(table: str) -> None:
 
 @pytest.mark.parametrize("then", [nothing, compacted, deleted, overwritten, restored, cleaned_up])
 def test_a_file_that_a_readable_version_has_is_kept_though_the_ledger_calls_it_unpublished(
-    sink: DeltaSink, table: str, world: World, then: Callable[[str], None], caplog: pytest.LogCaptureFixture
+    sink: DeltaSink, table: str, world: Environment, then: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = transaction(1), transaction(2)
     run_epoch(sink, first, None, rows(1), world)
@@ -71,7 +72,7 @@ def test_a_file_that_a_readable_version_has_is_kept_though_the_ledger_calls_it_u
         assert DeltaTable(table, version=receipt.version).to_pyarrow_table()["id"].to_pylist() == [2, 1]
 
 
-def test_the_log_is_read_no_further_back_than_the_epoch_before(sink: DeltaSink, table: str, world: World) -> None:
+def test_the_log_is_read_no_further_back_than_the_epoch_before(sink: DeltaSink, table: str, world: Environment) -> None:
     previous = None
     for epoch in range(1, 8):
         txn = transaction(epoch)
@@ -92,7 +93,9 @@ def folder_of(place: str) -> Path:
     return Path(place).parent
 
 
-def test_a_staging_folder_says_which_ledger_pipeline_and_sink_it_belongs_to(sink: DeltaSink, world: World) -> None:
+def test_a_staging_folder_says_which_ledger_pipeline_and_sink_it_belongs_to(
+    sink: DeltaSink, world: Environment
+) -> None:
     txn = transaction(1)
     attempt = SinkAttempt(txn=txn, ledger_id="0f1e2d3c", previous=None, ledger="s3://lake/ledger")
     claim = stage(sink, attempt, rows(1), world)
@@ -106,7 +109,7 @@ def test_a_staging_folder_says_which_ledger_pipeline_and_sink_it_belongs_to(sink
 
 
 @pytest.mark.parametrize("said", ['{"ledger_id": "0f1e2d3c", "pipeline": "others", "sink": "bronze"}', "{}", "\xff"])
-def test_a_folder_that_is_somebody_elses_is_left_alone(sink: DeltaSink, world: World, said: str) -> None:
+def test_a_folder_that_is_somebody_elses_is_left_alone(sink: DeltaSink, world: Environment, said: str) -> None:
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
     (folder_of(claim.place) / OWNER).write_text(said)
@@ -115,7 +118,9 @@ def test_a_folder_that_is_somebody_elses_is_left_alone(sink: DeltaSink, world: W
     assert Path(claim.place).exists()
 
 
-def test_a_folder_of_version_01_says_nothing_and_is_cleared_away_all_the_same(sink: DeltaSink, world: World) -> None:
+def test_a_folder_of_version_01_says_nothing_and_is_cleared_away_all_the_same(
+    sink: DeltaSink, world: Environment
+) -> None:
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
     (folder_of(claim.place) / OWNER).unlink()
@@ -136,7 +141,7 @@ def test_rows_staged_for_a_topic_or_a_database_are_as_safe(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", ["2-1-abc", "1-2-abc", "1-1", "1-1-a/b"])
-def test_a_place_that_the_attempt_would_not_make_is_refused(sink: DeltaSink, world: World, wrong: str) -> None:
+def test_a_place_that_the_attempt_would_not_make_is_refused(sink: DeltaSink, world: Environment, wrong: str) -> None:
     attempt = attempt_of(TransactionId("orders", 1, 1, "0" * 32))
     place = sink.place(attempt, "abc", world)
     with pytest.raises(Refused, match="no staging place"):
@@ -144,7 +149,7 @@ def test_a_place_that_the_attempt_would_not_make_is_refused(sink: DeltaSink, wor
 
 
 def test_a_place_that_was_made_for_a_table_that_was_replaced_since_is_left_alone(
-    sink: DeltaSink, table: str, world: World, tmp_path: Path
+    sink: DeltaSink, table: str, world: Environment, tmp_path: Path
 ) -> None:
     first = transaction(1)
     run_epoch(sink, first, None, rows(1), world)

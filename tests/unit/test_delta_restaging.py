@@ -21,7 +21,8 @@ from airflow_epochs.model import Staged
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.staged.digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
 from airflow_epochs.staged.staging import Staging
-from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.delta_world import attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.environment import Environment
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def table(tmp_path: Path) -> str:
     return str(tmp_path / "lake" / "orders")
 
 
-def staged_of(sink: DeltaSink, attempt: SinkAttempt, data: pa.Table, world: World) -> Staged:
+def staged_of(sink: DeltaSink, attempt: SinkAttempt, data: pa.Table, world: Environment) -> Staged:
     return promised(sink.vote(attempt, stage(sink, attempt, data, world), world))
 
 
@@ -37,7 +38,7 @@ BY_DAY = rows(1, 2, 3, day=["a", "b", None], note=["x", None, "y"])
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["new table", "existing table"])
-def test_the_same_rows_staged_again_have_the_same_digest(table: str, world: World, exists: bool) -> None:
+def test_the_same_rows_staged_again_have_the_same_digest(table: str, world: Environment, exists: bool) -> None:
     sink = DeltaSink("bronze", table, partition_by=["day"])
     previous = None
     if exists:
@@ -63,7 +64,7 @@ def test_the_same_rows_staged_again_have_the_same_digest(table: str, world: Worl
     ],
     ids=["row missing", "another value", "another partition", "no null", "a column more", "renamed", "row twice"],
 )
-def test_other_rows_have_another_digest(table: str, world: World, other: pa.Table) -> None:
+def test_other_rows_have_another_digest(table: str, world: Environment, other: pa.Table) -> None:
     sink = DeltaSink("bronze", table, partition_by=["day"])
     attempt = attempt_of(transaction(1))
     digests = {staged_of(sink, attempt, data, world).digest for data in (BY_DAY, other)}
@@ -194,7 +195,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_rows_that_vanish_after_the_vote_can_be_replaced_by_the_same_rows_staged_again(
-    table: str, world: World, loss: str
+    table: str, world: Environment, loss: str
 ) -> None:
     sink = DeltaSink("bronze", table)
     previous, attempt = transaction(1), attempt_of(transaction(2))
@@ -215,7 +216,7 @@ def test_rows_that_vanish_after_the_vote_can_be_replaced_by_the_same_rows_staged
     assert ids_in(table) == [1, 2, 3]
 
 
-def test_a_digest_of_another_version_is_never_compared_and_nothing_is_published(table: str, world: World) -> None:
+def test_a_digest_of_another_version_is_never_compared_and_nothing_is_published(table: str, world: Environment) -> None:
     sink = DeltaSink("bronze", table)
     attempt = attempt_of(transaction(1))
     staged = replace(staged_of(sink, attempt, rows(1), world), digest="0" * 64)
@@ -227,7 +228,7 @@ def test_a_digest_of_another_version_is_never_compared_and_nothing_is_published(
     assert not Path(table, "_delta_log").exists()
 
 
-def test_a_staging_table_that_was_changed_after_the_vote_is_not_published(table: str, world: World) -> None:
+def test_a_staging_table_that_was_changed_after_the_vote_is_not_published(table: str, world: Environment) -> None:
     sink = DeltaSink("bronze", table)
     attempt = attempt_of(transaction(1))
     staged = staged_of(sink, attempt, rows(1), world)
@@ -238,7 +239,7 @@ def test_a_staging_table_that_was_changed_after_the_vote_is_not_published(table:
         sink.commit(attempt, staged, world)
 
 
-def test_rows_for_a_table_that_was_replaced_do_not_pass_for_the_promised_ones(table: str, world: World) -> None:
+def test_rows_for_a_table_that_was_replaced_do_not_pass_for_the_promised_ones(table: str, world: Environment) -> None:
     sink = DeltaSink("bronze", table)
     run_epoch(DeltaSink("other", table), transaction(1), None, rows(1), world)
     attempt = attempt_of(transaction(1))

@@ -17,7 +17,8 @@ from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.sinks.delta.other_pipelines import ENTRIES_MAX, newest_of_others
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from tests.support.delta_world import World, attempt_of, rows, run_epoch, stage, transaction
+from tests.support.delta_world import attempt_of, rows, run_epoch, stage, transaction
+from tests.support.environment import Environment
 
 THEIRS = rows(1, 2, p=["a", "b"])
 OURS = rows(3, p=["b"])
@@ -29,12 +30,7 @@ def table(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def fed(table: str, world: World) -> DeltaSink:
+def fed(table: str, world: Environment) -> DeltaSink:
     """The sink of another pipeline, which has brought in its first epoch."""
     sink = DeltaSink("fixes", table, partition_by=["p"])
     run_epoch(sink, transaction(1, pipeline="corrections"), None, THEIRS, world)
@@ -46,7 +42,7 @@ def overwriting(table: str, **options: Any) -> DeltaSink:
 
 
 def vote_of(
-    sink: DeltaSink, world: World, data: pa.Table = OURS, attempt: SinkAttempt | None = None, **changed: Any
+    sink: DeltaSink, world: Environment, data: pa.Table = OURS, attempt: SinkAttempt | None = None, **changed: Any
 ) -> Vote:
     attempt = attempt or attempt_of(transaction(1))
     claim = stage(sink, attempt, data, world)
@@ -66,13 +62,13 @@ def require_for(vote: Vote) -> None:
 
 
 def test_an_overwrite_that_would_take_rows_of_another_pipeline_away_is_a_vote_against(
-    table: str, world: World, fed: DeltaSink
+    table: str, world: Environment, fed: DeltaSink
 ) -> None:
     require_against(vote_of(overwriting(table), world))
 
 
 def test_it_is_one_too_after_the_rows_were_compacted_and_in_part_corrected(
-    table: str, world: World, fed: DeltaSink
+    table: str, world: Environment, fed: DeltaSink
 ) -> None:
     DeltaTable(table).optimize.compact()
     DeltaTable(table).update(predicate="id = 1", new_values={"id": "7"})
@@ -95,17 +91,19 @@ def restored(table: str) -> None:
 
 @pytest.mark.parametrize("change", [deleted, overwritten, restored])
 def test_rows_that_are_gone_already_are_none(
-    table: str, world: World, fed: DeltaSink, change: Callable[[str], None]
+    table: str, world: Environment, fed: DeltaSink, change: Callable[[str], None]
 ) -> None:
     change(table)
     require_for(vote_of(overwriting(table), world))
 
 
-def test_a_sink_that_replaces_what_others_bring_in_may_do_so(table: str, world: World, fed: DeltaSink) -> None:
+def test_a_sink_that_replaces_what_others_bring_in_may_do_so(table: str, world: Environment, fed: DeltaSink) -> None:
     require_for(vote_of(overwriting(table, replaces_others=True), world))
 
 
-def test_an_epoch_without_rows_takes_nothing_away_unless_it_truncates(table: str, world: World, fed: DeltaSink) -> None:
+def test_an_epoch_without_rows_takes_nothing_away_unless_it_truncates(
+    table: str, world: Environment, fed: DeltaSink
+) -> None:
     none = OURS.slice(0, 0)
     require_for(vote_of(overwriting(table), world, none))
     require_against(vote_of(overwriting(table, empty="truncate"), world, none))
@@ -114,7 +112,7 @@ def test_an_epoch_without_rows_takes_nothing_away_unless_it_truncates(table: str
 
 @pytest.mark.parametrize(("partition", "refused"), [("a", True), ("b", True), ("c", False), (None, False)])
 def test_an_overwrite_of_partitions_spares_those_in_which_others_have_rows(
-    table: str, world: World, fed: DeltaSink, partition: str | None, refused: bool
+    table: str, world: Environment, fed: DeltaSink, partition: str | None, refused: bool
 ) -> None:
     vote = vote_of(overwriting(table, mode="overwrite_partitions"), world, rows(3, 4, p=[partition, "d"]))
     if refused:
@@ -123,18 +121,18 @@ def test_an_overwrite_of_partitions_spares_those_in_which_others_have_rows(
         require_for(vote)
 
 
-def test_rows_of_the_same_pipeline_and_of_strangers_may_go(table: str, world: World) -> None:
+def test_rows_of_the_same_pipeline_and_of_strangers_may_go(table: str, world: Environment) -> None:
     write_deltalake(table, THEIRS, partition_by=["p"])
     run_epoch(DeltaSink("old_name", table), transaction(1), None, THEIRS, world)
     require_for(vote_of(overwriting(table), world))
 
 
-def test_a_promise_is_kept_whoever_has_come_since(table: str, world: World, fed: DeltaSink) -> None:
+def test_a_promise_is_kept_whoever_has_come_since(table: str, world: Environment, fed: DeltaSink) -> None:
     """Rows that are staged again after GLOBAL_COMMIT are voted on once more."""
     require_for(vote_of(overwriting(table), world, promised=True))
 
 
-def test_modes_that_add_or_change_rows_go_with_those_of_others(table: str, world: World, fed: DeltaSink) -> None:
+def test_modes_that_add_or_change_rows_go_with_those_of_others(table: str, world: Environment, fed: DeltaSink) -> None:
     require_for(vote_of(DeltaSink("more", table), world))
     require_for(vote_of(DeltaSink("more", table, mode="upsert", keys=["id"]), world))
 
@@ -149,7 +147,7 @@ class Counted(LocalFiles):
         return super().read(path)
 
 
-def test_no_more_entries_are_read_than_have_come_since_the_last_commit(table: str, world: World) -> None:
+def test_no_more_entries_are_read_than_have_come_since_the_last_commit(table: str, world: Environment) -> None:
     sink, previous = DeltaSink("fixes", table), None
     for epoch in range(1, 6):
         run_epoch(sink, txn := transaction(epoch, pipeline="corrections"), previous, rows(epoch), world)

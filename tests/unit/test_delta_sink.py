@@ -15,7 +15,6 @@ from airflow_epochs.model import Marker, Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.delta_world import (
-    World,
     attempt_of,
     ids_in,
     log_of,
@@ -26,6 +25,7 @@ from tests.support.delta_world import (
     stage_with_deltalake,
     transaction,
 )
+from tests.support.environment import Environment
 
 APP = "airflow_epochs/orders/bronze"
 
@@ -46,7 +46,7 @@ def existing(table: Path, **options: Any) -> None:
 
 
 def test_the_first_commit_creates_the_table_with_its_rows_and_its_marker(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     txn = transaction(1)
     _, receipt = run_epoch(sink, txn, None, rows(1, 2, 3), world)
@@ -55,7 +55,7 @@ def test_the_first_commit_creates_the_table_with_its_rows_and_its_marker(
     assert sink.last_committed("orders", world) == Marker.of(txn)
 
 
-def test_nobody_sees_staged_rows_before_the_commit(sink: DeltaSink, table: Path, world: World) -> None:
+def test_nobody_sees_staged_rows_before_the_commit(sink: DeltaSink, table: Path, world: Environment) -> None:
     existing(table)
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
@@ -64,7 +64,7 @@ def test_nobody_sees_staged_rows_before_the_commit(sink: DeltaSink, table: Path,
     assert sink.last_committed("orders", world) is None
 
 
-def test_a_table_is_not_created_by_an_attempt_that_is_aborted(sink: DeltaSink, table: Path, world: World) -> None:
+def test_a_table_is_not_created_by_an_attempt_that_is_aborted(sink: DeltaSink, table: Path, world: Environment) -> None:
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
     sink.vote(attempt, claim, world)
@@ -73,7 +73,7 @@ def test_a_table_is_not_created_by_an_attempt_that_is_aborted(sink: DeltaSink, t
     assert not Path(claim.place).exists()
 
 
-def test_epochs_follow_one_another(sink: DeltaSink, table: Path, world: World) -> None:
+def test_epochs_follow_one_another(sink: DeltaSink, table: Path, world: Environment) -> None:
     existing(table)
     first, second = transaction(1), transaction(2)
     run_epoch(sink, first, None, rows(1), world)
@@ -84,7 +84,7 @@ def test_epochs_follow_one_another(sink: DeltaSink, table: Path, world: World) -
 
 
 def test_a_repeated_commit_returns_the_same_receipt_and_writes_nothing(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     txn = transaction(1)
     staged, receipt = run_epoch(sink, txn, None, rows(1), world)
@@ -94,7 +94,7 @@ def test_a_repeated_commit_returns_the_same_receipt_and_writes_nothing(
 
 
 def test_a_repeated_commit_finds_its_receipt_after_clean_up_and_other_commits(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     txn = transaction(1)
     staged, receipt = run_epoch(sink, txn, None, rows(1), world)
@@ -103,7 +103,7 @@ def test_a_repeated_commit_finds_its_receipt_after_clean_up_and_other_commits(
     assert sink.commit(attempt_of(txn), staged, world) == receipt
 
 
-def test_an_epoch_without_rows_moves_only_the_marker(sink: DeltaSink, table: Path, world: World) -> None:
+def test_an_epoch_without_rows_moves_only_the_marker(sink: DeltaSink, table: Path, world: Environment) -> None:
     existing(table)
     txn = transaction(1)
     _, receipt = run_epoch(sink, txn, None, rows(), world)
@@ -112,7 +112,7 @@ def test_an_epoch_without_rows_moves_only_the_marker(sink: DeltaSink, table: Pat
     assert sink.last_committed("orders", world) == Marker.of(txn)
 
 
-def test_an_epoch_without_rows_creates_an_empty_table(sink: DeltaSink, table: Path, world: World) -> None:
+def test_an_epoch_without_rows_creates_an_empty_table(sink: DeltaSink, table: Path, world: Environment) -> None:
     txn = transaction(1)
     run_epoch(sink, txn, None, rows(), world)
     assert ids_in(table) == []
@@ -121,7 +121,7 @@ def test_an_epoch_without_rows_creates_an_empty_table(sink: DeltaSink, table: Pa
 
 
 def test_the_commit_is_a_blind_append_that_carries_the_transaction_id(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     existing(table)
     txn = transaction(1)
@@ -136,7 +136,7 @@ def test_the_commit_is_a_blind_append_that_carries_the_transaction_id(
 
 
 def test_discard_after_publishing_keeps_the_files_that_are_now_the_tables(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     txn = transaction(1)
     staged, _ = run_epoch(sink, txn, None, rows(1, 2), world)
@@ -146,7 +146,9 @@ def test_discard_after_publishing_keeps_the_files_that_are_now_the_tables(
     assert not Path(staged.place, "_delta_log").exists()
 
 
-def test_discard_refuses_any_place_outside_the_sinks_own_folder(sink: DeltaSink, table: Path, world: World) -> None:
+def test_discard_refuses_any_place_outside_the_sinks_own_folder(
+    sink: DeltaSink, table: Path, world: Environment
+) -> None:
     existing(table)
     attempt = attempt_of(transaction(1))
     place = sink.plan_stage(attempt, "abc", world)["place"]
@@ -164,7 +166,7 @@ def test_discard_refuses_any_place_outside_the_sinks_own_folder(sink: DeltaSink,
 
 
 def test_a_later_attempts_rows_for_an_epoch_that_is_committed_are_refused(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     existing(table)
     first, other = transaction(1), transaction(1, attempt=2)
@@ -179,7 +181,7 @@ def test_a_later_attempts_rows_for_an_epoch_that_is_committed_are_refused(
 
 @pytest.mark.parametrize("ahead", [1, 5])
 def test_a_marker_that_is_behind_or_ahead_stops_the_commit(
-    sink: DeltaSink, table: Path, world: World, ahead: int
+    sink: DeltaSink, table: Path, world: Environment, ahead: int
 ) -> None:
     existing(table)
     first = transaction(1)
@@ -196,7 +198,7 @@ def test_a_marker_that_is_behind_or_ahead_stops_the_commit(
 
 
 def test_the_previous_epoch_of_another_transaction_stops_vote_and_commit(
-    sink: DeltaSink, table: Path, world: World
+    sink: DeltaSink, table: Path, world: Environment
 ) -> None:
     existing(table)
     run_epoch(sink, transaction(1), None, rows(1), world)
@@ -245,7 +247,7 @@ def test_a_specification_and_its_sink_are_inverse(table: Path) -> None:
     assert spec["table"] == str(table)
 
 
-def test_rows_that_vanish_after_the_vote_are_not_committed(sink: DeltaSink, table: Path, world: World) -> None:
+def test_rows_that_vanish_after_the_vote_are_not_committed(sink: DeltaSink, table: Path, world: Environment) -> None:
     existing(table)
     attempt = attempt_of(transaction(1))
     staged = promised(sink.vote(attempt, stage(sink, attempt, rows(1), world), world))
@@ -258,7 +260,7 @@ def test_rows_that_vanish_after_the_vote_are_not_committed(sink: DeltaSink, tabl
     assert ids_in(table) == [0]
 
 
-def test_planning_a_try_twice_leaves_what_spark_has_staged(sink: DeltaSink, table: Path, world: World) -> None:
+def test_planning_a_try_twice_leaves_what_spark_has_staged(sink: DeltaSink, table: Path, world: Environment) -> None:
     existing(table)
     attempt = attempt_of(transaction(1))
     plan = sink.plan_stage(attempt, "n1", world)

@@ -19,7 +19,8 @@ from airflow_epochs.delta.table import App, CannotOpen, TableLocation
 from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
-from tests.support.delta_world import World, attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.delta_world import attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
+from tests.support.environment import Environment
 
 OURS, OTHERS = App.of("orders", "bronze"), App.of("returns", "bronze")
 
@@ -142,7 +143,7 @@ def test_a_position_survives_json(location: TableLocation, marker: Marker | None
 
 
 def test_a_commit_costs_the_same_however_long_the_log_is(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, world = DeltaSink("bronze", table, checkpoint_every=10), World()
+    sink, world = DeltaSink("bronze", table, checkpoint_every=10), Environment()
     first, second, third = (transaction(epoch) for epoch in (1, 2, 3))
     run_epoch(sink, first, None, rows(1), world)
     read, names, reads = LocalFiles.read, LocalFiles.names, list[str]()
@@ -179,7 +180,7 @@ def test_a_stale_look_below_the_newest_checkpoint_is_not_taken_for_a_commit(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that slept while the log was cleaned up would find its version free again."""
-    sink, world = DeltaSink("bronze", table), World()
+    sink, world = DeltaSink("bronze", table), Environment()
     attempt = attempt_of(transaction(1))
     staged = promised(sink.vote(attempt, stage(sink, attempt, rows(1), world), world))
 

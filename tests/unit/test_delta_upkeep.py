@@ -11,7 +11,8 @@ from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from tests.support.delta_world import World, ids_in, rows, run_epoch, transaction
+from tests.support.delta_world import ids_in, rows, run_epoch, transaction
+from tests.support.environment import Environment
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-def feed(sink: DeltaSink, world: World, epochs: int, previous: TransactionId | None = None) -> TransactionId:
+def feed(sink: DeltaSink, world: Environment, epochs: int, previous: TransactionId | None = None) -> TransactionId:
     start = previous.epoch if previous else 0
     for epoch in range(start + 1, start + epochs + 1):
         txn = transaction(epoch)
@@ -30,7 +31,7 @@ def feed(sink: DeltaSink, world: World, epochs: int, previous: TransactionId | N
     return previous
 
 
-def test_upkeep_keeps_every_row_and_the_marker(table: Path, world: World) -> None:
+def test_upkeep_keeps_every_row_and_the_marker(table: Path, world: Environment) -> None:
     sink = DeltaSink("bronze", str(table), partition_by=["p"], compact_every=5, checkpoint_every=4)
     last = feed(sink, world, 12)
     assert ids_in(table) == list(range(1, 13))
@@ -39,7 +40,7 @@ def test_upkeep_keeps_every_row_and_the_marker(table: Path, world: World) -> Non
     assert list((table / "_delta_log").glob("*.checkpoint.parquet"))
 
 
-def test_the_marker_survives_when_checkpoints_are_all_that_is_left_of_the_log(table: Path, world: World) -> None:
+def test_the_marker_survives_when_checkpoints_are_all_that_is_left_of_the_log(table: Path, world: Environment) -> None:
     sink = DeltaSink("bronze", str(table), checkpoint_every=1)
     last = feed(sink, world, 3)
     for entry in sorted((table / "_delta_log").glob("0*.json"))[:-1]:
@@ -49,7 +50,7 @@ def test_the_marker_survives_when_checkpoints_are_all_that_is_left_of_the_log(ta
     assert ids_in(table) == [1, 2, 3, 4]
 
 
-def test_nothing_is_done_before_it_is_due(table: Path, world: World) -> None:
+def test_nothing_is_done_before_it_is_due(table: Path, world: Environment) -> None:
     sink = DeltaSink("bronze", str(table), compact_every=100, checkpoint_every=3)
     assert sink.maintain("orders", 1, world) == {}
     previous = None
@@ -63,7 +64,7 @@ def test_nothing_is_done_before_it_is_due(table: Path, world: World) -> None:
 
 
 def test_many_small_files_are_compacted_without_waiting_for_the_epoch_that_is_due(
-    table: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_due, "FILES_DUE", 12)
     sink = DeltaSink("bronze", str(table), partition_by=["p"], compact_every=10, checkpoint_every=0)
@@ -78,7 +79,7 @@ def test_many_small_files_are_compacted_without_waiting_for_the_epoch_that_is_du
 
 
 def test_partitions_with_few_files_are_not_looked_at_after_every_epoch(
-    table: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_due, "FILES_DUE", 3)
     looked: list[int] = []
@@ -93,14 +94,14 @@ def test_partitions_with_few_files_are_not_looked_at_after_every_epoch(
     assert looked == [2, 5]
 
 
-def test_upkeep_can_be_switched_off(table: Path, world: World) -> None:
+def test_upkeep_can_be_switched_off(table: Path, world: Environment) -> None:
     sink = DeltaSink("bronze", str(table), compact_every=0, checkpoint_every=0)
     feed(sink, world, 12)
     assert DeltaTable(str(table)).version() == 11
     assert not list((table / "_delta_log").glob("*.checkpoint.parquet"))
 
 
-def test_a_damaged_hint_about_the_newest_checkpoint_costs_a_checkpoint_only(table: Path, world: World) -> None:
+def test_a_damaged_hint_about_the_newest_checkpoint_costs_a_checkpoint_only(table: Path, world: Environment) -> None:
     sink = DeltaSink("bronze", str(table), checkpoint_every=2)
     last = feed(sink, world, 4)
     (table / "_delta_log" / "_last_checkpoint").write_text("{")

@@ -15,7 +15,6 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import (
-    World,
     attempt_of,
     ids_in,
     promised,
@@ -25,6 +24,7 @@ from tests.support.delta_world import (
     stage_with_deltalake,
     transaction,
 )
+from tests.support.environment import Environment
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def attempt() -> SinkAttempt:
 
 
 @pytest.fixture
-def claim(sink: DeltaSink, attempt: SinkAttempt, world: World) -> StagedClaim:
+def claim(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> StagedClaim:
     return stage(sink, attempt, rows(1, 2, p=["a", "b"]), world)
 
 
-def reason_of(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World) -> str:
+def reason_of(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment) -> str:
     vote = sink.vote(attempt, claim, world)
     assert vote.vote is VoteKind.VOTE_ABORT
     return vote.reason or ""
@@ -86,7 +86,7 @@ def of_count(name: str, rows: object) -> Callable[[JsonDict], None]:
 
 
 def test_sound_rows_are_voted_for_with_their_numbers(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment
 ) -> None:
     staged = promised(sink.vote(attempt, claim, world))
     assert (staged.rows, staged.files, staged.version) == (2, 2, 1)
@@ -94,17 +94,19 @@ def test_sound_rows_are_voted_for_with_their_numbers(
     assert promised(sink.vote(attempt, claim, world)) == staged
 
 
-def test_a_problem_that_spark_reports_is_the_reason(sink: DeltaSink, attempt: SinkAttempt, world: World) -> None:
+def test_a_problem_that_spark_reports_is_the_reason(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> None:
     claim = StagedClaim(place="anywhere", problem="column 'x' is not in the table")
     assert reason_of(sink, attempt, claim, world) == "column 'x' is not in the table"
 
 
-def test_nothing_staged(sink: DeltaSink, attempt: SinkAttempt, world: World) -> None:
+def test_nothing_staged(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> None:
     plan = sink.plan_stage(attempt, "n", world)
     assert "Nothing was staged" in reason_of(sink, attempt, StagedClaim(place=plan["place"]), world)
 
 
-def test_rows_of_another_transaction(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World) -> None:
+def test_rows_of_another_transaction(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment
+) -> None:
     other = attempt_of(transaction(1))
     assert f"belongs to transaction {attempt.txn}" in reason_of(sink, other, claim, world)
 
@@ -124,7 +126,7 @@ def test_rows_of_another_transaction(sink: DeltaSink, attempt: SinkAttempt, clai
     ],
 )
 def test_statistics_that_would_poison_the_table(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, stats: str | None, what: str
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, stats: str | None, what: str
 ) -> None:
     edit(claim, of_add("stats", stats))
     assert what in reason_of(sink, attempt, claim, world)
@@ -152,7 +154,7 @@ def test_a_staging_log_that_no_append_writes(
     sink: DeltaSink,
     attempt: SinkAttempt,
     claim: StagedClaim,
-    world: World,
+    world: Environment,
     change: Callable[[JsonDict], None],
     what: str,
 ) -> None:
@@ -160,7 +162,7 @@ def test_a_staging_log_that_no_append_writes(
     assert what in reason_of(sink, attempt, claim, world)
 
 
-def test_a_damaged_staging_log(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World) -> None:
+def test_a_damaged_staging_log(sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment) -> None:
     entry = Path(claim.place, "_delta_log", f"{1:020}.json")
     entry.write_bytes(entry.read_bytes()[:-9])
     assert "version 1 of its log is damaged" in reason_of(sink, attempt, claim, world)
@@ -168,7 +170,7 @@ def test_a_damaged_staging_log(sink: DeltaSink, attempt: SinkAttempt, claim: Sta
     assert "gaps" in reason_of(sink, attempt, claim, world)
 
 
-def test_a_second_append_to_the_same_place(sink: DeltaSink, attempt: SinkAttempt, world: World) -> None:
+def test_a_second_append_to_the_same_place(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> None:
     plan = sink.plan_stage(attempt, "n", world)
     claim = stage_with_deltalake(plan, rows(1, p=["a"]))
     stage_with_deltalake(plan, rows(2, p=["a"]))
@@ -176,7 +178,7 @@ def test_a_second_append_to_the_same_place(sink: DeltaSink, attempt: SinkAttempt
 
 
 def test_a_parquet_file_that_lost_its_end(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment
 ) -> None:
     file = next(Path(claim.place).rglob("*.parquet"))
     content = file.read_bytes()
@@ -187,7 +189,7 @@ def test_a_parquet_file_that_lost_its_end(
 
 
 def test_a_table_replaced_since_staging(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     log = table / "_delta_log" / f"{0:020}.json"
     log.write_text(log.read_text().replace(DeltaTable(str(table)).metadata().id, "another-id"))
@@ -195,14 +197,14 @@ def test_a_table_replaced_since_staging(
 
 
 def test_a_table_that_got_a_constraint_since_staging(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     DeltaTable(str(table)).alter.add_constraint({"small": "id < 2"})
     assert "delta.constraints.small" in reason_of(sink, attempt, claim, world)
 
 
 def test_a_table_that_got_a_nullable_column_since_staging_is_fine(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     more = rows(9, p=["a"]).append_column("note", rows(1).column("id"))
     write_deltalake(str(table), more, mode="append", schema_mode="merge")
@@ -212,7 +214,7 @@ def test_a_table_that_got_a_nullable_column_since_staging_is_fine(
 
 
 def test_a_table_that_forgets_transactions(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     log = table / "_delta_log" / f"{0:020}.json"
     retention = '"configuration":{"delta.setTransactionRetentionDuration":"interval 7 days"}'
@@ -221,7 +223,7 @@ def test_a_table_that_forgets_transactions(
 
 
 def test_a_table_that_already_shows_an_epoch_of_this_name(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     signed = CommitProperties(app_transactions=[Transaction("airflow_epochs/orders/bronze", 4, 1)])
     write_deltalake(str(table), rows(5, p=["a"]), mode="append", commit_properties=signed)
@@ -229,7 +231,7 @@ def test_a_table_that_already_shows_an_epoch_of_this_name(
 
 
 def test_a_store_that_overwrites_in_spite_of_put_if_absent(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overwrites(self: LocalFiles, path: str, value: bytes) -> bool:
         target = self._root / path
@@ -242,18 +244,18 @@ def test_a_store_that_overwrites_in_spite_of_put_if_absent(
 
 
 def test_the_vote_leaves_nothing_behind(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     before = sorted(table.rglob("*"))
     sink.vote(attempt, claim, world)
     assert sorted(table.rglob("*")) == before
 
 
-def test_a_place_that_is_not_this_sinks(sink: DeltaSink, attempt: SinkAttempt, world: World, table: Path) -> None:
+def test_a_place_that_is_not_this_sinks(sink: DeltaSink, attempt: SinkAttempt, world: Environment, table: Path) -> None:
     assert "no staging place" in reason_of(sink, attempt, StagedClaim(place=str(table)), world)
 
 
-def test_a_folder_with_other_files_is_no_delta_table(tmp_path: Path, attempt: SinkAttempt, world: World) -> None:
+def test_a_folder_with_other_files_is_no_delta_table(tmp_path: Path, attempt: SinkAttempt, world: Environment) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "a.csv").write_text("a")
@@ -262,19 +264,21 @@ def test_a_folder_with_other_files_is_no_delta_table(tmp_path: Path, attempt: Si
 
 
 @pytest.mark.parametrize("table", ["relative/path", "orders", "a.b.c.d", "", "./x"])
-def test_a_table_that_is_neither_a_place_nor_a_name_is_refused(table: str, attempt: SinkAttempt, world: World) -> None:
+def test_a_table_that_is_neither_a_place_nor_a_name_is_refused(
+    table: str, attempt: SinkAttempt, world: Environment
+) -> None:
     with pytest.raises(Refused, match="no place for a Delta table"):
         DeltaSink("bronze", table).plan_stage(attempt, "n", world)
 
 
 def test_a_partitioning_that_the_table_does_not_have_is_refused(
-    table: Path, attempt: SinkAttempt, world: World
+    table: Path, attempt: SinkAttempt, world: Environment
 ) -> None:
     with pytest.raises(Refused, match=r"partitioned by \['p'\], the sink says \['id'\]"):
         DeltaSink("bronze", str(table), partition_by=["id"]).plan_stage(attempt, "n", world)
 
 
-def test_an_unknown_connection_is_refused(table: Path, attempt: SinkAttempt, world: World) -> None:
+def test_an_unknown_connection_is_refused(table: Path, attempt: SinkAttempt, world: Environment) -> None:
     with pytest.raises(Refused, match="no connection 'nope'"):
         DeltaSink("bronze", str(table), storage_conn_id="nope").plan_stage(attempt, "n", world)
 
@@ -305,7 +309,7 @@ def test_arguments_that_make_no_sense_are_a_value_error(arguments: JsonDict) -> 
     ],
 )
 def test_a_table_with_a_feature_that_deltalake_refuses_is_left_to_spark(
-    tmp_path: Path, attempt: SinkAttempt, world: World, feature: str, kind: str
+    tmp_path: Path, attempt: SinkAttempt, world: Environment, feature: str, kind: str
 ) -> None:
     path = with_protocol(tmp_path, feature, kind)
     assert DeltaSink("bronze", path).plan_stage(attempt, "n", world)["committer"] == "spark"
@@ -314,7 +318,7 @@ def test_a_table_with_a_feature_that_deltalake_refuses_is_left_to_spark(
 
 
 def test_a_table_that_deltalake_cannot_open_is_left_to_spark(
-    tmp_path: Path, attempt: SinkAttempt, world: World
+    tmp_path: Path, attempt: SinkAttempt, world: Environment
 ) -> None:
     path = with_protocol(tmp_path, "somethingNew", "reader")
     plan = DeltaSink("bronze", path).plan_stage(attempt, "n", world)
@@ -336,7 +340,7 @@ def with_protocol(folder: Path, feature: str, kind: str) -> str:
 
 
 def test_a_feature_added_after_the_vote_leaves_the_commit_to_spark(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, table: Path
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, table: Path
 ) -> None:
     staged = promised(sink.vote(attempt, claim, world))
     upgrade = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
@@ -347,7 +351,7 @@ def test_a_feature_added_after_the_vote_leaves_the_commit_to_spark(
 
 
 def test_a_file_system_that_does_not_answer_is_no_vote_and_leaves_a_commit_unknown(
-    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: World, monkeypatch: pytest.MonkeyPatch
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged = promised(sink.vote(attempt, claim, world))
 
@@ -362,7 +366,7 @@ def test_a_file_system_that_does_not_answer_is_no_vote_and_leaves_a_commit_unkno
 
 
 def test_the_staging_table_carries_the_targets_rules_but_not_its_upkeep(
-    table: Path, attempt: SinkAttempt, world: World
+    table: Path, attempt: SinkAttempt, world: Environment
 ) -> None:
     DeltaTable(str(table)).alter.add_constraint({"small": "id < 200"})
     DeltaTable(str(table)).alter.set_table_properties({"delta.autoOptimize.autoCompact": "true"}, False)
@@ -377,7 +381,7 @@ def test_the_staging_table_carries_the_targets_rules_but_not_its_upkeep(
     assert staging.schema().to_json() == DeltaTable(str(table)).schema().to_json()
 
 
-def test_epochs_of_two_pipelines_in_one_table_do_not_disturb_each_other(table: Path, world: World) -> None:
+def test_epochs_of_two_pipelines_in_one_table_do_not_disturb_each_other(table: Path, world: Environment) -> None:
     sink = DeltaSink("bronze", str(table))
     ours, theirs = transaction(1), transaction(1, pipeline="returns")
     run_epoch(sink, ours, None, rows(1, p=["a"]), world)
@@ -402,7 +406,7 @@ def with_text(place: str | Path) -> None:
 
 @pytest.mark.parametrize("commit", ["deltalake", "spark"])
 def test_a_new_table_that_only_spark_could_open_is_a_vote_abort_with_column_and_type(
-    tmp_path: Path, attempt: SinkAttempt, world: World, commit: str
+    tmp_path: Path, attempt: SinkAttempt, world: Environment, commit: str
 ) -> None:
     sink = DeltaSink("bronze", str(tmp_path / "new"), commit=commit)
     claim = stage(sink, attempt, rows(1, note=["x"]), world)
@@ -414,7 +418,7 @@ def test_a_new_table_that_only_spark_could_open_is_a_vote_abort_with_column_and_
 
 @pytest.mark.parametrize("commit", [None, "deltalake"])
 def test_a_spoilt_table_takes_no_epoch_and_the_message_has_the_command_that_repairs_it(
-    tmp_path: Path, attempt: SinkAttempt, world: World, commit: str | None
+    tmp_path: Path, attempt: SinkAttempt, world: Environment, commit: str | None
 ) -> None:
     path = tmp_path / "spoilt"
     write_deltalake(str(path), rows(0, note=["x"]))
@@ -426,7 +430,7 @@ def test_a_spoilt_table_takes_no_epoch_and_the_message_has_the_command_that_repa
 
 
 def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was_asked(
-    tmp_path: Path, world: World
+    tmp_path: Path, world: Environment
 ) -> None:
     path = tmp_path / "spoilt"
     sink, attempt = DeltaSink("bronze", str(path)), attempt_of(transaction(1))
@@ -436,7 +440,7 @@ def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was
     (entry,) = Path(path, "_delta_log").glob("*.json")
     note = json.loads(json.loads(entry.read_text().splitlines()[0])["commitInfo"]["userMetadata"])["airflow_epochs"]
     with_text(path)
-    asked = World(
+    asked = Environment(
         spark=Answering({"exists": True, "epoch": 1, "deletions": None, "version": 0, "timestamp_ms": 1, **note})
     )
     sink.discard(attempt, staged.place, asked, published=True)

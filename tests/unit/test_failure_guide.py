@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,21 @@ class EpochError(Exception): ...
 class Refused(EpochError): ...
 class RowsGone(Refused): ...
 """
+
+
+@cache
+def of_the_source() -> tuple[Failure, ...]:
+    return tuple(read_failures(PROVIDER, failure_guide.RELAYS))
+
+
+@pytest.fixture(autouse=True)
+def source_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the whole package takes a second, and it stays as it is while the tests run."""
+
+    def read(provider: Path, relays: set[tuple[str, str]]) -> list[Failure]:
+        return list(of_the_source()) if provider == PROVIDER else read_failures(provider, relays)
+
+    monkeypatch.setattr(failure_guide, "read_failures", read)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from airflow_epochs.sinks.kafka.checks import require_records
 from airflow_epochs.sinks.kafka.cluster import TopicFacts
 from airflow_epochs.sinks.kafka.rows import HEADER, Record, RowShape, size_of
 from airflow_epochs.staged.table import StagedTable
-from tests.support.delta_world import attempt_of, stage_with_deltalake, transaction
+from tests.support.delta_world import attempt_of, not_utf8, stage_with_deltalake, transaction
 
 UTC = datetime.timezone.utc
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -37,12 +37,6 @@ def array(kind: Any) -> dict[str, Any]:
 
 def mapping(key: Any, value: Any) -> dict[str, Any]:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-
-
-def not_utf8(value: bytes) -> pa.Array:
-    """A text of these bytes, as Spark makes one by a cast."""
-    offsets = b"\0\0\0\0" + len(value).to_bytes(4, "little")
-    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 
 
 def records(tmp_path: Path, data: pa.Table, partitions: int = 1) -> list[Record]:

@@ -22,7 +22,8 @@ from airflow_epochs.sinks.kafka.marker import FORMAT, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments, own_id
 from airflow_epochs.sinks.kafka.producer import producer_options, within
 from airflow_epochs.sinks.kafka.voted import Voted
-from tests.support.delta_world import World, attempt_of, transaction
+from tests.support.delta_world import attempt_of, transaction
+from tests.support.environment import Environment
 from tests.support.kafka_certificates import Authority
 
 TXN = "orders/3/1/" + "0" * 31 + "1"
@@ -91,13 +92,13 @@ def test_what_the_producer_holds_is_bounded_also_where_a_topic_takes_records_of_
 
 def test_without_confluent_kafka_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    world = World({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})
+    world = Environment({"kafka_default": Connection(conn_id="k", conn_type="kafka", host="127.0.0.1")})
     with pytest.raises(Refused, match=r"airflow-provider-epochs\[kafka-sink\]"):
         sink().last_committed("orders", world)
 
 
 def test_what_spark_could_not_stage_is_a_vote_to_abort() -> None:
-    vote = sink().vote(attempt_of(transaction(1)), StagedClaim(place="x", problem="bad rows"), World())
+    vote = sink().vote(attempt_of(transaction(1)), StagedClaim(place="x", problem="bad rows"), Environment())
     assert (vote.vote, vote.reason) == (VoteKind.VOTE_ABORT, "bad rows")
 
 
@@ -225,7 +226,7 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
         records=lambda _: iter(()),
     )
     with pytest.raises(Corrupt, match="stop"):
-        kafka_publish.publish(this, World())
+        kafka_publish.publish(this, Environment())
     assert order == ["init_transactions", "marker", "look"]
 
 

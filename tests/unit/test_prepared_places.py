@@ -10,13 +10,14 @@ from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Run
 from airflow_epochs.testing import MemoryEnvironment, MemorySink, MemoryWorld, memory_coordinator, memory_pipeline
-from tests.support.delta_world import World, rows, run_epoch, transaction
+from tests.support.delta_world import rows, run_epoch, transaction
+from tests.support.environment import connected
 
 
 def test_a_place_that_was_prepared_before_stage_failed_is_cleared_away(tmp_path: Path) -> None:
     good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
     for table in (good, bad):  # by another pipeline, so that there is a version 0 to copy
-        run_epoch(DeltaSink("other", table), transaction(1, pipeline="other"), None, rows(1), World())
+        run_epoch(DeltaSink("other", table), transaction(1, pipeline="other"), None, rows(1), connected())
     world = MemoryWorld()
     world.produce("orders", 0, ["row"])
     sinks = (DeltaSink("a", good), DeltaSink("b", bad, partition_by=["id"]))

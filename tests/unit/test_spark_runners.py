@@ -19,7 +19,7 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import connect_address
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
-from tests.support.spark_world import Env
+from tests.support.environment import Environment, connected
 
 JOB = SparkJob(kind="delta_describe", args={"target": "/t"})
 SECRET_JOB = SparkJob(kind="delta_describe", args={"target": "/t"}, secrets={"kafka.sasl.jaas.config": "x"})
@@ -33,12 +33,12 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def connect_to(port: int) -> Env:
-    return Env(Connection(conn_id="spark", conn_type="spark_connect", host="127.0.0.1", port=port))
+def connect_to(port: int) -> Environment:
+    return connected(Connection(conn_id="spark", conn_type="spark_connect", host="127.0.0.1", port=port))
 
 
-def submit_to(master: str, **extra: str) -> Env:
-    return Env(Connection(conn_id="spark", conn_type="spark", host=master, extra=extra))
+def submit_to(master: str, **extra: str) -> Environment:
+    return connected(Connection(conn_id="spark", conn_type="spark", host=master, extra=extra))
 
 
 def test_configurations_import_no_spark_and_no_airflow() -> None:
@@ -123,7 +123,7 @@ def test_a_job_with_secrets_reaches_no_server_on_another_machine_without_tls(
         raise AssertionError
 
     monkeypatch.setattr(socket, "create_connection", reached)
-    env = Env(Connection(conn_id="spark", conn_type="spark_connect", host="spark.example.com"))
+    env = connected(Connection(conn_id="spark", conn_type="spark_connect", host="spark.example.com"))
     with pytest.raises(Refused, match=rf"could read {named}: ") as refused:
         SparkConnect("spark", session_conf=conf).runner(env).run(job)
     assert "hunter2" not in str(refused.value)
@@ -132,18 +132,18 @@ def test_a_job_with_secrets_reaches_no_server_on_another_machine_without_tls(
 def test_an_unknown_connection_is_refused_by_both() -> None:
     for config in (SparkConnect("nope"), SparkSubmit("nope")):
         with pytest.raises(Refused, match="'nope'"):
-            config.runner(Env()).run(JOB)
+            config.runner(connected()).run(JOB)
 
 
 def test_sessions_are_json_without_secrets_and_never_the_same() -> None:
-    for runner in (SparkConnect("spark").runner(Env()), SparkSubmit("spark").runner(Env())):
+    for runner in (SparkConnect("spark").runner(connected()), SparkSubmit("spark").runner(connected())):
         first, second = runner.new_session(), runner.new_session()
         assert json.loads(json.dumps(first)) == first
         assert first["session_id"] != second["session_id"]
 
 
 def test_each_runner_stops_sessions_of_the_other_kind() -> None:
-    env = Env()
+    env = connected()
     by_connect, by_submit = SparkConnect("spark").runner(env), SparkSubmit("spark").runner(env)
     code = "import sys; sys.stdin.read()"
     child = subprocess.Popen(
@@ -164,7 +164,7 @@ def test_a_session_on_a_connection_that_is_not_sparks_is_left_alone(
     listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, port = listener.getsockname()[:2]
-    env = Env(Connection(conn_id="bank", conn_type="postgres", host=host, port=port, password="secret"))
+    env = connected(Connection(conn_id="bank", conn_type="postgres", host=host, port=port, password="secret"))
     caplog.set_level("INFO")
     session = {"kind": "spark_connect", "conn_id": "bank", "session_id": str(uuid.uuid4())}
     for config in (SparkConnect("spark"), SparkSubmit("spark"), SparkConnect("bank")):

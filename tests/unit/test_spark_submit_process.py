@@ -13,7 +13,7 @@ from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.spark import work_folder
 from airflow_epochs.spark.runners import SparkSubmit
-from tests.support.spark_world import Env
+from tests.support.environment import connected
 
 SECRET = 'Canäry"7\\x'
 JOB = SparkJob(
@@ -50,7 +50,7 @@ def submit(seen: Path, ends: str) -> object:
     script = seen.parent / "bin" / "spark-submit"
     script.write_text(SCRIPT % ends)
     script.chmod(0o755)
-    env = Env(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
+    env = connected(Connection(conn_id="spark", conn_type="spark", host="local[1]"))
     return SparkSubmit("spark").runner(env).run(JOB)
 
 
