@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -32,20 +33,32 @@ def test_a_place_that_was_prepared_before_stage_failed_is_cleared_away(tmp_path:
     assert not list(Path(good, "epochs").glob("*.a/*/_delta_log/*.json"))
 
 
-def test_a_sink_that_can_plan_from_its_place_is_not_asked_for_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[str] = []
-    plan_stage = MemorySink.plan_stage
+class PlansFromItsPlace(MemorySink):
+    """A class of its own: whether ``MemorySink`` has a method, Python finds out once and remembers."""
 
-    def plan_stage_at(sink: MemorySink, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
-        planned.append(place)
-        return plan_stage(sink, attempt, place.rpartition("-")[2], env)
+    planned: ClassVar[list[str]] = []
 
-    monkeypatch.setattr(MemorySink, "plan_stage_at", plan_stage_at, raising=False)
-    monkeypatch.setattr(MemorySink, "plan_stage", lambda *_: pytest.fail("its place is made again"))
+    def spec(self) -> JsonDict:
+        return {**super().spec(), "kind": "plans from its place"}
+
+    @classmethod
+    def from_spec(cls, spec: JsonDict) -> PlansFromItsPlace:
+        return cls(name=spec["name"], world=spec["world"], table=spec["table"])
+
+    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+        raise AssertionError("its place is made again")
+
+    def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
+        self.planned.append(place)
+        return super().plan_stage(attempt, place.rpartition("-")[2], env)
+
+
+def test_a_sink_that_can_plan_from_its_place_is_not_asked_for_it_again() -> None:
     world = MemoryWorld()
     world.produce("orders", 0, ["row"])
-    coordinator, run = memory_coordinator(world, memory_pipeline(world)), Run("dag", "r1")
+    pipeline = replace(memory_pipeline(world), sinks=(PlansFromItsPlace(name="orders", world=world.name),))
+    coordinator, run = memory_coordinator(world, pipeline), Run("dag", "r1")
     coordinator.open(run)
     coordinator.stage(run)
     (tried,) = coordinator.task.ledger.tries(1)
-    assert planned == list(tried.places.values())
+    assert PlansFromItsPlace.planned == list(tried.places.values())
