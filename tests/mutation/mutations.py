@@ -236,7 +236,7 @@ MUTATIONS = [
             (
                 "coordinator/coordinator.py",
                 "                    self._presume_abort(view, run, reason)\n",
-                "                    return reopen(self, view, run)\n",
+                "                    return EpochView(number=view.number, open=reopen(self.task, view, run))\n",
             )
         ],
         [CRASHES],
