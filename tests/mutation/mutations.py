@@ -242,7 +242,7 @@ MUTATIONS = [
             (
                 "coordinator/coordinator.py",
                 "                    self._presume_abort(view, run, reason)\n",
-                "                    return reopen(self.task, view, run)\n",
+                "                    return EpochView(number=view.number, open=reopen(self.task, view, run))\n",
             )
         ],
         [CRASHES],
