@@ -73,6 +73,7 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     try:
         report = env.spark.run(this.job)
     except Refused as error:
+        _require_nothing_landed(this, error, env)
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
             remedy="The table was changed after the vote: undo that, and clear the commit task; or complete the epoch "
@@ -98,6 +99,22 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
             "name write to the table, or one was restored. See docs/failures.md#the-ledger-is-behind.",
         )
     return report
+
+
+def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment) -> None:
+    """Raise OutcomeUnknown unless the table shows that Spark refused before it committed, and not after."""
+    try:
+        landed = look(this.target, this.app, env)["txn"] == str(this.txn)
+    except NotApplied as error:
+        raise OutcomeUnknown(
+            f"Spark did not say whether it committed into {this.target}: {refused.what} Then: {error.what}",
+            remedy=f"Clear the commit task once Spark answers; it looks at the table first. {error.remedy}",
+        ) from refused
+    if landed:
+        raise OutcomeUnknown(
+            f"Spark committed {this.txn} into {this.target}, and failed afterwards: {refused.what}",
+            remedy="Clear the commit task: it finds the commit. Nothing is lost.",
+        ) from refused
 
 
 def describe(target: str, env: Environment) -> JsonDict:

@@ -1,0 +1,65 @@
+"""What a refusal of Spark's says about a commit: the table is asked, for Spark may refuse after it has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from airflow_epochs.contracts import SparkJob
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import App
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.model import JsonDict
+from airflow_epochs.sinks.delta.spark_commit import Insertion, insert
+from airflow_epochs.staged.staging import Staging
+from tests.support.delta_world import transaction
+from tests.support.environment import Environment, NoSpark
+
+TXN = transaction(7)
+
+
+@dataclass
+class RefusingSpark(NoSpark):
+    """Refuses the commit, and answers what the table shows."""
+
+    shown: Callable[[], JsonDict]
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if job.kind == "delta_commit":
+            raise Refused("The plan is not valid.", remedy="correct it.")
+        return self.shown()
+
+
+def refusal(shown: Callable[[], JsonDict]) -> EpochError:
+    shape = TableShape.of_actions(
+        {"minReaderVersion": 1, "minWriterVersion": 2},
+        {"id": "t", "schemaString": '{"type": "struct", "fields": []}', "partitionColumns": []},
+    )
+    staging = Staging(place="p", version=1, shape=shape, files=(), note={}, counted=None)
+    app = App.of("orders", "orders")
+    this = Insertion(target="/t", place="/t/p", app=app, txn=TXN, previous=None, staging=staging, properties={})
+    with pytest.raises(EpochError) as raised:
+        insert(this, Environment(spark=RefusingSpark(shown)))
+    return raised.value
+
+
+def unreachable() -> Any:
+    raise NotApplied("Spark does not answer.", remedy="start it.")
+
+
+def test_a_refusal_before_the_commit_says_that_nothing_was_written() -> None:
+    assert isinstance(refusal(lambda: {"txn": None}), Corrupt)
+    assert isinstance(refusal(lambda: {"txn": str(transaction(7))}), Corrupt)
+
+
+def test_a_refusal_after_the_commit_does_not_say_that_nothing_was_written() -> None:
+    error = refusal(lambda: {"txn": str(TXN)})
+    assert isinstance(error, OutcomeUnknown) and f"Spark committed {TXN} into /t" in error.what
+
+
+def test_a_refusal_of_which_the_table_cannot_be_asked_leaves_the_outcome_open() -> None:
+    error = refusal(unreachable)
+    assert isinstance(error, OutcomeUnknown) and "start it." in error.remedy
