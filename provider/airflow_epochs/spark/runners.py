@@ -47,10 +47,6 @@ class SparkConnect:
             self.conn_id, env, session_conf=self.session_conf, connect_timeout_s=self.connect_timeout_s
         )
 
-    def spec(self) -> JsonDict:
-        """This configuration as JSON, with the settings as the user gave them."""
-        return {"kind": "spark_connect", **vars(self)}
-
 
 class SparkSubmit:
     """Run Spark by spark-submit: one application per job, on any master that the Spark provider knows.
@@ -114,10 +110,6 @@ class SparkSubmit:
 
         secrecy.keep(secrecy.secrets_in(self.conf))
         return SubmitRunner(self, env)
-
-    def spec(self) -> JsonDict:
-        """This configuration as JSON, with the settings as the user gave them."""
-        return {"kind": "spark_submit", **vars(self)}
 
 
 def stop_session(session: JsonDict, env: Environment) -> None:

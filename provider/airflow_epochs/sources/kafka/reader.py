@@ -198,7 +198,7 @@ def _say_what_waits(brokers: Brokers, cluster: ClusterLog, ranges: Ranges) -> No
 def _how_to_end(waiting: Waiting, hanging: Collection[str], server: str) -> str:
     transaction = waiting.transaction
     if transaction is None:
-        return "Whose it is, the brokers do not say (before Kafka 2.8, or without Describe on transactional ids)."
+        return "Whose it is, the brokers do not say (before Kafka 3.0, or without Describe on transactional ids)."
     hangs = transaction.transactional_id is None or transaction.transactional_id in hanging
     state = (
         "It is unknown to its coordinator, or open for too long" if hangs else "Brokers end it after its own timeout"
