@@ -193,10 +193,10 @@ def test_a_ledger_that_does_not_answer_while_it_is_waited_leaves_the_attempt_alo
     met.left_open(run(1))
 
     class Away(DictStore):
-        def list(self, prefix: str) -> list[str]:
+        def exists(self, key: str) -> bool:
             if met.time.seconds > 10:
                 raise ConnectionError("reset by peer")
-            return super().list(prefix)
+            return super().exists(key)
 
     met.world.store.__class__ = Away
     with pytest.raises(EpochError, match="cannot be read"):

@@ -6,7 +6,6 @@ How a record is read and put: ``ledger.records``. How a ledger comes to be signe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
 
@@ -191,29 +190,24 @@ class Ledger:
 
     def _unfinished(self, number: int) -> EpochView:
         """The newest attempt of an epoch that had no completion record a moment ago."""
-        there = frozenset(self._records.keys_in(epoch_folder(number)))
-        attempt = last_of(lambda n: attempt_key(number, n, "open") in there)
+        attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
         if attempt == 0:
             return EpochView(number=number)
         opened = self.open_record(number, attempt)
         if opened is None:  # pruned since: complete by now
             return EpochView(number=number, complete=self.complete_record(number))
-        decided = attempt_key(number, attempt, "decision") in there
         return self._consistent(
             EpochView(
                 number=number,
                 open=opened,
-                decision=self.decision_record(number, attempt) if decided else None,
-                receipts=self._per_sink(there, number, opened, "receipt", Receipt),
-                waived=self._per_sink(there, number, opened, "waived", WaivedRecord),
+                decision=self.decision_record(number, attempt),
+                receipts=self._per_sink(number, opened, "receipt", Receipt),
+                waived=self._per_sink(number, opened, "waived", WaivedRecord),
             )
         )
 
-    def _per_sink(
-        self, there: Collection[str], number: int, opened: OpenRecord, what: str, kind: type[R]
-    ) -> dict[str, R]:
-        keys = {sink: sink_key(number, sink, what) for sink in opened.sinks}
-        found = {sink: self._records.get(key, kind) for sink, key in keys.items() if key in there}
+    def _per_sink(self, number: int, opened: OpenRecord, what: str, kind: type[R]) -> dict[str, R]:
+        found = {sink: self._records.get(sink_key(number, sink, what), kind) for sink in opened.sinks}
         return {sink: record for sink, record in found.items() if record is not None}
 
     def _require_no_history(self, number: int) -> None:
