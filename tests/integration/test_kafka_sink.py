@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -225,15 +225,15 @@ def test_a_reader_of_uncommitted_records_can_tell_by_the_header_which_were_sent_
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(pa.table({"value": [f"{number:0200}" for number in range(300_000)]}), id="many"),
-        pytest.param(pa.table({"value": ["x" * 100_000] * 3_000}), id="large"),
+        pytest.param(lambda: pa.table({"value": [f"{number:0200}" for number in range(300_000)]}), id="many"),
+        pytest.param(lambda: pa.table({"value": ["x" * 100_000] * 3_000}), id="large"),
     ],
 )
 def test_an_epoch_is_sent_in_little_memory_whether_its_rows_are_many_or_large(
-    feed: Feed, broker: Broker, data: pa.Table
+    feed: Feed, broker: Broker, data: Callable[[], pa.Table]
 ) -> None:
     attempt = feed.attempt()
-    assert memory_to_commit(feed, broker.bootstrap, attempt, feed.staged(attempt, data)) <= 300
+    assert memory_to_commit(feed, broker.bootstrap, attempt, feed.staged(attempt, data())) <= 300
     assert feed.shown
     assert feed.marker() == Marker.of(feed.shown)
 

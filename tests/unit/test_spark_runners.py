@@ -16,7 +16,7 @@ import pytest
 
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
-from airflow_epochs.spark import connect_address
+from airflow_epochs.spark import connect, connect_address
 from airflow_epochs.spark.driver import kafka_read
 from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 from tests.support.environment import Environment, connected
@@ -99,7 +99,10 @@ def test_a_connect_server_that_is_down_is_named_at_once() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(listener: socket.socket) -> None:
+def test_a_connect_server_that_never_answers_is_given_up_in_bounded_time(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "RELEASE_AFTER_FAILURE_S", 0.2)
     config = SparkConnect("spark", connect_timeout_s=0.5)
     began = time.monotonic()
     with pytest.raises(NotApplied, match=r"longer than 0\.5 s"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 
@@ -51,21 +52,23 @@ def test_what_was_staged_is_read_back_in_order_and_in_small_batches(area: Staged
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-LARGE = {
-    "each its own": pa.table({"value": [f"{number:0100000}" for number in range(300)]}),
-    "all the same, which a file keeps once": pa.table({"value": ["x" * 100_000] * 3_000}),
-    "one large among small ones": pa.table({"key": ["x" * 300_000, *map(str, range(2_000))]}),
-    "in lists, the first of which is empty": pa.table(
+LARGE: dict[str, Callable[[], pa.Table]] = {
+    "each its own": lambda: pa.table({"value": [f"{number:0100000}" for number in range(300)]}),
+    "all the same, which a file keeps once": lambda: pa.table({"value": ["x" * 100_000] * 3_000}),
+    "one large among small ones": lambda: pa.table({"key": ["x" * 300_000, *map(str, range(2_000))]}),
+    "in lists, the first of which is empty": lambda: pa.table(
         {"headers": pa.array([[], *[[{"key": "k", "value": b"v" * 30_000}] * 3] * 3_000], HEADERS)}
     ),
-    "in maps": pa.table({"map": pa.array([[("k", "v" * 100_000)]] * 3_000, pa.map_(pa.string(), pa.string()))}),
+    "in maps": lambda: pa.table({"map": pa.array([[("k", "v" * 100_000)]] * 3_000, pa.map_(pa.string(), pa.string()))}),
 }
+"""Hundreds of MB each, made when a test asks for them."""
 
 
-@pytest.mark.parametrize("data", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("rows_are", LARGE)
 def test_a_batch_is_of_few_bytes_however_large_the_rows_are(
-    area: StagedTable, attempt: SinkAttempt, data: pa.Table
+    area: StagedTable, attempt: SinkAttempt, rows_are: str
 ) -> None:
+    data = LARGE[rows_are]()
     what = staged(area, attempt, data)
     read = list(area.rows(attempt, what))
     assert sum(map(len, read)) == len(data)
