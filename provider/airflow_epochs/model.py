@@ -1,7 +1,7 @@
-"""Frozen value types: what is written to the ledger and travels through XCom. No I/O, no clock.
+"""Frozen value types: what the ledger records and XCom carries. No I/O, no clock.
 
-Every record carries ``format``: 2 if it is signed, else 1. Decoding ignores unknown fields, so that a newer writer of
-the *same* format may add some; a record of a newer format is refused by the ledger.
+Every record carries ``format``: 2 if it is signed, else 1. Decoding ignores unknown fields, so a newer version may add
+fields to the *same* format. The ledger refuses a record of a newer format.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from airflow_epochs.names import validated_name
 
 FORMAT = 2
-"""Of records that are signed; a record that was read has it only if its signature was checked."""
+"""The format of signed records. A record that was read has this format only if its signature was checked."""
 FORMAT_UNSIGNED = 1
-"""Of records that are not; version 0.1 knows no others."""
+"""The format of unsigned records, the only one that version 0.1 knows."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART_OF_A_PLACE = re.compile(r"[0-9A-Za-z]{1,64}")
@@ -28,7 +28,7 @@ JsonDict = dict[str, Any]
 
 
 class OffsetRange(NamedTuple):
-    """Offsets ``[start, end)`` of one partition. ``start == end``: nothing to read, the position is kept."""
+    """Offsets ``[start, end)`` of one partition: half-open. ``start == end``: nothing to read, the position stays."""
 
     partition: int
     start: int
@@ -36,7 +36,7 @@ class OffsetRange(NamedTuple):
 
 
 Ranges = dict[str, tuple[OffsetRange, ...]]
-"""Per topic, one range for every known partition, ascending."""
+"""Topic -> one range for every known partition, ascending by partition."""
 
 
 @dataclass(frozen=True, order=True)
@@ -62,18 +62,18 @@ class TransactionId:
 
     @classmethod
     def parse(cls, text: str) -> TransactionId:
-        """The inverse of ``str``. Raises ValueError for anything else, ``p/01/1/…`` included."""
+        """The inverse of ``str``. Raises ValueError for every other text, also for ``p/01/1/…``."""
         return _parsed(text)
 
     @property
     def token(self) -> int:
-        """63 bits of the nonce: what fits into a Delta ``SetTransaction`` version."""
+        """The first 63 bits of the nonce: as many as a Delta ``SetTransaction`` version, a signed long, can hold."""
         return int(self.nonce[:16], 16) >> 1
 
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> TransactionId:
-    """A task meets a handful of ids, each of them in many records."""
+    """Cached, because a task meets few ids, each in many records."""
     pipeline, epoch, attempt, nonce = text.split("/")
     txn = TransactionId(pipeline, int(epoch), int(attempt), nonce)
     if str(txn) != text:
@@ -85,8 +85,8 @@ def _parsed(text: str) -> TransactionId:
 class Marker:
     """What a sink stores atomically with an epoch's rows.
 
-    ``token`` is ``TransactionId.token``, or None where the sink no longer knows whose epoch it was (Spark
-    commits, once the table's history has been cleaned up).
+    ``token`` is ``TransactionId.token``. It is None if the sink no longer knows the transaction: a Delta table that
+    Spark commits to, once its history has been cleaned up.
     """
 
     epoch: int
@@ -94,16 +94,17 @@ class Marker:
 
     @classmethod
     def of(cls, txn: TransactionId) -> Marker:
+        """The marker that a sink stores for this transaction."""
         return cls(txn.epoch, txn.token)
 
 
 def agree(found: Marker | None, expected: TransactionId | None) -> bool:
-    """Whether a marker is that of a transaction. A sink that no longer knows whose epoch it shows gets the benefit."""
+    """Whether a sink shows exactly ``expected``; None: no epoch. A marker without a token needs only the same epoch."""
     return compare(found, expected) is Shown.EXPECTED
 
 
 class Shown(Enum):
-    """What a sink shows, beside the epoch that is expected of it and the one that is on its way."""
+    """What a sink shows, compared with the epoch that is expected and with the one that is being committed."""
 
     ALREADY = "the epoch on its way"
     NAMELESS = "an epoch of that number, and the sink no longer knows whose"
@@ -117,12 +118,12 @@ class Shown(Enum):
 def compare(
     found: Marker | TransactionId | None, expected: TransactionId | None, on_its_way: TransactionId | None = None
 ) -> Shown:
-    """Where a sink stands: the one comparison of what it shows with what a ledger knows.
+    """Compare what a sink shows with what the ledger says. No other code makes this comparison.
 
     Args:
-        found: What it shows: a marker, or a whole transaction id where it keeps that.
-        expected: Its epoch before, or the last one that is complete; None: no epoch.
-        on_its_way: The transaction, later than ``expected``, that is to be committed or in doubt, if there is one.
+        found: What the sink shows: a marker, or a whole transaction id if the sink keeps it.
+        expected: The sink's previous transaction, or its last complete one; None: no epoch.
+        on_its_way: The transaction that is being committed or is in doubt, if any. Later than ``expected``.
     """
     if found is None:
         return Shown.NOTHING if expected else Shown.EXPECTED
@@ -144,12 +145,12 @@ def described(marker: Marker | None) -> str:
 
 
 def described_transaction(txn: TransactionId | None) -> str:
-    """Which epoch the ledger expects, for an error's text that has said "epoch" before."""
+    """The epoch that the ledger expects, for an error's text in which the word "epoch" comes before."""
     return "none" if txn is None else f"{txn.epoch} ({txn}, token {txn.token})"
 
 
 def process_of(writer: str) -> str:
-    """Which process a record's ``writer`` was, for people; empty for records of version 0.1, which do not say."""
+    """The process and host in a record's ``writer``, for a text; empty for a record of version 0.1, which has none."""
     _, _, place = writer.partition("@")
     host, _, pid = place.rpartition(":")
     return f" (process {pid} on host {host})" if host else ""
@@ -167,22 +168,29 @@ class Run:
 
 
 class VoteKind(str, Enum):
+    """A sink's vote. The values are the messages' names in the literature, and stand in records."""
+
     VOTE_COMMIT = "VOTE_COMMIT"
     VOTE_ABORT = "VOTE_ABORT"
 
 
 class DecisionKind(str, Enum):
+    """The decision on an attempt. The values are the messages' names in the literature, and stand in records."""
+
     GLOBAL_COMMIT = "GLOBAL_COMMIT"
     GLOBAL_ABORT = "GLOBAL_ABORT"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What a sink has to show for its vote.
+    """What a sink's VOTE_COMMIT rests on: the staged rows, as the sink itself found them.
 
-    ``digest``: of what lies at ``place``, by content: the same rows staged again *into files of the same kind* have it.
-    ``content``: of the rows alone, whatever their order and their files; None where the sink has no such digest.
-    ``detail``: what else the sink saw when it voted, for its own commit to compare with.
+    Attributes:
+        place: The staging place of the try.
+        version: The version of the staging table that holds the rows.
+        digest: A digest of the staged files. The same rows, staged again *into files of the same kind*, have the same.
+        content: A digest of the rows alone, whatever their order and their files; None if the sink computes none.
+        detail: What else the sink saw when it voted. Its commit compares this with what it finds.
     """
 
     place: str
@@ -195,7 +203,7 @@ class Staged:
     detail: JsonDict = field(default_factory=dict)
 
     def has_rows_of(self, other: Staged) -> bool:
-        """Whether these are the same rows, as far as the two tell."""
+        """Whether both digests of the rows are equal; if one is missing, whether the digests of the files are."""
         if self.content is None or other.content is None:
             return self.digest == other.digest
         return self.content == other.content
@@ -218,10 +226,12 @@ class Vote:
 
 @dataclass(frozen=True, kw_only=True)
 class StagedClaim:
-    """What Spark says it staged for a sink. A claim, not proof: the vote looks for itself.
+    """What Spark reports that it staged for a sink. It proves nothing: the sink checks the rows before it votes.
 
-    ``problem`` is set where the rows cannot be staged because of the data or the schema: a VOTE_ABORT's reason.
-    ``content``: what Spark says of the rows that it wrote, for ``Staged.content``.
+    Attributes:
+        place: The staging place that Spark wrote to.
+        problem: Why data or schema keep the rows from being staged: the reason of a VOTE_ABORT. Else None.
+        content: Spark's digest of the rows that it wrote, for ``Staged.content``.
     """
 
     place: str
@@ -231,7 +241,12 @@ class StagedClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class StageReport:
-    """The outcome of one try of ``stage``. Travels through XCom; the ledger does not rely on it."""
+    """The outcome of one try of ``stage``. XCom carries it; the ledger does not rely on it.
+
+    Attributes:
+        nonce: The random id of the try, which is part of its staging places. Not the transaction's nonce.
+        claims: Sink name -> what Spark reports for it.
+    """
 
     txn_id: str
     nonce: str
@@ -242,9 +257,12 @@ class StageReport:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkPlan:
-    """A sink as it takes part in one attempt: full specification (no secrets) and its previous transaction.
+    """A sink in one attempt.
 
-    ``ranges``: its own input where that begins before the epoch's, with earlier epochs' (a backfill).
+    Attributes:
+        spec: The full specification, without secrets.
+        previous: The sink's transaction before this epoch; None for its first epoch.
+        ranges: The sink's own input, if it begins with earlier epochs (a backfill); None: the epoch's ranges.
     """
 
     spec: JsonDict
@@ -258,7 +276,7 @@ class SinkPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRecord:
-    """``pipeline.json``. ``ledger_id`` is drawn once and tells this ledger's staging places from all others."""
+    """``pipeline.json``. ``ledger_id`` is drawn once; no other ledger has the same, so no staging places collide."""
 
     pipeline: str
     ledger_id: str
@@ -275,8 +293,10 @@ class PipelineRecord:
 class TakeoverRecord:
     """``takeovers/<n>.json``: from now on ``dag_id`` owns the pipeline.
 
-    ``who``: the effective user on ``host``; ``login``: whom the environment named, if that was somebody else. In a
-    record without ``host``, of version 0.1, ``who`` is what the environment said.
+    Attributes:
+        who: The effective user on ``host``. In a record of version 0.1, which has no ``host``: the user that the
+            environment named.
+        login: The user that the environment named, if it was another one.
     """
 
     dag_id: str
@@ -291,15 +311,16 @@ class TakeoverRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SigningRecord:
-    """``signing/<n>.json``: from here on, what is not signed is believed only if this record says so.
+    """``signing/<n>.json``: from now on an unsigned record is believed only if this record says so.
 
-    Put when a ledger gets its first key, when that key changes, and by ``airflow epochs sign``. The highest one counts.
+    Put when a ledger gets its first key, when the key changes, and by ``airflow epochs sign``. The highest n counts.
 
     Attributes:
-        epoch: The newest complete epoch then. Records of this and of earlier ones are history, and need no signature;
-            but for its completion record, which the next epoch rests on.
-        trusted: What stood then and is still needed: key within the pipeline's ledger -> SHA-256 of the stored bytes.
-        who, host, login: As in ``TakeoverRecord``; empty if a task did it, of itself.
+        epoch: The newest complete epoch at that time. The records of this epoch and of earlier ones are history and
+            need no signature, except the completion record of this one, because the next epoch rests on it.
+        trusted: The records of that time that are still needed: key within the pipeline's ledger -> SHA-256 of the
+            stored bytes.
+        who, host, login: As in ``TakeoverRecord``; empty if a task put the record without being asked.
     """
 
     pipeline: str
@@ -317,10 +338,16 @@ class SigningRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRecord:
-    """``<attempt>.open.json``. ``now`` and ``seed`` are those of attempt 1, so that a rerun computes the same rows.
+    """``<attempt>.open.json``: VOTE_REQUEST. The attempt exists once this record does.
 
-    ``ledger``: where the ledger lay; in a copy of it that is elsewhere. Empty where it is not known. ``warnings``: what
-    others have done to the sinks' rows since they were committed.
+    Attributes:
+        ledger_id: As in ``PipelineRecord``.
+        ranges: The input, half-open. Every attempt of the epoch has the same, except as ``Renewing`` says.
+        now, seed: Those of attempt 1, so every attempt computes the same rows.
+        code: ``Transform.digest`` of the transform; None if unknown.
+        ledger: The location of the ledger when the attempt was opened; empty if unknown. A copy of the ledger lies
+            elsewhere, and so finds out that it is a copy.
+        warnings: What other writers have done to the sinks' rows since they were committed.
     """
 
     txn_id: str
@@ -348,20 +375,28 @@ class OpenRecord:
 
     @property
     def txn(self) -> TransactionId:
+        """``txn_id``, parsed."""
         return TransactionId.parse(self.txn_id)
 
     @property
     def run(self) -> Run:
+        """The run that opened the attempt, and is in charge of it."""
         return Run(self.dag_id, self.run_id)
 
     def ranges_of(self, sink: str) -> Ranges:
-        """What is read for a sink."""
+        """The input of one sink: its own ranges if it has some, else the epoch's."""
         return self.sinks[sink].ranges or self.ranges
 
 
 @dataclass(frozen=True, kw_only=True)
 class TryRecord:
-    """``<attempt>.try.<nonce>.json``, put before a try of ``stage`` starts Spark: what to stop and what to clean up."""
+    """``<attempt>.try.<nonce>.json``, put before a try of ``stage`` starts Spark: what to stop and what to clean up.
+
+    Attributes:
+        nonce: The random id of the try. Not the transaction's nonce.
+        places: Sink name -> its staging place.
+        session: The identity of the Spark session, as the runner chose it.
+    """
 
     txn_id: str
     nonce: str
@@ -373,14 +408,14 @@ class TryRecord:
     def __post_init__(self) -> None:
         if not _PART_OF_A_PLACE.fullmatch(self.nonce):
             raise ValueError(f"not a nonce: {self.nonce!r}")
-        session_id = self.session.get("session_id")  # which another kind of runner need not have
+        session_id = self.session.get("session_id")  # a runner of another kind may have none
         if session_id is not None and not (isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id)):
             raise ValueError(f"not a Spark session: {session_id!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionRecord:
-    """``<attempt>.decision.json``: immutable, at most one per attempt."""
+    """``<attempt>.decision.json``: immutable, at most one per attempt. ``dag_id``, ``run_id``: the run that decided."""
 
     txn_id: str
     decision: DecisionKind
@@ -395,9 +430,9 @@ class DecisionRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RestagedRecord:
-    """``<sink>.restaged.<n>.json``: stands in for what the decision (or record n-1) names, whose files are gone.
+    """``<sink>.restaged.<n>.json``: replaces what the decision (or record n-1) names, because those files are gone.
 
-    Put before anything of ``staged`` is committed; its digest is the decision's.
+    Put before anything of ``staged`` is committed. ``staged`` has the same digest as in the decision.
     """
 
     txn_id: str
@@ -413,7 +448,7 @@ class RestagedRecord:
 class Receipt:
     """``<sink>.receipt.json``: the sink shows the epoch. ``version`` is the Delta version of the commit.
 
-    ``place`` is the staging place that the sink's own commit names; None if the sink no longer knows.
+    ``place`` is the staging place whose rows the sink committed; None if the sink no longer knows it.
     """
 
     txn_id: str
@@ -430,7 +465,7 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class WaivedRecord:
-    """``<sink>.waived.json``: an operator's word, in place of a receipt, that a promise cannot be kept any more.
+    """``<sink>.waived.json``, in place of a receipt: an operator states that the sink cannot keep its promise.
 
     ``who``, ``host``, ``login``: as in ``TakeoverRecord``.
     """
@@ -447,11 +482,15 @@ class WaivedRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteRecord:
-    """``complete.json``: never deleted. Holds all that the next epoch needs, since other records may be pruned.
+    """``complete.json``: closes its epoch and is never deleted.
 
-    ``markers``: for every sink that ever took part, the transaction id of its last complete epoch.
-    ``waived``: sinks without a receipt, because an operator said so; until they take part again. ``waived_ids``: of
-    each, the transactions waived since its last receipt, of which any may have been committed late after all.
+    It holds all that the next epoch needs, because the epoch's other records may be pruned.
+
+    Attributes:
+        markers: For every sink that ever took part, the transaction id of its last complete epoch.
+        waived: The sinks that were waived and have had no receipt since.
+        waived_ids: For each of them, the transactions waived since its last receipt, oldest first. The sink may have
+            committed any of them late.
     """
 
     txn_id: str
@@ -474,10 +513,11 @@ class CompleteRecord:
 
     @property
     def txn(self) -> TransactionId:
+        """``txn_id``, parsed."""
         return TransactionId.parse(self.txn_id)
 
     def may_show(self, sink: str) -> list[str]:
-        """The transactions of which a waived sink may show one beside its last: a late commit. The newest first."""
+        """The waived transactions that a waived sink may have committed late, newest first; none for other sinks."""
         if sink not in self.waived:
             return []
         return list(reversed(self.waived_ids.get(sink) or (self.txn_id,)))
@@ -485,9 +525,10 @@ class CompleteRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunIndex:
-    """``runs/<hash>.json``: the one epoch that a run works through, which it opened or rolled forward.
+    """``runs/<hash>.json``: the one epoch that a run works on, because it opened it or rolled it forward.
 
-    Put after ``open.json``, which is the fact of opening; but before the ``complete.json`` of a roll-forward.
+    Put after ``open.json``, so a run that dies in between is found by its open record alone. Put before the
+    ``complete.json`` of a roll-forward, so a run that dies in between finds the epoch again.
     """
 
     dag_id: str
@@ -497,16 +538,19 @@ class RunIndex:
 
     @staticmethod
     def key_of(run: Run) -> str:
+        """160 bits of the SHA-256 of both ids, in hex: they may be too long, or not valid, as a key."""
         return hashlib.sha256(f"{run.dag_id}\0{run.run_id}".encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The checkpoint record that every operator returns (XCom). Carried for people and for the next task's input.
+    """The checkpoint record that every operator returns: for people, and as the input of the next task (XCom).
 
-    Where it disagrees with the ledger, the ledger wins.
+    If it disagrees with the ledger, the ledger wins.
 
-    ``totals``: per topic the number of partitions and offsets, in place of ``ranges`` that are too many for XCom.
+    Attributes:
+        seconds: Task -> how long it took.
+        totals: Topic -> the number of partitions and of offsets, in place of ``ranges`` that are too long for XCom.
     """
 
     pipeline: str
@@ -528,12 +572,12 @@ class Checkpoint:
 
 
 def records_upper_bound(ranges: Ranges) -> int:
-    """The number of offsets in the ranges: at least the number of records (control records and gaps count too)."""
+    """The number of offsets in the ranges. Control records and gaps count too, so there are at most as many records."""
     return sum(r.end - r.start for per_topic in ranges.values() for r in per_topic)
 
 
 def seed_of(pipeline: str, epoch: int, ledger_id: str) -> int:
-    """A 31-bit seed, the same for every attempt of an epoch."""
+    """A seed of 31 bits, the same for every attempt of an epoch."""
     digest = hashlib.sha256(f"{ledger_id}/{pipeline}/{epoch}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 

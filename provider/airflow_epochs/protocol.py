@@ -4,7 +4,7 @@ Start reading here. Nothing in this file does I/O, reads a clock or draws a rand
 reads the ledger, asks this file what the facts mean, performs one effect, and records it.
 
 Theory of operation
-    An epoch is tried in *attempts*, one after the other, each a transaction of the classic two-phase commit
+    An epoch is tried in *attempts*, one after the other. Each is a transaction of the classic two-phase commit
     (Gray 1978; Skeen 1981; Bernstein, Hadzilacos, Goodman 1987, §7). VOTE_REQUEST is the put of the attempt's
     open record. Each sink answers VOTE_COMMIT or VOTE_ABORT. One immutable decision record says GLOBAL_COMMIT
     or GLOBAL_ABORT. After GLOBAL_COMMIT each sink's commit is acknowledged by a receipt, and the epoch is
@@ -12,12 +12,13 @@ Theory of operation
 
 Rules that hold by construction
     1. A message is accepted only in a state that lists it; anything else is an error and changes nothing.
-    2. A message belongs to one transaction id. One of another attempt is *fenced*, whatever it says.
+    2. A message belongs to one transaction id. A message of another attempt is *fenced*: it changes nothing.
     3. GLOBAL_COMMIT needs a VOTE_COMMIT of every sink of the attempt.
     4. The next attempt needs GLOBAL_ABORT of the one before: an undecided attempt is never skipped.
     5. COMPLETE is final. No message is accepted after it.
-    6. A coordinator that finds an undecided attempt of somebody else does not guess: it *writes*
-       GLOBAL_ABORT (presumed abort, made explicit). If that put loses to a GLOBAL_COMMIT, it rolls forward.
+    6. A coordinator that finds another run's undecided attempt does not guess: it *writes* GLOBAL_ABORT.
+       This is presumed abort (Mohan, Lindsay 1983), made explicit: the record fences a coordinator that wakes
+       up later, because its own put loses. If the GLOBAL_ABORT loses to a GLOBAL_COMMIT, the epoch rolls forward.
 """
 
 from __future__ import annotations
@@ -33,24 +34,25 @@ class State(Enum):
     """The state of an epoch. Values are the words that users see."""
 
     NEW = "new"
-    """Nothing was opened."""
+    """No attempt was opened."""
     OPEN = "open"
-    """VOTE_REQUEST is out; no decision. Skeen's *wait* state."""
+    """VOTE_REQUEST is on record, the decision is not. Skeen's *wait* state."""
     ABORTED = "aborted"
     """The newest attempt got GLOBAL_ABORT; the same ranges may be tried again."""
     IN_DOUBT = "in doubt"
-    """GLOBAL_COMMIT was decided; not every sink shows the epoch yet. The only way is forward."""
+    """GLOBAL_COMMIT was decided; not every sink has a receipt or a waiver yet. The only way is forward."""
     COMPLETE = "complete"
-    """Every sink shows the epoch."""
+    """Every sink has a receipt or a waiver, and the completion record says so."""
 
     @property
     def is_final(self) -> bool:
+        """Whether this state accepts no message."""
         return self is State.COMPLETE
 
 
 @dataclass(frozen=True)
 class VoteRequest:
-    """VOTE_REQUEST: an attempt begins. Coordinator to all sinks."""
+    """VOTE_REQUEST: an attempt begins. From the coordinator to all ``sinks``; recorded as the open record."""
 
     txn: TransactionId
     sinks: frozenset[str]
@@ -58,7 +60,7 @@ class VoteRequest:
 
 @dataclass(frozen=True)
 class VoteCommit:
-    """VOTE_COMMIT: the sink's rows are durable and its commit can always succeed in the end."""
+    """VOTE_COMMIT: the sink promises that its rows are durable and that its commit can always succeed in the end."""
 
     txn: TransactionId
     sink: str
@@ -66,7 +68,7 @@ class VoteCommit:
 
 @dataclass(frozen=True)
 class VoteAbort:
-    """VOTE_ABORT: the sink cannot promise that."""
+    """VOTE_ABORT: the sink cannot give the promise of a VOTE_COMMIT."""
 
     txn: TransactionId
     sink: str
@@ -74,14 +76,14 @@ class VoteAbort:
 
 @dataclass(frozen=True)
 class GlobalCommit:
-    """GLOBAL_COMMIT: the decision record says so."""
+    """GLOBAL_COMMIT, read from the decision record: every sink must show the epoch."""
 
     txn: TransactionId
 
 
 @dataclass(frozen=True)
 class GlobalAbort:
-    """GLOBAL_ABORT: the decision record says so, because of a vote or because nobody voted in time."""
+    """GLOBAL_ABORT, read from the decision record: a sink voted VOTE_ABORT, or the attempt was left undecided."""
 
     txn: TransactionId
 
@@ -96,7 +98,7 @@ class Acknowledge:
 
 @dataclass(frozen=True)
 class Complete:
-    """The completion record: every sink has acknowledged."""
+    """The completion record: every sink has acknowledged the epoch."""
 
     txn: TransactionId
 
@@ -115,7 +117,7 @@ TRANSITIONS: Mapping[State, Mapping[type[Message], State]] = {
     State.IN_DOUBT: {Acknowledge: State.IN_DOUBT, Complete: State.COMPLETE},
     State.COMPLETE: {},
 }
-"""What each state accepts, and where it leads. Absent means illegal."""
+"""State -> message that it accepts -> next state. A message that is absent here is illegal."""
 
 
 class IllegalTransition(Exception):
@@ -131,21 +133,23 @@ class Epoch:
     attempt: int = 0
     """The newest attempt; 0 before the first."""
     txn: TransactionId | None = None
-    """The newest attempt's."""
+    """The newest attempt's transaction; None before the first."""
     sinks: frozenset[str] = frozenset()
+    """The sinks of the newest attempt. Votes and acknowledgements below are those of the same attempt."""
     votes: Mapping[str, VoteKind] = field(default_factory=dict)
     acknowledged: frozenset[str] = frozenset()
 
     @property
     def unacknowledged(self) -> frozenset[str]:
+        """The sinks of the newest attempt that have neither a receipt nor a waiver."""
         return self.sinks - self.acknowledged
 
 
 def apply(epoch: Epoch, message: Message) -> Epoch:
-    """The epoch after ``message``.
+    """The epoch after ``message``; ``epoch`` itself never changes.
 
     Raises:
-        IllegalTransition: The state does not accept the message, it belongs to another transaction, or its
+        IllegalTransition: The state does not accept the message, the message belongs to another transaction, or its
             precondition does not hold. Nothing changed.
     """
     target = TRANSITIONS[epoch.state].get(type(message))
@@ -159,9 +163,10 @@ def apply(epoch: Epoch, message: Message) -> Epoch:
 
 
 def _begin(epoch: Epoch, message: VoteRequest, target: State) -> Epoch:
+    # Attempts are dense, so the newest one is found by probing keys, and no undecided one is skipped (rule 4).
     if message.txn.epoch != epoch.number or message.txn.attempt != epoch.attempt + 1:
         raise IllegalTransition(f"{message.txn} does not follow attempt {epoch.attempt} of epoch {epoch.number}")
-    if not message.sinks:
+    if not message.sinks:  # without sinks, an epoch would be complete although nobody has its rows
         raise IllegalTransition("an attempt needs at least one sink")
     return Epoch(epoch.number, target, message.txn.attempt, message.txn, message.sinks)
 
@@ -173,6 +178,7 @@ def _within_attempt(
 ) -> Epoch:
     match message:
         case VoteCommit(_, sink) | VoteAbort(_, sink):
+            # A sink votes once: a second vote could turn a promise that was given into its opposite.
             _require(sink in epoch.sinks and sink not in epoch.votes, f"an unexpected vote of {sink!r}")
             kind = VoteKind.VOTE_COMMIT if isinstance(message, VoteCommit) else VoteKind.VOTE_ABORT
             return replace(epoch, state=target, votes={**epoch.votes, sink: kind})
@@ -182,10 +188,11 @@ def _within_attempt(
                 "GLOBAL_COMMIT without all votes",
             )
             return replace(epoch, state=target)
-        case GlobalAbort():
+        case GlobalAbort():  # needs no vote: until GLOBAL_COMMIT is on record, any coordinator may abort
             return replace(epoch, state=target)
         case Acknowledge(_, sink):
             _require(sink in epoch.sinks, f"a receipt of {sink!r}, which is no sink of the attempt")
+            # Idempotent: a commit that is repeated acknowledges again.
             return replace(epoch, state=target, acknowledged=epoch.acknowledged | {sink})
         case Complete():
             _require(not epoch.unacknowledged, f"COMPLETE without receipts of {sorted(epoch.unacknowledged)}")
@@ -198,21 +205,24 @@ def _require(condition: bool, otherwise: str) -> None:
 
 
 def replay(epoch: Epoch, messages: Iterable[Message]) -> Epoch:
-    """The epoch after all messages, in order."""
+    """The epoch after all messages, in order. Raises as ``apply`` does."""
     for message in messages:
         epoch = apply(epoch, message)
     return epoch
 
 
 def decide(sinks: frozenset[str], votes: Mapping[str, VoteKind]) -> DecisionKind:
-    """GLOBAL_COMMIT if, and only if, every sink voted VOTE_COMMIT. A missing vote counts as VOTE_ABORT."""
+    """GLOBAL_COMMIT if, and only if, every one of at least one sink voted VOTE_COMMIT.
+
+    A missing vote counts as VOTE_ABORT.
+    """
     if sinks and all(votes.get(sink) is VoteKind.VOTE_COMMIT for sink in sinks):
         return DecisionKind.GLOBAL_COMMIT
     return DecisionKind.GLOBAL_ABORT
 
 
 class Step(Enum):
-    """What a coordinator that finds an epoch left behind does next."""
+    """What ``open`` does next, when it finds an epoch as an earlier run left it."""
 
     PLAN = "plan new ranges and open attempt 1"
     PRESUME_ABORT = "write GLOBAL_ABORT; obey the winner if the put loses"
@@ -223,9 +233,9 @@ class Step(Enum):
 
 RECOVERY: Mapping[State, Step] = {
     State.NEW: Step.PLAN,
-    State.OPEN: Step.PRESUME_ABORT,
+    State.OPEN: Step.PRESUME_ABORT,  # its coordinator may be dead or late: the put decides which
     State.ABORTED: Step.REOPEN,
-    State.IN_DOUBT: Step.ROLL_FORWARD,
+    State.IN_DOUBT: Step.ROLL_FORWARD,  # every sink has promised, and some may show the epoch already
     State.COMPLETE: Step.PROCEED,
 }
 """The next step of ``open``, by the state it finds."""
