@@ -1,7 +1,7 @@
-"""How a record is written: JSON with a checksum as its first member, and its signature, if it has one, as the second.
+"""Records as bytes: JSON whose first member is a checksum and whose second is the signature, if there is one.
 
-Decoding ignores fields it does not know, so that a newer writer of the same format may add some. A record of a
-newer *format* is told apart from a damaged one.
+Decoding ignores unknown fields, so a newer version may add fields to the same format. A record of a newer *format*
+raises an error of its own, because the remedy differs from that of a damaged record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGEST = 16
 _HEAD = b'{"sha256":"'
 _SEPARATOR = b'",'
 DEPTH_MAX = 50
-"""How deep objects and lists may lie in one another. No record of ours comes near it, and none may end in recursion."""
+"""How deep objects and lists may be nested. Our records are far below it; a forged one must not exhaust the stack."""
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _HEAD_END = len(_HEAD) + _DIGEST + len(_SEPARATOR)
@@ -44,11 +44,11 @@ class _Format(msgspec.Struct):
 
 
 def encode(record: object, sign: Callable[[bytes], str | None] = lambda body: None) -> bytes:
-    """JSON of a record, with 64 bits of the SHA-256 of the rest in front: a flipped bit must not become a decision.
+    """A record as JSON, behind 64 bits of the SHA-256 of that JSON: a flipped bit must not become a decision.
 
     Args:
         record: A record.
-        sign: Given the record's JSON, its signature; None if it gets none.
+        sign: Returns the signature of the record's JSON: 64 hexadecimal digits, or None for an unsigned record.
     """
     body = msgspec.json.encode(record)
     if signature := sign(body):
@@ -57,7 +57,7 @@ def encode(record: object, sign: Callable[[bytes], str | None] = lambda body: No
 
 
 def signature_of(value: bytes) -> tuple[bytes, str | None]:
-    """What a record's signature covers, and the signature; None if there is none. Says nothing of the checksum."""
+    """The bytes that a record's signature covers, and the signature, or None. Does not look at the checksum."""
     body = b"{" + value[_HEAD_END:]
     head, signature, end = (
         body[: len(_SIGNED)],
@@ -74,7 +74,7 @@ def decode(value: bytes, kind: type[R]) -> R:
 
     Raises:
         NewerFormat: ``format`` is higher than this version's.
-        ValueError: Truncated, altered, nested too deeply, or not a record of this kind.
+        ValueError: The record is truncated, altered, nested too deeply, or not of this kind.
     """
     body = b"{" + value[_HEAD_END:]
     if value[:_HEAD_END] != _HEAD + _digest(body) + _SEPARATOR:
@@ -90,7 +90,7 @@ def decode(value: bytes, kind: type[R]) -> R:
 
 
 def require_readable(value: bytes) -> None:
-    """Raise ValueError for a record that would be too large or too deep to be read again."""
+    """Raise ValueError if ``value`` is too large or nested too deeply for ``decode``."""
     if len(value) > VALUE_BYTES_MAX:
         raise ValueError(f"it has {len(value)} bytes, more than {VALUE_BYTES_MAX}")
     _require_shallow(value)

@@ -1,15 +1,15 @@
-"""Where each ledger record lies, below ``<root>/<pipeline>/``.
+"""The keys of ledger records, below ``<root>/<pipeline>/``.
 
-::
+Numbers are dense and have leading zeros: the last one is found by probing, and a listing sorts them. ::
 
     pipeline.json                        PipelineRecord
-    takeovers/<n, 10 digits>.json        TakeoverRecord: the highest one names the owning DAG
-    signing/<n, 10 digits>.json          SigningRecord: the highest one says what is believed unsigned
+    takeovers/<n, 10 digits>.json        TakeoverRecord: the highest n names the owning DAG
+    signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
     epochs/<epoch, 20 digits>/
         <attempt, 10 digits>.open.json       OpenRecord
         <attempt>.try.<nonce>.json           TryRecord
         <attempt>.decision.json              DecisionRecord
-        <sink>.restaged.<n, 10 digits>.json  RestagedRecord: the highest one names the place to commit
+        <sink>.restaged.<n, 10 digits>.json  RestagedRecord: the highest n names the place to commit
         <sink>.receipt.json                  Receipt
         <sink>.waived.json                   WaivedRecord
         complete.json                        CompleteRecord: closes its epoch, never deleted
@@ -44,11 +44,11 @@ _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
 Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord
-"""Every record whose place follows from what it says; takeovers are only numbered."""
+"""Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
 def key_of(record: Record) -> str:
-    """The one key under which ``record`` may lie. Raises ValueError if its transaction id is none."""
+    """The only key under which ``record`` is valid. Raises ValueError if its transaction id cannot be parsed."""
     match record:
         case PipelineRecord():
             return PIPELINE_KEY
@@ -80,7 +80,7 @@ def _key_of_epoch_record(record: EpochRecord) -> str:
 
 
 def pipeline_of(record: object) -> str | None:
-    """The pipeline that a record says it belongs to; None if it does not say."""
+    """The pipeline that a record names; None if it names none."""
     if isinstance(record, PipelineRecord | SigningRecord):
         return record.pipeline
     txn_id = getattr(record, "txn_id", None)
@@ -88,42 +88,54 @@ def pipeline_of(record: object) -> str | None:
 
 
 def epoch_folder(epoch: int) -> str:
+    """The folder of all records of an epoch, without a slash at the end."""
     return f"{EPOCHS_FOLDER}/{epoch:020d}"
 
 
 def complete_key(epoch: int) -> str:
+    """The key of the completion record: whether it exists says whether the epoch is complete."""
     return f"{epoch_folder(epoch)}/complete.json"
 
 
 def epoch_completed_by(key: str) -> int | None:
-    """The epoch whose completion record has this key; None for all other keys."""
+    """The epoch whose completion record has this key; None for every other key."""
     found = _COMPLETE.fullmatch(key)
     return int(found[1]) if found else None
 
 
 def attempt_key(epoch: int, attempt: int, what: str) -> str:
+    """The key of an attempt's record. ``what``: ``open``, ``decision`` or ``try.<nonce>``."""
     return f"{epoch_folder(epoch)}/{attempt:010d}.{what}.json"
 
 
 def sink_key(epoch: int, sink: str, what: str) -> str:
+    """The key of a sink's record. ``what``: ``receipt``, ``waived`` or ``restaged.<n>``.
+
+    Raises ValueError for a name that could lead out of the epoch's folder.
+    """
     return f"{epoch_folder(epoch)}/{validated_name('sink', sink)}.{what}.json"
 
 
 def restaged_key(epoch: int, sink: str, number: int) -> str:
+    """The key of a sink's n-th ``RestagedRecord`` in an epoch, from 1."""
     return sink_key(epoch, sink, f"restaged.{number:010d}")
 
 
 def run_key(run: Run) -> str:
+    """The key of the index from a run to its epoch."""
     return f"runs/{RunIndex.key_of(run)}.json"
 
 
 def takeover_key(number: int) -> str:
+    """The key of the pipeline's n-th takeover, from 1."""
     return f"takeovers/{number:010d}.json"
 
 
 def signing_key(number: int) -> str:
+    """The key of the pipeline's n-th signing record, from 1."""
     return f"{_SIGNING_FOLDER}/{number:010d}.json"
 
 
 def is_signing_key(key: str) -> bool:
+    """Whether a record under this key is a signing record."""
     return key.startswith(f"{_SIGNING_FOLDER}/")

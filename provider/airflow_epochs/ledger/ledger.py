@@ -1,6 +1,8 @@
-"""The decision ledger: the authority on whose pipeline it is, where each epoch stands, and what was decided.
+"""The decision ledger: the authority on the pipeline's owner, on the state of each epoch, and on every decision.
 
-How a record is read and put: ``ledger.records``. How a ledger comes to be signed: ``ledger.signed``.
+It is a set of immutable records, each put once under its own key, so a fact that was read can never change. XCom,
+Airflow's database and a sink's marker only repeat what the ledger says. ``ledger.records`` reads and puts single
+records. ``ledger.signed`` puts the records by which a ledger begins to be signed.
 """
 
 from __future__ import annotations
@@ -50,14 +52,14 @@ log = secrecy.logger(__name__)
 
 
 class Ledger:
-    """One pipeline's ledger, for one task: it remembers the records that it has read, which can never change.
+    """One pipeline's ledger, as one task sees it: it keeps in memory the records that it has read.
 
     Args:
-        store: Where it lies.
+        store: The store that holds the records.
         pipeline: The pipeline's name.
-        keys: What records are signed with; none: unsigned.
+        keys: The keys that sign and check records; none: records are not signed.
         require_signed: Whether a ledger that was never signed is refused.
-        checked: False for readers without keys: they believe every record. They must not write.
+        checked: False: every record is believed without a check. Only for readers without keys, which must not write.
     """
 
     def __init__(
@@ -78,27 +80,27 @@ class Ledger:
 
     @property
     def root(self) -> str:
-        """Where the ledger lies; empty if its store does not say."""
+        """The ledger's path or URL; empty if its store does not know it."""
         return str(getattr(self._store, "root", ""))
 
     # -- pipeline and owner ---------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Refuse a store that overwrites where it should not, once per process. Raises as ``require_put_if_absent``."""
+        """Check once per ledger that its store honours put-if-absent. Raises as ``require_put_if_absent``."""
         if not self._probed:
             key = self._records.key(f"probe/{uuid.uuid4().hex}")
             require_put_if_absent(self._store, key, self._records.pipeline)
             self._probed = True
 
     def identity(self) -> PipelineRecord | None:
-        """The pipeline's record, or None if it has not been registered yet."""
+        """The pipeline's record; None if no DAG has registered the pipeline yet."""
         return self._records.identity()
 
     def register(self, dag_id: str, *, at: str, writer: str) -> PipelineRecord:
-        """The pipeline's identity, created by its first caller.
+        """The pipeline's record, created by the first call. Idempotent. Begins to sign the ledger if it has a new key.
 
         Raises:
-            Refused: Another DAG owns the pipeline, or the store does not honour put-if-absent.
+            Refused: Another DAG owns the pipeline, or the store does not honour put-if-absent. No epoch was touched.
         """
         self.probe()
         identity = self.identity()
@@ -124,13 +126,18 @@ class Ledger:
         return identity
 
     def owner(self, identity: PipelineRecord) -> str:
+        """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
         takeovers = self._takeovers()
         return takeovers[-1].dag_id if takeovers else identity.dag_id
 
     def take_over(
         self, dag_id: str, *, who: str, why: str, at: str, writer: str, host: str = "", login: str = ""
     ) -> TakeoverRecord:
-        """Record a new owning DAG. Raises Fenced-like Refused if somebody else took over at the same moment."""
+        """Record a new owning DAG.
+
+        Raises:
+            Refused: Another takeover was recorded at the same moment, and counts. This one was not recorded.
+        """
         record = TakeoverRecord(dag_id=dag_id, who=who, host=host, login=login, why=why, at=at, writer=writer)
         standing = self._records.put_at(takeover_key(len(self._takeovers()) + 1), record)
         if replace(standing, format=record.format) != record:
@@ -147,15 +154,20 @@ class Ledger:
     # -- reading --------------------------------------------------------------------------------------------
 
     def newest_complete(self) -> int:
-        """The newest complete epoch, 0 if none. Epochs are dense, so it is found by doubling, then halving."""
+        """The newest complete epoch; 0 if there is none.
+
+        Epochs are dense, so it is found by doubling, then halving, from the newest one that this task knows of. This
+        asks the store a few times; a listing would take longer with every epoch.
+        """
         known = self._known_complete
         self._known_complete += last_of(lambda further: self._records.exists(complete_key(known + further)))
         return self._known_complete
 
     def require_no_gap(self, number: int, *, thoroughly: bool = False) -> None:
-        """Raise Corrupt if an epoch that seems not to be complete was: a later one is, or signing began after it.
+        """Raise Corrupt if epoch ``number`` has lost its completion record.
 
-        One look, at the next epoch; ``thoroughly`` at all keys, which takes as long as there are many epochs.
+        It has if a later epoch is complete, or if signing began after it. Else the epoch would be read and committed
+        a second time. Asks only for the next epoch; ``thoroughly`` lists all epochs, which takes long if they are many.
         """
         self._require_no_history(number)
         if not thoroughly and not self._records.exists(complete_key(number + 1)):
@@ -179,7 +191,12 @@ class Ledger:
         )
 
     def view(self, number: int) -> EpochView:
-        """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every task."""
+        """The records of an epoch. ``complete.json`` is read first, because it closes the epoch for every task.
+
+        Raises:
+            Corrupt: Records contradict each other, or are not believed. Nothing was written.
+            OutcomeUnknown: The store does not answer. Says nothing about effects of the caller.
+        """
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
@@ -189,12 +206,12 @@ class Ledger:
         return view
 
     def _unfinished(self, number: int) -> EpochView:
-        """The newest attempt of an epoch that had no completion record a moment ago."""
+        """The newest attempt of an epoch without a completion record. The epoch may be completed meanwhile."""
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
         if attempt == 0:
             return EpochView(number=number)
         opened = self.open_record(number, attempt)
-        if opened is None:  # pruned since: complete by now
+        if opened is None:  # it was pruned meanwhile, so the epoch is complete
             return EpochView(number=number, complete=self.complete_record(number))
         return self._consistent(
             EpochView(
@@ -211,7 +228,10 @@ class Ledger:
         return {sink: record for sink, record in found.items() if record is not None}
 
     def _require_no_history(self, number: int) -> None:
-        """Raise Corrupt for an epoch that was complete when signing began: what is left of it may be anybody's."""
+        """Raise Corrupt if the epoch was complete when signing began, and has no completion record now.
+
+        Its other records need no signature, so anybody who can write to the store may have forged them.
+        """
         with self._records.believing(complete_key(number)):
             if self._records.trust.is_history(number) and not self._records.exists(complete_key(number)):
                 raise self._lost(number, self.newest_complete())
@@ -229,71 +249,96 @@ class Ledger:
         return view
 
     def complete_record(self, number: int) -> CompleteRecord | None:
+        """An epoch's completion record; None if the epoch is not complete, also for epoch 0."""
         record = self._records.get(complete_key(number), CompleteRecord) if number >= 1 else None
         if record:
             self._known_complete = max(self._known_complete, number)
         return record
 
     def open_record(self, number: int, attempt: int) -> OpenRecord | None:
+        """An attempt's open record; None if the attempt was never opened, or was pruned."""
         return self._records.get(attempt_key(number, attempt, "open"), OpenRecord)
 
     def decision_record(self, number: int, attempt: int) -> DecisionRecord | None:
+        """An attempt's decision; None if it is undecided, or was pruned."""
         return self._records.get(attempt_key(number, attempt, "decision"), DecisionRecord)
 
     def epoch_of(self, run: Run) -> int | None:
-        """The epoch that the run opened, by its index; None also if the run died before it wrote the index.
+        """The epoch that the run opened or rolled forward, by its index; None if it has no index.
 
-        And of a run from before the ledger was signed: it is then taken for a new one, which harms nothing, whereas a
-        forged index could have a run pass an old epoch on.
+        A run that died before it wrote its index has none. The index of a run from before the ledger was signed is
+        ignored: it may be forged, and would let a run pass on an old epoch. The run then counts as a new one.
         """
         index = self._records.get(run_key(run), RunIndex)
         if index and index.format == FORMAT_UNSIGNED and self._records.trust.is_history(index.epoch):
-            log.warning(
-                "%s is not signed, and is ignored: %s counts as a new one", self._records.key(run_key(run)), run
-            )
+            log.warning("%s is not signed and is ignored: %s counts as a new run", self._records.key(run_key(run)), run)
             return None
         return index.epoch if index else None
 
     def tries(self, number: int) -> list[TryRecord]:
-        """All tries of ``stage``, of every attempt of the epoch."""
+        """The records of all tries of ``stage``, of every attempt of the epoch, sorted by key."""
         keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]
         return [record for key in keys if (record := self._records.get(key, TryRecord))]
 
     def restaged(self, number: int, sink: str) -> list[RestagedRecord]:
-        """What was staged again for a decided epoch, oldest first. The newest is what a committer must commit."""
+        """The records of what was staged again for a decided epoch, oldest first. A commit takes the newest."""
         return self._records.numbered(lambda n: restaged_key(number, sink, n), RestagedRecord)
 
     # -- writing: each put returns the record that stands -----------------------------------------------------
+    # Nobody checks a precondition here: it is a fact that the caller has read, and facts never change.
 
     def put_open(self, record: OpenRecord) -> OpenRecord:
+        """Put VOTE_REQUEST; the attempt's open record that stands, perhaps another writer's. Raises as ``Records.put``.
+
+        The caller has read that the epoch before is complete, or the attempt before aborted.
+        """
         return self._records.put(record)
 
     def put_try(self, record: TryRecord) -> TryRecord:
+        """Put the record of a try, before anything is staged at its places. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def put_decision(self, record: DecisionRecord) -> DecisionRecord:
+        """Put GLOBAL_COMMIT or GLOBAL_ABORT; the decision that stands, which the caller must obey.
+
+        The first put of an attempt's decision wins, so no attempt ever has two. Raises as ``Records.put``.
+        """
         return self._records.put(record)
 
     def put_restaged(self, record: RestagedRecord) -> RestagedRecord:
+        """Put what replaces a sink's lost staged rows; the record that stands. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def put_receipt(self, record: Receipt) -> Receipt:
+        """Put a sink's receipt, after the sink has committed; the receipt that stands. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def put_waived(self, record: WaivedRecord) -> WaivedRecord:
+        """Put an operator's waiver; the waiver that stands. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def put_complete(self, record: CompleteRecord) -> CompleteRecord:
+        """Put the completion record; the one that stands. Raises as ``Records.put``.
+
+        The caller has read a receipt or a waiver of every sink of the attempt.
+        """
         return self._records.put(record)
 
     def put_run(self, run: Run, epoch: int) -> RunIndex:
+        """Put the index from a run to its one epoch; the index that stands. Raises as ``Records.put``."""
         return self._records.put(RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
 
     def prune(self, number: int) -> int:
-        """Delete a complete epoch's records but ``complete.json`` and waivers; the number of records deleted."""
+        """Delete the records of a complete epoch, except ``complete.json`` and waivers. Idempotent.
+
+        ``complete.json`` stays because it closes the epoch: without it, a late task could put a decision again.
+
+        Returns:
+            The number of records deleted; 0 if the epoch is not complete.
+        """
         if not self.complete_record(number):
             return 0
-        kept = (complete_key(number), ".waived.json")  # who waived a sink, and why, is to be known for ever
+        kept = (complete_key(number), ".waived.json")  # a waiver says for ever who gave up rows, and why
         keys = [key for key in self._records.keys_in(epoch_folder(number)) if not key.endswith(kept)]
         for key in keys:
             self._records.delete(key)

@@ -1,4 +1,4 @@
-"""What people ask of a ledger: the newest epochs, each in a row; what is unfinished, and what it waits for."""
+"""Read-only questions to a ledger: its newest epochs, the unfinished epoch, and the sinks that it waits for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EpochRow:
     """One epoch at a glance.
 
     Attributes:
-        offsets: How many offsets it reads: at least as many as records.
-        rows: How many rows its receipts tell of.
-        waits_for: The sinks that have yet to show it, once it is decided.
-        versions: Of each sink that has versions, the one that shows it.
-        at: When it was completed, or else when its newest attempt was opened.
+        offsets: The number of offsets in its ranges: at most as many are records.
+        rows: The sum of the rows in its receipts.
+        waits_for: The sinks without a receipt or a waiver, if the epoch is in doubt; else empty.
+        versions: Sink name -> the version that shows the epoch; only sinks that have versions.
+        at: When it was completed; if it is not complete, when its newest attempt was opened. ISO 8601.
     """
 
     number: int
@@ -35,7 +35,7 @@ class EpochRow:
 
     @classmethod
     def of(cls, view: EpochView) -> EpochRow:
-        """The row of an epoch that was opened."""
+        """The row of an epoch that has been opened."""
         record = view.complete or view.opened
         receipts = view.complete.receipts if view.complete else view.receipts
         return cls(
@@ -52,7 +52,7 @@ class EpochRow:
 
 
 def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
-    """The newest epochs, newest first; the one that is not complete, if any, comes first."""
+    """At most ``limit`` epochs, newest first. An unfinished epoch comes first."""
     newest = ledger.newest_complete()
     for number in range(newest + 1, max(0, newest + 1 - limit), -1):
         view = ledger.view(number)
@@ -61,18 +61,18 @@ def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
 
 
 def unfinished(ledger: Ledger) -> EpochView | None:
-    """The epoch that was opened and is not complete; there is one at most."""
+    """The epoch that was opened and is not complete; None if there is none. There is never more than one."""
     view = ledger.view(ledger.newest_complete() + 1)
     return view if view.open and not view.complete else None
 
 
 def waits_for(view: EpochView) -> tuple[str, ...]:
-    """The sinks that an epoch in doubt waits for; those of any other epoch are not waited for."""
+    """The names of the sinks that an epoch in doubt waits for, sorted; none for an epoch in another state."""
     return tuple(sorted(view.epoch.unacknowledged)) if view.state is State.IN_DOUBT else ()
 
 
 def newest_opened(ledger: Ledger) -> OpenRecord | None:
-    """The newest open record: what the pipeline reads and writes. None if there is none, or it was pruned."""
+    """The newest open record, which says what the pipeline reads and writes; None if there is none or it was pruned."""
     if view := unfinished(ledger):
         return view.open
     complete = ledger.complete_record(ledger.newest_complete())

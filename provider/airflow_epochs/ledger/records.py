@@ -1,8 +1,8 @@
-"""The records of one pipeline: each is read, and believed, or refused; each is put once, and what stands is told.
+"""Reads and puts single records of one pipeline.
 
-Every record is immutable, so every precondition, once read, stays true. A put returns the record that *stands*:
-the caller's own, or the winner's, which the caller must obey. A put whose answer was lost is read back.
-Which records are believed: ``ledger.trust``.
+Every record is immutable, so a precondition that was read stays true. A put returns the record that *stands*: the
+caller's own, or the winner's, which the caller must obey. If a put gets no answer, the key is read back: the record
+says whose it is. ``ledger.trust`` decides which records are believed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ R = TypeVar("R")
 P = TypeVar("P", bound=Record)
 
 PUT_TRIES = 3
-"""How often a put without an answer is read back and sent again before its outcome is called unknown."""
+"""How often a put is sent and its key read back, before a put without an answer raises OutcomeUnknown."""
 
 
 class Records:
-    """The records in one pipeline's folder of a store, for one task. Args: as ``Ledger``."""
+    """The records in one pipeline's folder of a store, for one task. It takes the arguments of ``Ledger``.
+
+    Keys are relative to the pipeline's folder. Reading methods raise OutcomeUnknown if the store does not answer.
+    """
 
     def __init__(self, store: Store, pipeline: str, keys: Keys, *, require_signed: bool, checked: bool) -> None:
         self.pipeline = validated_name("pipeline", pipeline)
@@ -43,24 +46,30 @@ class Records:
     # -- reading --------------------------------------------------------------------------------------------
 
     def identity(self) -> PipelineRecord | None:
-        """The pipeline's record, or None if it has not been registered yet."""
+        """The pipeline's record; None if no DAG has registered the pipeline yet."""
         self._identity = self._identity or self.get(PIPELINE_KEY, PipelineRecord)
         return self._identity
 
     def key(self, key: str) -> str:
+        """The key as the store has it: within the ledger's root."""
         return f"{self.pipeline}/{key}"
 
     def exists(self, key: str) -> bool:
+        """Whether there is a record under this key, believed or not."""
         with self._reading(key):
             return self._store.exists(self.key(key))
 
     def keys_in(self, folder: str) -> list[str]:
+        """The keys below a folder, recursively, sorted."""
         with self._reading(folder):
             return [key.removeprefix(f"{self.pipeline}/") for key in self._store.list(self.key(folder))]
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        """Whatever a store raises while it is read. Not NotApplied: what the caller did before this read may stand."""
+        """Turn every error of the store while it is read into ours.
+
+        It is OutcomeUnknown, not NotApplied: an effect that the caller had before this read may stand.
+        """
         try:
             yield
         except TooLarge as error:
@@ -74,20 +83,28 @@ class Records:
             ) from error
 
     def numbered(self, key_of_number: Callable[[int], str], kind: type[R]) -> list[R]:
-        """The records 1, 2, 3 …, which are dense and few."""
+        """The records 1, 2, 3 … in order. They are dense, and few enough to read them one by one."""
         records: list[R] = []
         while record := self.get(key_of_number(len(records) + 1), kind):
             records.append(record)
         return records
 
     def read(self, key: str) -> bytes | None:
+        """The stored bytes, unchecked; None if there is no record. Raises Corrupt if they are too many."""
         with self._reading(key):
             return self._store.get(self.key(key))
 
     def last(self, key_of_number: Callable[[int], str]) -> int:
+        """The last of the dense numbers 1, 2, 3 … whose key exists; 0 if none does."""
         return last_of(lambda number: self.exists(key_of_number(number)))
 
     def get(self, key: str, kind: type[R]) -> R | None:
+        """The record under a key; None if there is none.
+
+        Raises:
+            Corrupt: The record is damaged, belongs to another key, or is not believed.
+            Refused: A newer version wrote it, or the keys that it takes to check it are missing.
+        """
         value = self.read(key)
         return None if value is None else self._decoded(key, value, kind)
 
@@ -107,7 +124,7 @@ class Records:
             return self.trust.believed(key, value, record) if self._checked else record
 
     def _require_home(self, key: str, record: R) -> None:
-        """A copied or renamed file is as bad as a damaged one."""
+        """Raise ValueError for a record that was copied from another key, pipeline or ledger: it would be obeyed."""
         if pipeline_of(record) not in (None, self.pipeline):
             raise ValueError(f"it belongs to pipeline {pipeline_of(record)!r}")
         if isinstance(record, Record) and key_of(record) != key:
@@ -118,9 +135,18 @@ class Records:
     # -- writing --------------------------------------------------------------------------------------------
 
     def put(self, record: P) -> P:
+        """Put a record under its own key, durably; the record that stands. Raises as ``put_at``."""
         return self.put_at(key_of(record), record)
 
     def put_at(self, key: str, record: R) -> R:
+        """Put-if-absent, durably. Idempotent: a repeat returns the record that stands, perhaps another writer's.
+
+        Raises:
+            NotApplied: The ledger's disk is full or read-only; the record is not there.
+            OutcomeUnknown: No put was answered; the record may be there. The next task reads it back.
+            Corrupt, Refused: As ``get``, for the record that stands.
+            Refused: No reader would accept the record: it is too large or nested too deeply. Nothing was put.
+        """
         with self.believing(key):
             record = self.trust.to_write(record)
             value = self._encoded(key, record)
@@ -135,7 +161,7 @@ class Records:
                 raise
             except Exception as failed:
                 error = failed
-                # The put may have landed all the same. Repeating it is safe: the key has one winner.
+                # The put may have landed although its answer was lost. To repeat it is safe: a key has one winner.
                 if standing := self._read_back(key, type(record)):
                     return standing
         if disk := disk_says_no(error):
@@ -152,7 +178,7 @@ class Records:
         ) from error
 
     def _encoded(self, key: str, record: object) -> bytes:
-        """What nobody could read again is not written."""
+        """The bytes of a record. Raises Refused if no reader would accept them: such a record could not be replaced."""
         value = encode(record, lambda body: self.trust.signature(key, record, body))
         try:
             require_readable(value)
@@ -170,20 +196,22 @@ class Records:
         except (Corrupt, Refused):
             raise
         except Exception:
-            return None  # still unknown; the caller tries again, a bounded number of times, and then says so
+            return None  # still unknown: the caller tries again, PUT_TRIES times in all, and then says so
 
     def delete(self, key: str) -> None:
+        """Delete a record. Idempotent. Only for records of a complete epoch."""
         self._store.delete(self.key(key))
 
     # -- what is believed -------------------------------------------------------------------------------------
 
     def require_believed(self, key: str, value: bytes) -> None:
+        """Raise Corrupt or Refused unless the stored bytes are believed as a record under this key."""
         with self.believing(key):
             self.trust.believed(key, value, None)
 
     @contextmanager
     def believing(self, key: str) -> Iterator[None]:
-        """What ``trust`` raises, as errors that name the record and the remedy."""
+        """Turn what ``trust`` raises into errors that name the record and the remedy."""
         try:
             yield
         except KeyMissing as error:
@@ -200,6 +228,7 @@ class Records:
             ) from error
 
     def lacks_key(self, why: str) -> Refused:
+        """The error for a signed ledger whose connection has no password. ``why`` completes "The ledger …"."""
         return Refused(
             f"The ledger of pipeline {self.pipeline} {why}, and its connection has no password.",
             remedy="set the password of the connection of type epochs to the key that the ledger is signed with. If "
@@ -209,6 +238,7 @@ class Records:
         )
 
     def damaged(self, key: str, why: ValueError) -> Corrupt:
+        """The error for a record that cannot be decoded, or is under a wrong key."""
         return Corrupt(
             f"The ledger record {self.key(key)} cannot be trusted: {why}.",
             remedy="restore this one file from a backup of the ledger; do not delete it.",
@@ -217,7 +247,10 @@ class Records:
 
 
 def last_of(exists: Callable[[int], bool]) -> int:
-    """The last of the dense numbers 1, 2, 3 … for which ``exists`` holds; 0 if none."""
+    """The last of the dense numbers 1, 2, 3 … for which ``exists`` holds; 0 if there is none.
+
+    Doubles, then halves: about ``2 log2(n)`` calls.
+    """
     low, high = 0, 1
     while exists(high):
         low, high = high, high * 2

@@ -1,6 +1,6 @@
-"""How a ledger begins to be signed, and how a new key comes to vouch for what stands: signing records are put.
+"""Puts signing records: when a ledger begins to be signed, and when it gets a new key.
 
-What they mean to a reader: ``ledger.trust``.
+``ledger.trust`` says what they mean to a reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_epochs.model import OpenRecord, Run, SigningRecord
 
 
 class Signing:
-    """The signatures of one ledger as a whole."""
+    """Which records of one ledger are signed, and how the others come to be believed."""
 
     def __init__(self, records: Records, newest_complete: Callable[[], int]) -> None:
         self._records = records
@@ -24,24 +24,29 @@ class Signing:
 
     @property
     def has_keys(self) -> bool:
+        """Whether there is a key to sign records with."""
         return bool(self._records.trust.keys)
 
     def unsigned(self) -> list[str]:
-        """The keys of all records that the next epoch rests on and that today's keys do not vouch for."""
+        """The keys of the records that the next epoch rests on, and that today's signing keys do not confirm."""
         return [key for key, value in self._needed_next().items() if not self._is_believed(key, value)]
 
     def sign(self, *, why: str, at: str, writer: str, who: str = "", host: str = "", login: str = "") -> SigningRecord:
-        """Let everything count that stands now, whoever wrote it; from here on, only what is signed with today's keys.
+        """Put a signing record: today's records count, whoever wrote them; later ones count only if they are signed.
 
         Raises:
-            Refused: There is no key, no such pipeline, or somebody else did the same at this moment.
+            Refused: There is no key, or another signing record was put at the same moment. Nothing changed.
         """
         if not self.has_keys:
             raise self._records.lacks_key("is to be signed")
         return self._put_signing(self._needed_next(), why=why, at=at, writer=writer, who=who, host=host, login=login)
 
     def sign_from_here(self, at: str, writer: str) -> None:
-        """Let the newest key vouch for what was believed so far, should it not yet."""
+        """Put a signing record with the newest key, unless that key confirms the ledger already. Idempotent.
+
+        Raises:
+            Corrupt, Refused: A record that the next epoch rests on is not believed. Nothing changed.
+        """
         with self._records.believing(PIPELINE_KEY):
             if self._records.trust.is_current():
                 return
@@ -85,7 +90,7 @@ class Signing:
         return standing
 
     def _needed_next(self) -> dict[str, bytes]:
-        """The stored bytes of what an epoch after the newest complete one is opened, or finished, by: a few records."""
+        """Key -> stored bytes of the few records that the next epoch is opened or finished by."""
         newest = self._newest_complete()
         keys = [
             PIPELINE_KEY,
@@ -97,7 +102,7 @@ class Signing:
         return {key: value for key in keys if (value := self._records.read(key)) is not None}
 
     def _openers(self, number: int) -> Iterator[Run]:
-        """The runs of all attempts of an epoch, whether or not their records are believed."""
+        """The runs of all attempts of an epoch. Their records need not be believed yet: they are about to be."""
         for attempt in range(1, self._records.last(lambda n: attempt_key(number, n, "open")) + 1):
             key = attempt_key(number, attempt, "open")
             try:

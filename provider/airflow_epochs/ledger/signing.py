@@ -1,7 +1,7 @@
-"""Signatures of ledger records: HMAC-SHA256 (RFC 2104) with keys that only those have who may write records.
+"""Signatures of ledger records: HMAC-SHA256 (RFC 2104). Only those who may write records have the keys.
 
-A signature covers the record, the ledger that it belongs to and its place there: a sound record that lies anywhere else
-has no sound signature.
+A signature covers the record, its ledger's id and its key in the ledger. So the signature of a record that was copied
+to another key or another ledger does not fit.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import hmac
 from dataclasses import dataclass, field
 
 RANDOM_KEY = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
-"""The command that makes a key, for the texts of errors."""
+"""A shell command that prints a new key. Errors show it."""
 KEY_LENGTH_MIN = 16
-"""Shorter keys are used, with a warning: who can read a record can try them out."""
+"""A shorter key is used, with a warning: a reader of a record can guess it by trying."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a ledger, newest first: the newest one signs, and what any of them has signed is believed."""
+    """The keys of a ledger, newest first. The newest one signs; a signature of any of them is believed."""
 
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
     def parse(cls, password: str | None) -> Keys:
-        """Keys separated by commas, as Airflow's ``fernet_key`` has them; none if there is no password."""
+        """The keys in a password, separated by commas as in Airflow's ``fernet_key``; none if there is no password."""
         return cls(tuple(key for part in (password or "").split(",") if (key := part.strip())))
 
     def __bool__(self) -> bool:
@@ -32,28 +32,29 @@ class Keys:
 
     @property
     def is_weak(self) -> bool:
-        """Whether one of them is so short that it can be guessed from a record."""
+        """Whether one of the keys is shorter than ``KEY_LENGTH_MIN``."""
         return any(len(key) < KEY_LENGTH_MIN for key in self.secrets)
 
     @property
     def newest(self) -> Keys:
+        """The key that signs, alone; none if there is none."""
         return Keys(self.secrets[:1])
 
     def sign(self, message: bytes) -> str:
-        """64 hexadecimal digits."""
+        """The newest key's signature: 64 hexadecimal digits. There must be a key."""
         return _hmac(self.secrets[0], message)
 
     def fit(self, message: bytes, signature: str) -> bool:
-        """Whether one of the keys has signed the message."""
+        """Whether ``signature`` is that of one of the keys. Takes the same time for every wrong signature."""
         return any(hmac.compare_digest(_hmac(key, message), signature) for key in self.secrets)
 
 
 NO_KEYS = Keys()
-"""Of a ledger that is not signed."""
+"""The keys of a ledger that is not signed."""
 
 
 def message(ledger_id: str, key: str, body: bytes) -> bytes:
-    """What is signed. None of the parts before the body can have a line break."""
+    """The bytes that are signed. A line break ends each part before the body; no such part can contain one."""
     return b"\n".join([b"airflow-epochs ledger record", ledger_id.encode(), key.encode(), body])
 
 

@@ -1,7 +1,7 @@
-"""Byte stores with put-if-absent: one winner per key, for ever.
+"""Stores of bytes with put-if-absent: one winner per key, for ever.
 
-Three of them, over ``storage.blobs``: our own writer for local disks (durable: obstore never calls fsync), obstore for
-S3, GCS and Azure (``If-None-Match: *`` or the like), and obstore's memory store for tests.
+There are three, over ``storage.blobs``: our own writer for local disks, because obstore never calls fsync; obstore for
+S3, GCS and Azure (``If-None-Match: *`` or its like); and obstore's memory store for tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_epochs.storage.local import Disk
 from airflow_epochs.storage.objects import Objects, object_store
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
-"""No value is larger, so that none fills the memory of whoever reads it."""
+"""The largest value. A larger one, such as a forged record, could fill its reader's memory."""
 
 
 class Store(Protocol):
@@ -34,36 +34,38 @@ class Store(Protocol):
         ...
 
     def get(self, key: str) -> bytes | None:
-        """The value, durable by the time it is returned; None if absent.
+        """The value; None if there is none. It is durable before it is returned, so a caller may act on it.
 
         Raises:
-            TooLarge: It has more than ``VALUE_BYTES_MAX``.
+            TooLarge: It has more than ``VALUE_BYTES_MAX`` bytes.
         """
         ...
 
-    def exists(self, key: str) -> bool: ...
+    def exists(self, key: str) -> bool:
+        """Whether the key has a value."""
+        ...
 
     def list(self, prefix: str) -> list[str]:
-        """All keys under the folder ``prefix`` (no trailing slash), recursively, sorted.
+        """All keys below the folder ``prefix`` (no slash at its end), recursively, sorted.
 
-        With every key whose put has ended before the call.
+        Contains every key whose put returned before this call.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Idempotent."""
+        """Delete a key. Idempotent."""
         ...
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
-    """A store for a path, a ``file://``, ``s3://``, ``gs://``, ``az://`` … or ``memory://`` URL.
+    """The store at an absolute path, or at a ``file://``, ``s3://``, ``gs://``, ``az://`` … or ``memory://`` URL.
 
     Args:
         url: The root; keys are relative to it.
-        options: ``object_store`` options (credentials, endpoint); unused for local disks.
+        options: ``object_store`` options (credentials, endpoint); not used on local disks.
 
     Raises:
-        Refused: The root has a ``#`` or ``?``, or is not absolute, or obstore does not know its scheme.
+        Refused: The root has a ``#`` or ``?``, is not absolute, or has a scheme that obstore does not know.
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
@@ -83,30 +85,35 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
 
 
 class BlobStore:
-    """A store over blobs. What they raise passes through: it says nothing about the effect."""
+    """A ``Store`` over ``Blobs``, whose errors pass through. They say nothing about the effect."""
 
     def __init__(self, blobs: Blobs, root: str) -> None:
         self._blobs = blobs
         self.root = root
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
+        """As ``Store.put_if_absent``."""
         return self._blobs.put_new(key, value)
 
     def get(self, key: str) -> bytes | None:
+        """As ``Store.get``."""
         return self._blobs.read(key, VALUE_BYTES_MAX)
 
     def exists(self, key: str) -> bool:
+        """As ``Store.exists``."""
         return self._blobs.exists(key)
 
     def list(self, prefix: str) -> list[str]:
+        """As ``Store.list``."""
         return sorted(self._blobs.below(prefix))
 
     def delete(self, key: str) -> None:
+        """As ``Store.delete``."""
         self._blobs.remove(key)
 
 
 class LocalStore(BlobStore):
-    """Files on a local disk, durable by the time a call returns."""
+    """Files on a local disk, durable when a call returns."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
@@ -118,12 +125,13 @@ class LocalStore(BlobStore):
         self._folder = root
 
     def get(self, key: str) -> bytes | None:
+        """As ``Store.get``."""
         value = super().get(key)
         if value is not None:
-            # The writer may have died between link and fsync: what we act on must survive a power cut.
+            # The writer may have died between link and fsync, and what the caller acts on must survive a power cut.
             fsync.fsync((self._folder / key).parent)
         return value
 
     def list(self, prefix: str) -> list[str]:
-        """Without the temporary files of writers."""
+        """As ``Store.list``; without the temporary files of writers, whose names begin with a dot."""
         return [key for key in super().list(prefix) if not key.rpartition("/")[2].startswith(".")]

@@ -1,13 +1,14 @@
 """Which records of a pipeline's ledger are believed.
 
-With a key, a record is believed if it is signed. Two kinds of records are not, and are believed all the same, because a
-*signing record*, which is signed, says so (``SigningRecord``):
+With a key, a record is believed if it is signed. Two kinds of unsigned records are believed too, because a *signing
+record* (``SigningRecord``), which itself is signed, says so:
 
-* those that it names with their digests: all that the next epoch rests on, as it stood when signing began;
-* those of complete epochs before: history, which no decision rests on.
+* records that it names with their digests: all that the next epoch rests on, as they were when signing began;
+* records of complete epochs before that: history, on which no decision rests.
 
-A ledger begins to be signed with its first record, or, where that is older than its key, with the first ``open`` that
-has the key. Until then it is read as it is. Without a key nothing is signed, and a record that is signed is refused.
+A ledger begins to be signed with its first record. If its first record is older than its key, it begins with the first
+``open`` that has the key, and until then is read without a check. Without a key no record is signed, and a signed
+record is refused.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ _EPOCH = re.compile(r"epochs/([0-9]{20})/")
 
 
 class NotBelieved(ValueError):
-    """A record is not signed, or not with a key of ours."""
+    """A record is not signed, or is signed with none of our keys."""
 
 
 class KeyMissing(ValueError):
-    """A record is signed, and there is no key to check it with."""
+    """A record is signed, and we have no key to check the signature with."""
 
     def __init__(self) -> None:
         super().__init__("it is signed, and the ledger's connection has no password")
 
 
 class Trust:
-    """What is believed in the ledger of one pipeline, with these keys.
+    """Decides which records of one pipeline's ledger are believed.
 
     Args:
-        keys: May be none.
+        keys: The keys that sign and check; there may be none.
         required: Whether a ledger that was never signed is refused.
         pipeline: The pipeline's name.
-        get: The stored bytes of a key; None if there are none.
-        last: The last of the numbers 1, 2, 3 … for whose key there is something; 0 if there is nothing.
+        get: Key -> its stored bytes; None if there are none.
+        last: Returns the last of the numbers 1, 2, 3 … whose key exists; 0 if none does.
     """
 
     def __init__(
@@ -73,23 +74,23 @@ class Trust:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def to_write(self, record: R) -> R:
-        """The record as it is written: in the format of signed ones once the ledger is signed."""
-        begins = isinstance(record, PipelineRecord)  # should there be another one, the put of this one loses
+        """The record with the format that it is written in: ``FORMAT`` once the ledger has begun to be signed."""
+        begins = isinstance(record, PipelineRecord)  # if the ledger has one already, the put of this one loses
         return _as(record, FORMAT) if self.keys and (begins or self._has_begun()) else record
 
     def signature(self, key: str, record: Any, body: bytes) -> str | None:
-        """The signature of a record that is about to be written; None if it gets none."""
+        """The signature of a record that is about to be written; None if its format is the unsigned one."""
         return self.keys.sign(self._message(key, body)) if record.format == FORMAT else None
 
     def _has_begun(self) -> bool:
-        """Whether records are signed from here on: the ledger is new, or says so."""
+        """Whether new records are signed: the ledger is new, was signed from the start, or has a signing record."""
         return self._pipeline_record() is None or self._is_signed_from_the_start() or self.signing() is not None
 
     def is_current(self) -> bool:
-        """Whether the newest key, if there is one, vouches for all that is believed.
+        """Whether the newest key has signed the newest signing record, or the pipeline's record. True without keys.
 
         Raises:
-            KeyMissing: There is none, and the ledger has begun to be signed.
+            KeyMissing: There are no keys, and the ledger has begun to be signed.
         """
         if not self.keys:
             if self._get(signing_key(1)) is not None:
@@ -105,11 +106,11 @@ class Trust:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def believed(self, key: str, value: bytes, record: R) -> R:
-        """The record, with ``format`` 2 only if its signature was checked.
+        """The record; its ``format`` is 2 only if its signature was checked.
 
         Raises:
-            NotBelieved: It is not signed with one of our keys, and nothing else speaks for it.
-            KeyMissing: It is signed, and we have no key.
+            NotBelieved: The record is not signed with one of our keys, and no signing record names it.
+            KeyMissing: The record is signed, and we have no key.
         """
         body, signature = signature_of(value)
         if self._fits(self.keys, key, body, signature):
@@ -135,11 +136,14 @@ class Trust:
         return message(self._ledger_id(key), self._named(key), body)
 
     def _named(self, key: str) -> str:
-        """The key as people and signatures have it."""
+        """The key as texts and signatures have it: with the pipeline's name."""
         return f"{self._pipeline}/{key}"
 
     def _ledger_id(self, key: str) -> str:
-        """Which ledger the record at ``key`` belongs to. Empty for the record that says it, and for signing records."""
+        """The id of the ledger that the record at ``key`` belongs to.
+
+        Empty for the record that holds the id, and for signing records, which are checked before that one.
+        """
         if key == PIPELINE_KEY or is_signing_key(key):
             return ""
         if self._id is None:
@@ -167,7 +171,10 @@ class Trust:
         return bool(self._from_the_start)
 
     def _require_beginning(self, key: str) -> None:
-        """Nothing is signed in a ledger that has not begun to: who takes its signing record away makes it look old."""
+        """Raise NotBelieved for a signed record in a ledger that has not begun to be signed.
+
+        Its signing record was taken away, to make the ledger look as if it were read without a check.
+        """
         if key == PIPELINE_KEY or is_signing_key(key) or self._is_signed_from_the_start() or self.signing():
             return
         raise NotBelieved(
@@ -175,7 +182,7 @@ class Trust:
         )
 
     def _is_exempt(self, key: str, value: bytes, record: object, signature: str | None) -> bool:
-        """Whether a record is believed without a signature that we can check."""
+        """Whether a record is believed although none of our keys has signed it."""
         signing = self.signing()
         if signing is None:
             never_signed = not signature and not self._is_signed_from_the_start()
@@ -184,22 +191,22 @@ class Trust:
             return never_signed
         if _vouches(signing, key, value, record):
             return True
-        self._signing = None  # there may be a newer one by now
+        self._signing = None  # another task may have put a newer one since
         newer = self.signing()
         return newer is not None and newer != signing and _vouches(newer, key, value, record)
 
     def is_history(self, epoch: int) -> bool:
-        """Whether records of the epoch are believed unsigned, so that nothing may be decided by them."""
-        if self._history is None:  # asked often, and what was history stays it
+        """Whether the epoch's records are believed unsigned. Then nothing may be decided by them."""
+        if self._history is None:  # asked often, and an epoch that was history stays history
             signing = self.signing() if self.keys else None
             self._history = signing.epoch if signing else 0
         return epoch <= self._history
 
     def signing(self) -> SigningRecord | None:
-        """The newest signing record; None if the ledger was never signed, or always.
+        """The newest signing record; None if the ledger was never signed, or was signed from the start.
 
         Raises:
-            NotBelieved: It is not signed with one of our keys.
+            NotBelieved: The signing record is not signed with one of our keys.
         """
         if self._signing is None and (number := self._last(signing_key)):
             self._signing = self._read_signing(number)
@@ -214,6 +221,7 @@ class Trust:
 
 
 def digest(value: bytes) -> str:
+    """SHA-256 of a record's stored bytes, in hex."""
     return hashlib.sha256(value).hexdigest()
 
 
@@ -226,6 +234,6 @@ def _vouches(signing: SigningRecord, key: str, value: bytes, record: object) -> 
 
 
 def _as(record: R, format: int) -> R:
-    """The record with ``format``; as it is, where it has none."""
+    """The record with this ``format``; unchanged if it has no such field."""
     written = getattr(record, "format", format)
     return record if written == format else replace(record, format=format)  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""The records of one epoch seen together, and the state of the protocol that they stand for."""
+"""The records of one epoch, read together, and the protocol's state that follows from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_epochs.protocol import Epoch, State
 
 @dataclass(frozen=True, kw_only=True)
 class EpochView:
-    """The records of an epoch: of its newest attempt, or, once complete, the completion record alone."""
+    """The records of an epoch: those of its newest attempt, or the completion record alone if it is complete."""
 
     number: int
     open: OpenRecord | None = None
@@ -45,18 +45,19 @@ class EpochView:
 
     @property
     def state(self) -> State:
+        """The state of the epoch. Raises as ``epoch``."""
         return self.epoch.state
 
     @property
     def opened(self) -> OpenRecord:
-        """The open record of an epoch that is known to have one."""
+        """The open record. Only for an epoch that is known to have one: not new, not complete."""
         if self.open is None:
             raise AssertionError(f"epoch {self.number} has no open record")
         return self.open
 
     @property
     def is_signed(self) -> bool:
-        """Whether there are records, and the signature of each was checked."""
+        """Whether there are records, and the signature of every one was checked."""
         records = (self.complete or self.open, self.decision, *self.receipts.values(), *self.waived.values())
         return records[0] is not None and all(record.format == FORMAT for record in records if record)
 

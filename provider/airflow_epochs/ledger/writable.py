@@ -1,6 +1,6 @@
-"""Whether a ledger's store takes records, and each of them once.
+"""Checks that a ledger's store can be written, and that it honours put-if-absent.
 
-A store that overwrites would lose decisions in silence.
+A store that overwrites would replace a decision without an error.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ log = secrecy.logger(__name__)
 
 
 def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
-    """Put a key twice, which nobody else uses, and delete it.
+    """Put ``key``, which nobody else uses, twice, and delete it.
 
     Raises:
-        NotApplied: The store takes nothing.
-        Refused: It took the second put, too.
+        NotApplied: The store does not accept a put.
+        Refused: The store accepted the second put too.
     """
     try:
         honoured = _honours_put_if_absent(store, key)
@@ -52,12 +52,15 @@ def _honours_put_if_absent(store: Store, key: str) -> bool:
 def _forget(store: Store, key: str) -> None:
     try:
         store.delete(key)
-    except Exception:  # a store that keeps everything (object lock) is a good home for a ledger
-        log.warning("the probe key %s cannot be deleted", key, exc_info=True)
+    except Exception:  # a store that deletes nothing (object lock) is a good one for a ledger
+        log.warning("cannot delete the probe key %s", key, exc_info=True)
 
 
 def disk_says_no(error: Exception | None) -> str | None:
-    """Why a disk takes no more, if it said so; the file was not there when it was looked for afterwards."""
+    """Why a disk refuses writes, to complete "The ledger's disk …"; None for every other error.
+
+    For an error after which the file was looked for and not found: the write has certainly not happened.
+    """
     match getattr(error, "errno", None):
         case errno.ENOSPC | errno.EDQUOT:
             return "is full"
