@@ -1,7 +1,7 @@
-"""What an operator does to a pipeline beside its runs: hand it to another DAG, give up on a sink, sign its ledger.
+"""An operator's commands: hand a pipeline to another DAG, waive a sink, sign the ledger.
 
-A command line or a page shows first what would change, and asks. So each act looks once more, and refuses if what was
-shown is not so any more.
+The caller first shows what would change, and asks. So each command reads the ledger once more, and refuses if it has
+changed since.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def _now() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Who does it, and why: recorded with the act. ``host``, ``login``: as in ``TakeoverRecord``.
+    """The operator and the reason, recorded with the command. ``host``, ``login``: as in ``TakeoverRecord``.
 
     Raises:
-        Refused: The reason is empty.
+        Refused: The reason is empty. Nothing was changed.
     """
 
     who: str
@@ -44,7 +44,7 @@ class Account:
 
 
 def owner_of(ledger: Ledger, pipeline: str) -> str:
-    """The DAG that a pipeline belongs to. Raises Refused if there is no such pipeline."""
+    """The id of the DAG that owns the pipeline. Raises Refused if there is no such pipeline."""
     identity = ledger.identity()
     if identity is None:
         raise Refused(
@@ -55,7 +55,7 @@ def owner_of(ledger: Ledger, pipeline: str) -> str:
 
 
 def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
-    """Raise Refused unless the pipeline still belongs to that DAG."""
+    """Raise Refused unless the DAG ``dag_id`` owns the pipeline."""
     if owner_of(ledger, pipeline) != dag_id:
         raise Refused(
             "The pipeline was handed to another DAG while the question stood; nothing was changed.",
@@ -65,24 +65,24 @@ def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
 
 
 def take_over(ledger: Ledger, pipeline: str, dag_id: str, *, owner: str, by: Account) -> None:
-    """Hand a pipeline from ``owner`` to another DAG. Its next run is that DAG's.
+    """Hand a pipeline from the DAG ``owner`` to the DAG ``dag_id``. Runs of ``owner`` cannot open it from then on.
 
     Raises:
-        Refused: It does not belong to ``owner`` any more, or somebody else hands it over at this moment.
+        Refused: ``owner`` does not own it any more, or another takeover was recorded at the same moment.
     """
     require_owner(ledger, pipeline, owner)
     ledger.take_over(dag_id, who=by.who, host=by.host, login=by.login, why=by.why, at=by.at, writer=new_writer())
 
 
 def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
-    """The epoch, which waits for the sink. Raises Refused if it does not."""
+    """The epoch. Raises Refused unless it is in doubt and waits for the sink."""
     view = ledger.view(epoch)
     if view.state is not State.IN_DOUBT:
         raise Refused(
             f"Epoch {epoch} is {view.state.value}: only an epoch in doubt has promises to waive.",
             remedy="name the epoch that `airflow epochs in-doubt` prints, if there is one.",
         )
-    waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
+    waited_for = view.epoch.unacknowledged or view.epoch.sinks  # if all have receipts, a sink has lost its commit since
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise Refused(
@@ -93,7 +93,7 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
 
 
 def promised(ledger: Ledger, view: EpochView, sink: str) -> Staged:
-    """What the sink would lose: what was staged for it, by the decision or by the newest record since."""
+    """The staged rows that a waiver would cost the sink: those of the decision, or of the newest restaged record."""
     assert view.decision
     found = [view.decision.votes[sink].staged, *(again.staged for again in ledger.restaged(view.number, sink))][-1]
     assert found
@@ -101,12 +101,12 @@ def promised(ledger: Ledger, view: EpochView, sink: str) -> Staged:
 
 
 def waive(ledger: Ledger, epoch: int, sink: str, *, by: Account) -> None:
-    """Put a waiver in place of a receipt: the sink lacks the epoch's rows, for good.
+    """Put a waiver in place of a receipt: the epoch can be completed, and the sink never gets its rows.
 
-    Of a sink that has a receipt it counts only if the sink has lost its commit since.
+    If the sink has a receipt, the waiver counts only if the sink has lost its commit since. Idempotent.
 
     Raises:
-        Refused: The epoch does not wait for the sink (any more).
+        Refused: The epoch does not wait for the sink, or does not any more. Nothing was changed.
     """
     opened = with_promise(ledger, epoch, sink).opened
     ledger.put_waived(
@@ -115,9 +115,9 @@ def waive(ledger: Ledger, epoch: int, sink: str, *, by: Account) -> None:
 
 
 def sign(ledger: Ledger, *, by: Account) -> SigningRecord:
-    """Vouch for records that no key vouches for: the key was lost, or a task wrote them without it.
+    """Let the ledger's records count as they are now: their key was lost, or a task wrote them without it.
 
     Raises:
-        Refused: There is no key, or somebody else does the same at this moment.
+        Refused: There is no key, or another signing record was put at the same moment. Nothing was changed.
     """
     return ledger.signing.sign(who=by.who, host=by.host, login=by.login, why=by.why, at=by.at, writer=new_writer())

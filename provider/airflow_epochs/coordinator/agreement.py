@@ -1,4 +1,8 @@
-"""Do the sinks show what the ledger says? Asked before an attempt is opened, decided, aborted or completed."""
+"""Checks that the sinks show what the ledger says: before an attempt is opened, decided, aborted or completed.
+
+A sink stores its marker in the same transaction as its rows, so the marker tells what the sink really shows. If it is
+not what the ledger expects, one of the two was restored, replaced or lost, and the coordinator stops before it writes.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,13 @@ def require_marker(
 ) -> None:
     """Raise Corrupt unless the sink shows exactly ``expected`` (None: no epoch of this pipeline).
 
-    ``receipt``: that of ``expected``, if it is at hand: it tells which table or topic the sink wrote to.
-    ``in_doubt``: the transaction of the epoch that cannot be completed otherwise.
+    Args:
+        sink: The sink to ask.
+        expected: The transaction that it should show.
+        pipeline: The pipeline's name.
+        env: The environment to ask in.
+        receipt: The receipt of ``expected``, if known. It tells the diagnosis which table or topic the sink wrote to.
+        in_doubt: The transaction of an epoch that cannot be completed unless the sink shows ``expected``.
     """
     found = sink.last_committed(pipeline, env)
     if not agree(found, expected):
@@ -31,7 +40,7 @@ def require_marker(
 
 
 def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | None:
-    """What the sink itself makes of it; None if it makes nothing of it."""
+    """The sink's own diagnosis; None if it has none."""
     error = sink.diagnose(seen, env) if isinstance(sink, Diagnosing) else None
     if error is not None:
         error.pipeline, error.sink = seen.pipeline, sink.name
@@ -41,10 +50,12 @@ def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | No
 def shows(
     sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment, receipt: Receipt | None = None
 ) -> bool:
-    """Whether the sink shows ``txn``, in doubt, by now; False if still ``previous``, whose ``receipt`` may be given.
+    """Whether the sink shows ``txn``, which is in doubt; False if it still shows ``previous``.
+
+    ``receipt``: the receipt of ``previous``, if known.
 
     Raises:
-        Corrupt: It shows neither.
+        Corrupt: The sink shows neither of the two.
     """
     found = sink.last_committed(txn.pipeline, env)
     stands = compare(found, previous, txn)
@@ -55,10 +66,12 @@ def shows(
 
 
 def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment) -> frozenset[str]:
-    """The sinks that show the epoch before, of an attempt without GLOBAL_COMMIT; one that cannot be asked is left out.
+    """The sinks of an attempt without GLOBAL_COMMIT that show the epoch before it.
+
+    A sink that cannot be asked is left out.
 
     Raises:
-        Corrupt: A sink shows the epoch or a later one: the ledger is an old copy, and the attempt was decided.
+        Corrupt: A sink shows this epoch or a later one. So the attempt was decided, and this ledger is an old copy.
     """
     confirmed = set()
     for name, plan in opened.sinks.items():
@@ -83,7 +96,7 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
 
 
 def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
-    """The error for a disagreement: the sink's own diagnosis, or what the two markers tell."""
+    """The error for a disagreement: the sink's own diagnosis, or else what follows from the two markers."""
     error = _diagnosed(sink, seen, env) or _by_the_markers(sink, seen)
     error.remedy += seen.while_in_doubt(sink.name)
     return error

@@ -1,7 +1,7 @@
-"""A sink that is new to its pipeline may take the input of earlier epochs too, together with its first epoch.
+"""Backfill: a sink that is new to its pipeline takes the input of earlier epochs together with its first epoch.
 
-Nothing in the protocol knows of it: the sink's own ranges stand in the open record, begin where that earlier epoch
-began, and end where the epoch ends. So its rows are staged, voted on and committed like those of every other sink.
+The protocol does not know of backfills. The open record holds the sink's own ranges: they start where the earlier epoch
+started and end where this epoch ends. So the sink's rows are staged, voted on and committed like all others.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ log = secrecy.logger(__name__)
 def with_backfill(
     task: TaskTry, plans: dict[str, SinkPlan], epoch: int, ranges: Ranges, state: JsonDict
 ) -> dict[str, SinkPlan]:
-    """``plans`` for an attempt of ``epoch``, where sinks that show no epoch yet begin as the pipeline wants it.
+    """``plans`` for an attempt of ``epoch``, with the wider ranges of sinks that the pipeline backfills.
+
+    Only a sink that shows no epoch yet is backfilled. ``ranges`` and ``state`` are those of ``epoch``.
 
     Raises:
-        Refused: The epoch to begin with does not exist yet.
+        Refused: The epoch to begin with does not exist yet. Nothing was opened.
         Corrupt: Some of the earlier input cannot be read any more; names the exact range. Nothing was opened.
     """
     return {
@@ -62,15 +64,15 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
 
 def _earlier(task: TaskTry, first: int, epoch: int) -> Iterable[Ranges]:
     for number in range(first, epoch):
-        if record := task.ledger.complete_record(number):  # always: it is never deleted
+        if record := task.ledger.complete_record(number):  # always true: a completion record is never deleted
             yield record.ranges
 
 
 def widened(ranges: Ranges, earlier: Iterable[Ranges]) -> Ranges:
-    """``ranges``, each begun where the first of ``earlier``, oldest first, that knows its partition began.
+    """``ranges``, where each partition starts as in the first of ``earlier`` that has it.
 
-    Epochs follow one another without a gap, so this is what those epochs and this one read together. No more of
-    ``earlier`` is looked at than it takes.
+    Ranges are half-open, and each epoch starts where the one before ended. So the result is what all these epochs read
+    together. ``earlier`` has the oldest epoch first; it is read only until every partition is found.
     """
     missing = {(topic, r.partition) for topic in ranges for r in ranges[topic]}
     starts: dict[tuple[str, int], int] = {}

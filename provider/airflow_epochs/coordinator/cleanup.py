@@ -1,15 +1,19 @@
-"""Clearing staging places away. Staged files may be a table's files, so the rules are narrow.
+"""Deletes staging places. Staged files may be files of the sink's table, so the rules are narrow.
 
-After GLOBAL_ABORT: exactly that attempt's places. After the epoch is complete: all places but the one that the
-sink's commit names in its receipt, and of that one what is not data. A sink that no longer knows which place it took
-took one that is on record for it: the decision's, or one staged again. A waived one may yet take any of the attempt.
-Never by a pattern over epochs, and never before the decision has been read back. Failures are logged; ``complete``
-of the next epoch sweeps again.
+What is deleted
+    After GLOBAL_ABORT, exactly the places of that attempt. After the epoch is complete, every place except the one
+    whose rows the sink committed; of that one, only what is not data. The receipt names it. If the receipt does not,
+    because the sink no longer knows it, all places on record for the sink stay: the decision's, and those staged
+    again. A waived sink may still commit late, so all its places of the decided attempt stay.
 
-No record deletes anything by itself: it may be in an old copy of the ledger, or in one that is run beside the original.
-The place must be the one that its try would make, this ledger the one that the attempt was opened in, and the sink
-whose place it is must show what this ledger says. Otherwise the place stays, and the log tells why: litter is better
-than loss. Whatever the records say, a sink deletes nothing that it shows, or has shown and can still be read.
+When
+    Never before the decision has been read back, and never by a pattern over epochs. A failure is logged, and
+    ``complete`` of the next epoch sweeps again.
+
+A record alone never deletes a place, because the record may be in an old copy of the ledger, or in a copy that is used
+beside the original. Three more conditions must hold: the place is the one that its try would make; the attempt was
+opened in this ledger; and the sink shows what this ledger says. Otherwise the place is left alone and the log says why:
+litter is better than loss. Besides, no sink deletes what it shows, or what it has shown and readers can still read.
 """
 
 from __future__ import annotations
@@ -38,15 +42,15 @@ log = secrecy.logger(__name__)
 
 
 def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment) -> None:
-    """Clear away what is left of a complete epoch's staging; a no-op for any other. Idempotent.
+    """Delete what is left of a complete epoch's staging; does nothing for any other epoch. Idempotent.
 
-    ``today``: the sinks of the DAG.
+    ``today``: the sinks of the DAG. A place that cannot be deleted is logged and left.
     """
     complete = ledger.complete_record(epoch) if epoch >= 1 else None
     if not complete:
         return
     decision = ledger.decision_record(epoch, complete.txn.attempt)
-    if not decision:  # pruned: the sweeps of this epoch are over
+    if not decision:  # the epoch was pruned, and swept before that
         return
     tries = ledger.tries(epoch)
     decided = [record for record in tries if record.txn_id == complete.txn_id]
@@ -61,9 +65,14 @@ def sweep(ledger: Ledger, epoch: int, today: Collection[Sink], env: Environment)
 def discard_attempt(
     ledger: Ledger, opened: OpenRecord, confirmed: Collection[str], today: Collection[Sink], env: Environment
 ) -> None:
-    """Clear away an attempt's places. Its GLOBAL_ABORT must have been read back. Idempotent.
+    """Delete the places of an attempt whose GLOBAL_ABORT has been read back. Idempotent.
 
-    ``confirmed``: the sinks that were seen to show the epoch before. ``today``: the sinks of the DAG.
+    Args:
+        ledger: The ledger.
+        opened: The attempt.
+        confirmed: The sinks that show the epoch before. The places of all others stay.
+        today: The sinks of the DAG.
+        env: The environment to work in.
     """
     clearing = _Clearing(ledger, today, env, frozenset(), lambda sink: sink.name in confirmed)
     for record in ledger.tries(opened.txn.epoch):
@@ -77,7 +86,7 @@ class _Clearing:
 
     Attributes:
         published: The places whose rows sinks show, or may show.
-        confirms: Whether a sink shows what the ledger says. Asked only where there is something to delete.
+        confirms: Whether a sink shows what the ledger says. Called only if there is something to delete.
     """
 
     ledger: Ledger
@@ -87,15 +96,16 @@ class _Clearing:
     confirms: Callable[[Sink], bool]
 
     def of_try(self, opened: OpenRecord, record: TryRecord) -> None:
+        """Delete the places of one try of the attempt. A failure is logged."""
         for name, place in record.places.items():
             if name in opened.sinks:
-                with tolerated(f"clearing {place} away"):
+                with tolerated(f"deleting the staging place {place}"):
                     self._clear(sink_of(opened, name, self.today), opened, record.nonce, place)
 
     def _clear(self, sink: Sink, opened: OpenRecord, nonce: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
         if not is_own_place(sink, attempt, place, self.env):
-            log.warning("%s is left alone: a try of %s names it, which cannot have made it", place, opened.txn_id)
+            log.warning("%s is left alone: a try of %s is said to have made it, but cannot have", place, opened.txn_id)
             return
         if isinstance(sink, Leftovers) and not sink.has_leftovers(attempt, place, self.env, published=published):
             return
@@ -107,14 +117,14 @@ class _Clearing:
     def _objection(self, sink: Sink, opened: OpenRecord, attempt: SinkAttempt, nonce: str, place: str) -> str | None:
         here = self.ledger.root
         if opened.ledger and here and opened.ledger != here:
-            return f"its attempt was opened in the ledger at {opened.ledger}, and this one is at {here}"
+            return f"its attempt was opened in the ledger at {opened.ledger}, but this ledger is at {here}"
         if place != sink.place(attempt, nonce, self.env):
-            return "it is not the place that its try makes"
+            return "its try makes another place"
         return None if self.confirms(sink) else f"sink {sink.name} does not show what this ledger says"
 
 
 def _shows_what_is_known(ledger: Ledger, complete: CompleteRecord, sink: Sink, env: Environment) -> bool:
-    """Whether a sink shows what is known of it since an epoch was completed."""
+    """Whether a sink shows what the ledger says now: this complete epoch, or a later one that it took part in."""
     found = sink.last_committed(complete.txn.pipeline, env)
     if found and compare(found, complete.txn) is Shown.AHEAD:
         return _is_of_a_later_epoch(ledger, found, sink.name)
@@ -132,7 +142,7 @@ def _is_of_a_later_epoch(ledger: Ledger, found: Marker, sink: str) -> bool:
 def _published(
     ledger: Ledger, complete: CompleteRecord, decision: DecisionRecord, tries: list[TryRecord], sink: str
 ) -> list[str]:
-    """The places of which ``sink`` shows the rows, or may show them."""
+    """The places whose rows ``sink`` shows, or may show. ``tries``: those of the decided attempt."""
     receipt = complete.receipts.get(sink)
     tried = [record.places[sink] for record in tries if sink in record.places]
     if receipt is None or (receipt.place and receipt.place not in tried):

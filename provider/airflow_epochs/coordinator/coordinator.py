@@ -1,8 +1,12 @@
-"""The shell around the protocol: read the ledger, decide, perform one effect, record it. Knows nothing of Airflow.
+"""The shell around the protocol: read the ledger, decide, perform one effect, record it. Does not know Airflow.
 
-One method per task of an epoch: ``open``, ``stage``, ``vote``, ``commit``, ``complete``, ``abort``. Each may be
-called again at any time, in any order, by a retry, a clear or a zombie: it reads the ledger first, and then
-repeats safely, does nothing, or fails with a sentence that says what to do.
+There is one method per task of an epoch: ``open``, ``stage``, ``vote``, ``commit``, ``complete``, ``abort``. A retry, a
+clear or a zombie may call any of them again, at any time and in any order. Each reads the ledger first. Then it repeats
+safely, does nothing, or fails with a sentence that says what to do.
+
+The order of effects is what survives a crash: a record that announces an effect is put before it (open, try,
+restaged, decision), and a record that reports an effect is put after it (receipt, completion). So a task that
+finds a record knows what may have happened, and a task that finds none knows what cannot have happened.
 """
 
 from __future__ import annotations
@@ -47,31 +51,31 @@ __all__ = ["Coordinator", "Pipeline", "Transform"]
 log = secrecy.logger(__name__)
 
 OPEN_STEPS_MAX = 8
-"""How many recovery steps one ``open`` takes before it gives up: each leaves the epoch in a later state."""
+"""How many recovery steps one ``open`` takes before it gives up. Each step leaves the epoch in a later state."""
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Runs the protocol for one pipeline on behalf of one try of an Airflow task."""
+    """Runs the protocol for one pipeline, in one try of an Airflow task."""
 
     task: TaskTry
 
     # -- open -------------------------------------------------------------------------------------------------
 
     def open(self, run: Run, limits: Limits | None = None) -> OpenRecord | CompleteRecord:
-        """The record of the epoch that this run works through: see ``open_epoch``."""
+        """The open or completion record of the epoch that this run works on: see ``open_epoch``."""
         view = self.open_epoch(run, limits)
         return view.complete or view.opened
 
     def open_epoch(self, run: Run, limits: Limits | None = None) -> EpochView:
-        """The epoch that this run works through: one that was left behind, or else a new one.
+        """Open the epoch that this run works on: one that an earlier run left unfinished, else a new one.
 
-        One that was aborted is opened again, with the same ranges. One in doubt is finished here and becomes this
-        run's: the tasks that follow let it pass, so that what stands behind them is told of it. They do so with any
-        complete epoch that the run had before. New data is for the next run then.
+        An aborted epoch is opened again, with the same ranges. An epoch in doubt is completed here and becomes this
+        run's epoch: the run's later tasks have nothing to do, and tasks behind them run as after any epoch. The same
+        holds for a complete epoch that the run had before. In both cases, the next run takes the new data.
 
         Raises:
-            NoNewData: No new input, and nothing was left behind. Nothing was opened.
+            NoNewData: There is no new input, and no unfinished epoch. Nothing was opened.
             Fenced: Another run opened the epoch at the same moment.
             Corrupt: A sink or the source disagrees with the ledger. Nothing was opened.
         """
@@ -81,7 +85,7 @@ class Coordinator:
             self.task.ledger.require_no_gap(view.number)
             with self.task.unless_overtaken(view):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
-                    self._sweep(opened.number - 1)  # whoever completed it may have died before it had
+                    self._sweep(opened.number - 1)  # the run that completed it may have died before its sweep
                     return opened
         raise Fenced(
             "Other runs of the pipeline keep opening and ending epochs.",
@@ -90,7 +94,7 @@ class Coordinator:
         )
 
     def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> EpochView | None:
-        """One step towards an attempt of this run; None if the ledger must be read again before the next one."""
+        """Take one recovery step. Returns this run's epoch; None if the ledger must be read again for the next step."""
         match protocol.RECOVERY[view.state]:
             case Step.PLAN:
                 opened = open_first(self.task, view.number, identity, run, limits)
@@ -98,6 +102,7 @@ class Coordinator:
             case Step.REOPEN:
                 return EpochView(number=view.number, open=reopen(self.task, view, run))
             case Step.PRESUME_ABORT:
+                # A delay only. If the other run decides meanwhile, its decision wins and this put loses.
                 if not leave_alone(self.task, view, run):
                     self._require_markers(view)
                     reason = f"found undecided by {run}{process_of(self.task.writer)}"
@@ -105,13 +110,13 @@ class Coordinator:
             case Step.ROLL_FORWARD:
                 self._roll_forward(view, run)
             case Step.PROCEED:
-                pass  # completed by somebody else between the two reads
+                pass  # another run completed the epoch after newest_complete() was read
         return None
 
     def _require_markers(self, view: EpochView) -> None:
-        """Raise Corrupt unless the sinks of an undecided attempt, which need not be today's, show what came before it.
+        """Raise Corrupt unless the sinks of an undecided attempt show their previous epochs.
 
-        One that has left the DAG since may be down, or gone: it is no obstacle unless it shows the epoch.
+        A sink that was removed from the DAG since may be down or gone. It matters only if it shows this epoch.
         """
         opened, before = view.opened, self.task.ledger.complete_record(view.number - 1)
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
@@ -123,7 +128,7 @@ class Coordinator:
             )
 
     def _decided_before(self, run: Run) -> EpochView | None:
-        """This run's own epoch if it is decided: it goes on in this run, and is opened for no second time."""
+        """This run's own epoch if it is decided GLOBAL_COMMIT: this run goes on with it, and opens no second one."""
         number = self.task.ledger.epoch_of(run)
         if number is None:
             return None
@@ -135,13 +140,14 @@ class Coordinator:
     # -- stage ------------------------------------------------------------------------------------------------
 
     def stage(self, run: Run) -> Checkpoint:
-        """Stage this run's attempt into places of its own; after an abort, open the next attempt first.
+        """Stage this run's attempt, in fresh places; after an abort, open the next attempt first.
 
-        A no-op once the attempt is decided GLOBAL_COMMIT.
+        Does nothing once the attempt is decided GLOBAL_COMMIT. A repeat stages again, in other places: the Spark job of
+        a killed try may still be writing to its own.
 
         Raises:
-            Fenced: Another run has the epoch. Nothing was staged.
-            NotApplied: Spark failed. What was written is invisible and will be swept.
+            Fenced: Another run is in charge of the epoch. Nothing was staged.
+            NotApplied: Spark failed. No reader sees what was written; it will be swept.
         """
         view = self.task.mine(run)
         if view.state in (State.IN_DOUBT, State.COMPLETE):
@@ -151,7 +157,7 @@ class Coordinator:
         stop_earlier_tries(self.task, opened.txn.epoch)
         report = stage_attempt(self.task, opened)
         complete = self.task.ledger.complete_record(view.number)
-        if complete:  # somebody else ended the epoch meanwhile, and the sweeps of it may be over
+        if complete:  # another run completed the epoch meanwhile, and may have swept it before these places were there
             self._sweep(view.number)
             return self.checkpoint(EpochView(number=view.number, complete=complete), stage=report)
         return self.checkpoint(EpochView(number=view.number, open=opened), stage=report)
@@ -159,14 +165,14 @@ class Coordinator:
     # -- vote and decide --------------------------------------------------------------------------------------
 
     def vote(self, run: Run, report: StageReport | None) -> Checkpoint:
-        """Collect every sink's vote and write the decision. A repeat returns the decision that stands.
+        """Collect every sink's vote and put the decision. A repeat returns the decision that stands.
 
-        Called again after a GLOBAL_ABORT, it stages the next attempt first: "clear failed tasks" leaves a
-        ``stage`` that succeeded alone.
+        After a GLOBAL_ABORT, it first stages the next attempt, because "clear failed tasks" does not clear a ``stage``
+        that succeeded.
 
         Raises:
-            Refused: The decision is GLOBAL_ABORT; the message has every VOTE_ABORT's reason.
-            Fenced: Another run has the epoch, or aborted this attempt.
+            Refused: The decision is GLOBAL_ABORT; the error has the reason of every VOTE_ABORT.
+            Fenced: Another run is in charge of the epoch, or has aborted this attempt.
         """
         view = self.task.mine(run)
         if view.state is State.ABORTED:
@@ -175,11 +181,12 @@ class Coordinator:
         if view.state is State.OPEN:
             with self.task.unless_overtaken(view):
                 standing = self._decide(view.opened, run, report)
+            # In every other case the epoch may be further on: another task's decision stands, or the attempt ended.
             if standing.writer == self.task.writer and standing.decision is DecisionKind.GLOBAL_COMMIT:
                 return self.checkpoint(replace(view, decision=standing), stage=report)
             view = self.task.mine(run)
         if view.state is State.OPEN:
-            raise self.task.fenced(view.opened)  # a newer attempt of this same run
+            raise self.task.fenced(view.opened)  # a newer attempt, by another task of this run
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
             raise self._aborted(view)
@@ -194,6 +201,7 @@ class Coordinator:
                 remedy="clear the task `stage` with its downstream tasks.",
                 **attempt_fields(opened.txn),
             )
+        # In an old copy of the ledger the attempt may be undecided although it was committed: the sinks tell.
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         votes = votes_of(opened, self.task.sinks_of(opened, opened.sinks), report, self.task.env)
         decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
@@ -207,6 +215,7 @@ class Coordinator:
     def _put_decision(
         self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
     ) -> DecisionRecord:
+        # Reasons quote errors of sinks and Spark, and a record is kept for ever: no secret may stand in it.
         standing = self.task.ledger.put_decision(
             DecisionRecord(
                 txn_id=opened.txn_id,
@@ -228,12 +237,12 @@ class Coordinator:
     # -- commit -----------------------------------------------------------------------------------------------
 
     def commit(self, run: Run, sink: str) -> Checkpoint:
-        """Make one sink show the epoch. A repeat returns the receipt that stands.
+        """Commit one sink and put its receipt. A repeat returns the receipt that stands.
 
         Raises:
             Refused: There is no GLOBAL_COMMIT. Nothing was done.
-            OutcomeUnknown, NotApplied: Try again; after GLOBAL_COMMIT the only way is forward.
-            Corrupt: The sink cannot keep its promise, not even by staging the epoch again.
+            OutcomeUnknown, NotApplied: Call again: after GLOBAL_COMMIT the only way is forward.
+            Corrupt: The sink cannot keep its promise, not even if the epoch is staged again.
         """
         view = self.task.mine(run)
         if view.state is State.COMPLETE:
@@ -245,7 +254,7 @@ class Coordinator:
                 **attempt_fields(view.opened.txn),
             )
         if sink not in view.epoch.unacknowledged:
-            # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
+            # It has a receipt or a waiver, or was added to the DAG after ``open`` and begins with the next epoch.
             return self.checkpoint(view)
         try:
             receipt = self._commit_sink(view, sink)
@@ -262,18 +271,19 @@ class Coordinator:
         return self.task.ledger.put_receipt(receipt)
 
     def _roll_forward(self, view: EpochView, run: Run) -> None:
-        """Finish an epoch that another run left in doubt. Whoever completes it has it, and tells of it."""
+        """Complete an epoch that another run left in doubt. It becomes this run's epoch, which reports it."""
+        # The other run may have died before it put its index: without it, a clear would open a second epoch for it.
         self.task.ledger.put_run(view.opened.run, view.number)
         try:
             self._commit_sinks(view, view.epoch.unacknowledged)
         except Fenced:
             if self.task.ledger.complete_record(view.number):
-                return  # somebody else was faster
+                return  # another run completed it first
             raise
         self._after_complete(self._put_complete(self.task.ledger.view(view.number), run, {}))
 
     def _commit_sinks(self, view: EpochView, sinks: Iterable[str]) -> None:
-        """Let sinks show an epoch in doubt. One that is down keeps no other from showing it."""
+        """Commit sinks of an epoch in doubt. If one fails, the others are committed all the same."""
         failed: dict[str, EpochError] = {}
         for sink in sorted(sinks):
             try:
@@ -289,10 +299,13 @@ class Coordinator:
     # -- complete ---------------------------------------------------------------------------------------------
 
     def complete(self, run: Run, metrics: JsonDict | None = None) -> Checkpoint:
-        """Write the completion record; then what may fail or be repeated: acknowledge, sweep, maintain, prune.
+        """Put the completion record; then do what may fail or be repeated: acknowledge, sweep, maintain, prune.
+
+        Idempotent. A repeat only does the second part again.
 
         Raises:
-            Refused: A sink has no receipt yet.
+            Refused: A sink has neither a receipt nor a waiver. The epoch stays in doubt.
+            Corrupt: A sink that has a receipt no longer shows the epoch. The epoch stays in doubt.
         """
         view = self.task.mine(run)
         if view.state is not State.COMPLETE:
@@ -301,7 +314,7 @@ class Coordinator:
         return self.checkpoint(view)
 
     def _without_tasks_committed(self, view: EpochView) -> EpochView:
-        """The epoch once the sinks show it that today's DAG has no commit tasks for: they were removed meanwhile."""
+        """The epoch, after committing the sinks that were removed from the DAG since: they have no commit task."""
         removed = view.epoch.unacknowledged - {sink.name for sink in self.task.pipeline.sinks}
         if view.state is not State.IN_DOUBT or not removed:
             return view
@@ -309,9 +322,9 @@ class Coordinator:
         return self.task.ledger.view(view.number)
 
     def newest_complete(self) -> CompleteRecord:
-        """The newest complete epoch: what hints (asset events, consumer offsets) carry, also if an old run is cleared.
+        """The newest completion record; there must be one.
 
-        There must be one.
+        Asset events and consumer offsets carry this one, even if an old run is cleared, so that they never go back.
         """
         record = self.task.ledger.complete_record(self.task.ledger.newest_complete())
         assert record, "complete.json is never deleted"
@@ -339,7 +352,7 @@ class Coordinator:
             for sink in {*waived_before, *waived} - set(receipts)
         }
         if run != opened.run:
-            self.task.ledger.put_run(run, view.number)  # first: a run that dies here finds the epoch that it completed
+            self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
         self.task.ledger.put_complete(
             CompleteRecord(
@@ -362,11 +375,11 @@ class Coordinator:
         return self.task.ledger.view(view.number)
 
     def _receipts_that_hold(self, view: EpochView) -> dict[str, Receipt]:
-        """The receipts, after every sink was asked once more. One that has lost its last commit since commits again.
+        """The receipts, after every sink was asked again. A sink that has lost its commit since commits again.
 
-        A failover to a replica that was late, or a file put back from a copy: the sink shows the epoch before, and the
-        promise stands. A VACUUM that overlapped the commit: the sink shows the epoch without its rows. A waived sink
-        that shows neither has no receipt any more.
+        After a failover to a late replica, or a restore from a copy, a sink shows the epoch before. After a VACUUM that
+        overlapped the commit, a sink shows the epoch without its rows. In both cases the promise stands. The receipt of
+        a waived sink that shows neither epoch is left out.
 
         Raises:
             Corrupt: A sink shows neither this epoch nor the one before.
@@ -390,7 +403,10 @@ class Coordinator:
         return receipt
 
     def _lost_since(self, receipt: Receipt, sink: Sink, opened: OpenRecord) -> str | None:
-        """What the sink has lost, if it shows the epoch before, or the epoch without all its rows."""
+        """What the sink has lost since its receipt: "its commit", "rows", or None.
+
+        None also if it shows neither this epoch nor the one before: that is for ``require_marker`` to explain.
+        """
         found = sink.last_committed(self.task.pipeline.name, self.task.env)
         if not agree(found, opened.txn):
             return "its commit" if agree(found, SinkAttempt.of(opened, sink.name).previous) else None
@@ -401,7 +417,7 @@ class Coordinator:
         with tolerated("committing the consumer group's offsets"):
             self.task.pipeline.source.acknowledge(self.task.pipeline.name, self.newest_complete().ranges, self.task.env)
         pruned = view.number - self.task.pipeline.keep_epochs
-        for epoch in (pruned, view.number - 1, view.number):  # of the first, the last time that its places are known
+        for epoch in (pruned, view.number - 1, view.number):  # the first one's places are on record for the last time
             self._sweep(epoch)
         for sink in self.task.pipeline.sinks:
             if isinstance(sink, Maintained):
@@ -417,10 +433,14 @@ class Coordinator:
     # -- abort ------------------------------------------------------------------------------------------------
 
     def abort(self, run: Run, reason: str) -> str:
-        """Abort this run's undecided attempt and clear its places away; the reason that stands in the ledger.
+        """Abort this run's undecided attempt and delete its staging places. Idempotent.
+
+        Returns:
+            The reason for the abort, as the ledger has it.
 
         Raises:
-            NoNewData: Nothing to abort: nothing opened, decided GLOBAL_COMMIT, complete, or another run's.
+            NoNewData: There is nothing to abort: the run opened no attempt, or another run opened a newer one, or the
+                epoch is in doubt or complete.
         """
         view = self.task.view_of(run)
         if view.open is None or view.open.run != run:
@@ -433,7 +453,7 @@ class Coordinator:
         if view.state is State.OPEN:
             with self.task.unless_overtaken(view):
                 agreement.sinks_without(view.open, self.task.pipeline.sinks, self.task.env)
-            view = self._presume_abort(view, run, reason)
+            view = self._presume_abort(view, run, reason)  # read back: nothing is deleted before GLOBAL_ABORT stands
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
                 f"There is nothing to abort: the epoch is {view.state.value}.",
@@ -451,7 +471,7 @@ class Coordinator:
         return self.task.ledger.view(view.number)
 
     def _discard_attempt(self, view: EpochView) -> None:
-        """Clear an aborted attempt's places away. ``view`` was read after its GLOBAL_ABORT was written."""
+        """Delete an aborted attempt's staging places. ``view`` must have been read after its GLOBAL_ABORT was put."""
         opened = view.opened
         with self.task.unless_overtaken(view):
             sinks = agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
@@ -460,7 +480,7 @@ class Coordinator:
     # -- shared -----------------------------------------------------------------------------------------------
 
     def checkpoint(self, view: EpochView, stage: StageReport | None = None) -> Checkpoint:
-        """The record that travels through XCom."""
+        """The checkpoint record of ``view``, which XCom carries to the next task."""
         record = view.complete or view.opened
         return Checkpoint(
             pipeline=self.task.pipeline.name,
@@ -490,14 +510,14 @@ class Coordinator:
 
 
 def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> EpochError:
-    """The error of a commit, which names first what is being waited for."""
+    """The same error, whose text now begins with the epoch in doubt and the sinks that it waits for."""
     if not isinstance(error, Fenced):
         error.what = f"Epoch {view.number} is in doubt: sink {', '.join(sinks)}. {error.what}"
     return error
 
 
 def _rows_out(view: EpochView) -> JsonDict:
-    """Rows per sink, as the votes counted them; nothing before there is a decision to commit."""
+    """The metric ``rows_out``: sink name -> rows, as the votes counted them. Empty before the decision."""
     votes = view.decision.votes if view.decision else {}
     rows = {sink: vote.staged.rows for sink, vote in votes.items() if vote.staged}
     return {"rows_out": rows} if rows else {}

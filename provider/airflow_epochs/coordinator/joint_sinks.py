@@ -1,7 +1,7 @@
-"""Sinks that vote and commit together, in one transaction of the place that they share; all others each by itself.
+"""Sinks that vote and commit together, in one transaction of the database that they share. All others do so alone.
 
-A commit task is still one sink's: the first one that comes commits all sinks of its group that have no receipt yet, and
-each of the others finds that its own has been committed.
+Each sink still has its own commit task. The first one to run commits all sinks of the group that have no receipt yet.
+Each later one finds that its sink has committed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, Stage
 
 
 def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
-    """The names of these sinks of an attempt: those that belong together in one list, in the same order."""
+    """The names of an attempt's sinks: one list for each group that commits together, in the order of ``sinks``."""
     found: dict[str, list[str]] = {}
     for name, sink in sinks.items():
         found.setdefault(_key(sink) or f"{name} alone", []).append(name)
@@ -22,16 +22,16 @@ def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
 
 
 def group_of(sink: str, sinks: Mapping[str, Sink]) -> list[str]:
-    """Those of ``sinks`` that commit together with this one, which is one of them."""
+    """The names of the ``sinks`` that commit together with ``sink``, which is one of them; itself included."""
     return next(group for group in groups(sinks) if sink in group)
 
 
 def votes_of(
     opened: OpenRecord, sinks: Mapping[str, Sink], report: StageReport, env: Environment, *, promised: bool = False
 ) -> dict[str, Vote]:
-    """Each sink's vote on what was staged for it, which is for the sink to find out.
+    """Each sink's vote on its staged rows, by sink name. Each sink checks the rows itself; ``report`` proves nothing.
 
-    ``promised``: as ``SinkAttempt`` has it.
+    ``promised``: as in ``SinkAttempt``.
     """
     found: dict[str, Vote] = {}
     for group in groups(sinks):
@@ -56,7 +56,7 @@ def _votes(
 
 
 def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:
-    """Make all sinks of a group show the epoch. Raises as ``Sink.commit`` does; the error names the sink."""
+    """Commit all sinks of a group; receipts by sink name. Idempotent. Raises as ``Sink.commit``, naming the sink."""
     first = those[0][0]
     if len(those) > 1 and isinstance(first, Joint):
         return first.commit_together(those, env)

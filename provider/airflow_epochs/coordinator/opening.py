@@ -1,4 +1,4 @@
-"""Opening an attempt: new ranges for a new epoch, or the same ranges again after an abort."""
+"""Opens an attempt: with new ranges for a new epoch, or with the same ranges again after an abort."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ log = secrecy.logger(__name__)
 
 
 def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
-    """Attempt 1 of a new epoch, with new ranges. Raises NoNewData if the source has none."""
+    """Open attempt 1 of a new epoch, with new ranges.
+
+    Raises NoNewData if the source has none; Fenced if another run opened the epoch at the same moment.
+    """
     before = task.ledger.complete_record(epoch - 1)
     sinks = sink_plans(task, before)
     position = Position(ranges=before.ranges, state=before.source_state) if before else None
@@ -77,9 +80,13 @@ def _no_new_data(task: TaskTry) -> NoNewData:
 
 
 def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:
-    """The next attempt: same ranges, ``now`` and ``seed``; today's code and today's sinks.
+    """Open the next attempt of an aborted epoch: with the same ranges, ``now`` and ``seed``, today's code and sinks.
 
-    The source may move the beginning of a partition that has never been read (``Renewing.again``).
+    The source may move the start of a partition that no epoch has read (``Renewing.again``).
+
+    Raises:
+        Fenced: Another run opened the attempt at the same moment.
+        Corrupt: A sink disagrees with the ledger, or planned records are gone. Nothing was opened.
     """
     last = view.opened
     before = task.ledger.complete_record(view.number - 1)
@@ -130,7 +137,7 @@ def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
 
 
 def sink_plans(task: TaskTry, before: CompleteRecord | None) -> dict[str, SinkPlan]:
-    """Today's sinks, each with its previous transaction, which its own marker must confirm."""
+    """A plan for each sink of today's DAG, with its previous transaction. Raises Corrupt unless the sink shows that."""
     plans = {}
     for sink in task.pipeline.sinks:
         previous = _previous_of(task, sink, before)
@@ -142,7 +149,7 @@ def sink_plans(task: TaskTry, before: CompleteRecord | None) -> dict[str, SinkPl
 
 
 def changes_by_others(task: TaskTry, before: CompleteRecord | None) -> tuple[str, ...]:
-    """What others have done to the rows of complete epochs, as far as no earlier attempt tells of it."""
+    """Changes by other writers to rows of complete epochs, one sentence each, without those in an earlier record."""
     if before is None:
         return ()
     opened = task.ledger.open_record(before.txn.epoch, before.txn.attempt)
@@ -150,7 +157,7 @@ def changes_by_others(task: TaskTry, before: CompleteRecord | None) -> tuple[str
     earlier = task.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
     found: list[str] = []
     for sink in task.pipeline.sinks:
-        # since the epoch before that one: while it ran, there was nobody to tell
+        # Since the epoch before ``before``: changes during ``before`` came too late for its own open record.
         receipt = (earlier.receipts.get(sink.name) if earlier else None) or before.receipts.get(sink.name)
         if receipt and isinstance(sink, Watching):
             found += sink.foreign_changes(receipt, task.pipeline.name, told, task.env)
@@ -160,7 +167,7 @@ def changes_by_others(task: TaskTry, before: CompleteRecord | None) -> tuple[str
 
 
 def _previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
-    """The transaction that the sink should show; a waived one may have lost its table, or committed late."""
+    """The transaction that the sink should show. A waived sink may have lost its table, or have committed late."""
     if before and sink.name in before.waived:
         found = sink.last_committed(task.pipeline.name, task.env)
         if found is None:

@@ -1,8 +1,8 @@
-"""Leaving another run's attempt alone for a while before it is aborted. This delays; it decides nothing.
+"""Waits for another run's attempt before it is aborted. A wait decides nothing.
 
-Runs that abort each other's attempts as soon as they see them get nowhere: each attempt is gone before it is staged.
-So one that was opened, or staged, a short while ago is waited for. Only a delay depends on clocks, on two machines'
-even: if they are wrong, an attempt is aborted too soon or too late, which is safe either way.
+If runs abort each other's attempts at once, no attempt lives long enough to be staged. So a run waits for an attempt
+that was opened, or staged, a short while ago. The length of the wait compares clocks of two machines. If they differ,
+an attempt is aborted too soon or too late; both are safe.
 """
 
 from __future__ import annotations
@@ -18,25 +18,31 @@ from airflow_epochs.protocol import State
 log = secrecy.logger(__name__)
 
 PAUSE_S = 1.0
-"""How long after each other the ledger is asked, on average."""
+"""Seconds between two looks at the ledger, on average."""
 
 JITTER = 0.5
-"""By how much waiting varies, so that several runs that wait do not all go on at the same moment."""
+"""By which fraction waits vary, so that several waiting runs do not all go on at the same moment."""
 
 DOUBLINGS_MAX = 4
-"""An epoch whose attempts others abort again and again needs more time than it gets: up to 16 times as much."""
+"""How often the wait doubles at most: up to 16 times as long.
+
+It doubles for each attempt in a row that other runs have aborted, because the epoch needs more time than it gets.
+"""
 
 
 def leave_alone(task: TaskTry, view: EpochView, run: Run) -> bool:
-    """Wait for an undecided attempt of another run, if it is young; whether it has ended, so that nobody need abort it.
+    """Wait for an undecided attempt of another run, if it is young.
 
-    Once it is decided, its run is alive for certain, and gets the same time again to complete the epoch.
+    Once the attempt is decided, its run must be alive. It then gets ``wait_for_others`` again to complete the epoch.
+
+    Returns:
+        Whether the epoch has changed, so that the caller must look again instead of aborting the attempt.
     """
     seconds = _patience(task, view.opened, run)
     if seconds <= 0:
         return False
     log.info(
-        "epoch %s: %s is at work on attempt %s: waiting up to %.0f s for it before it is aborted",
+        "epoch %s: %s works on attempt %s: waiting up to %.0f s for it before it is aborted",
         view.number,
         f"{view.opened.run}{process_of(view.opened.writer)}",
         view.opened.txn.attempt,
@@ -45,12 +51,12 @@ def leave_alone(task: TaskTry, view: EpochView, run: Run) -> bool:
     now = _changed(task, view, seconds)
     if now.state is State.IN_DOUBT:
         now = _changed(task, now, task.pipeline.wait_for_others)
-    log.info("epoch %s: waited; it is %s now", view.number, now.state.value)
+    log.info("epoch %s: the wait is over; the epoch is %s", view.number, now.state.value)
     return (now.state, now.epoch.txn) != (view.state, view.epoch.txn)
 
 
 def _changed(task: TaskTry, view: EpochView, seconds: float) -> EpochView:
-    """The epoch as soon as its state is another one, or when the time is up."""
+    """The epoch, as soon as its state or its attempt has changed, or when the time is up."""
     left, now = seconds * (1 + JITTER * task.jitter()), view
     while left > 0 and (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
         pause = min(left, PAUSE_S * (1 - JITTER / 2 + JITTER * task.jitter()))
@@ -61,7 +67,7 @@ def _changed(task: TaskTry, view: EpochView, seconds: float) -> EpochView:
 
 
 def _patience(task: TaskTry, opened: OpenRecord, run: Run) -> float:
-    """How many seconds an undecided attempt has left; none if it is this run's own."""
+    """The seconds that an undecided attempt has left, perhaps below 0; 0 if it is this run's own."""
     if opened.run == run or not task.pipeline.wait_for_others:
         return 0
     given = task.pipeline.wait_for_others * (1 << min(_aborted_by_others(task, opened), DOUBLINGS_MAX))
@@ -80,7 +86,7 @@ def _age(task: TaskTry, at: str) -> float:
 
 
 def _aborted_by_others(task: TaskTry, opened: OpenRecord) -> int:
-    """How many attempts in a row before this one were aborted by a run that had not opened them."""
+    """How many attempts in a row, just before this one, were aborted by a run that had not opened them."""
     number = opened.txn.attempt
     while number > 1:
         before = task.ledger.open_record(opened.txn.epoch, number - 1)

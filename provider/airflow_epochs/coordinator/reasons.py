@@ -1,4 +1,4 @@
-"""Why an attempt was aborted, told once: what speaks against it, and what can be done about that."""
+"""The causes and remedies of an abort, out of the votes in its decision record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from airflow_epochs.model import DecisionRecord, VoteKind
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
-    """Every sink's reason, and each remedy once, however many sinks ask for it; empty if none names one."""
+    """The reasons of all sinks that voted VOTE_ABORT, and their remedies, each only once; "" if there is no remedy."""
     against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
     whats, remedies = [], dict[str, None]()
     for sink, reason in against.items():

@@ -1,8 +1,10 @@
-"""What the ledger says of sinks, and how far it is believed.
+"""Makes sinks from ledger records, and limits what a forged record can do.
 
-Whoever can add a file to the ledger can write a record. No record has code imported that neither this installation nor
-today's DAG names, none lets a sink pass for another, and none leads to a place that its attempt cannot have made. One
-that is not signed leads to no connection that today's DAG does not name.
+Anybody who can add a file to the ledger can write a record. So no record can
+    - import code that neither this installation nor today's DAG names;
+    - make one sink pass for another;
+    - name a staging place that its attempt cannot have made.
+An unsigned record, besides, can use only connections that today's DAG uses.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ _NONCE = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
 
 def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
-    """The sink ``name`` of an attempt, as its record describes it: the one place where a record becomes a sink.
+    """The sink ``name`` of an attempt, as its open record describes it. No other code makes a sink from a record.
 
-    ``today``: the sinks of the DAG, whose classes may be used whatever is registered.
+    ``today``: the sinks of the DAG. Their classes may be used even if they are not registered.
 
     Raises:
-        Refused: Its kind is not registered here, and no sink of the DAG has it; or the record is not signed, and it
+        Refused: The sink's kind is not registered here, and no sink of the DAG has it; or the record is unsigned and
             uses a connection that no sink of the DAG uses.
-        Corrupt: The record describes no sink, or another one.
+        Corrupt: The record describes no sink, or a sink with another name.
     """
     try:
         _require_named_connections(opened, name, today)
@@ -61,7 +63,7 @@ def _require_named_connections(opened: OpenRecord, name: str, today: Collection[
 
 
 def _connections(spec: object, name: str = "") -> Iterator[str]:
-    """The ids of Airflow connections in a specification: what its fields have whose names end in ``conn_id``."""
+    """The ids of Airflow connections in a specification: the values of all fields whose names end in ``conn_id``."""
     if isinstance(spec, dict):
         for key, value in spec.items():
             yield from _connections(value, str(key))
@@ -73,22 +75,22 @@ def _connections(spec: object, name: str = "") -> Iterator[str]:
 
 
 def may_stop(earlier: TryRecord, today: JsonDict) -> bool:
-    """Whether the Spark session of an earlier try may be ended, given one that would be started today.
+    """Whether the Spark session of an earlier try may be stopped. ``today``: the identity of a session of today's DAG.
 
-    An unsigned record leads to no connection but today's.
+    An unsigned record may name only the connection of today's DAG.
     """
     return earlier.format == FORMAT or earlier.session.get("conn_id") == today.get("conn_id")
 
 
 def is_own_place(sink: Sink, attempt: SinkAttempt, place: str, env: Environment) -> bool:
-    """Whether ``place`` is what the sink makes for some try of this attempt; nothing is read there before."""
+    """Whether the sink could make ``place`` for a try of this attempt. Reads nothing at ``place``."""
     if isinstance(sink, Recognising):
         return sink.is_own_place(attempt, place, env)
     return any(place == sink.place(attempt, nonce, env) for nonce in _NONCE.findall(place))
 
 
 def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:
-    """The error for a record of an epoch that says of a sink what cannot be."""
+    """The error for a record under ``key`` that says something impossible about a sink. ``why`` is a clause."""
     txn = opened.txn
     return Corrupt(
         f"What the ledger record {txn.pipeline}/{key} says of sink {sink} cannot be trusted: {why}.",

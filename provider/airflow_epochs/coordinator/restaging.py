@@ -1,17 +1,17 @@
-"""Keeping a sink's promise after GLOBAL_COMMIT: commit what was staged, and stage it again if it is gone.
+"""Keeps a sink's promise after GLOBAL_COMMIT: commits the staged rows, and stages them again if they are gone.
 
-A VACUUM takes staged files once they are old enough, because no table refers to them yet. The promise stands, so the
-same ranges are staged into a fresh place. It may stand in for the lost one only if the sink's digest of its rows is the
-one in the decision, and only once a record says so. The effects, in order:
+A VACUUM deletes staged files that are old enough, because no table refers to them yet. The promise stands, so the same
+ranges are staged into a fresh place. That place replaces the lost one only if the sink's digest of its rows equals the
+digest in the decision, and only after a record says so. The effects, in order:
 
     try record → Spark → the vote's checks, digests compared → <sink>.restaged.<n>.json → commit, same transaction id
 
-The same happens where the commit has landed and its rows have vanished since: the sink puts the new ones in place of
-the lost ones, and its marker stays.
+The same happens if the commit was done and its rows have vanished since. The sink then replaces the lost rows, and its
+marker stays.
 
-Whoever loses the put of that record clears its own place away and obeys. A late committer that has read the ledger
-before may still publish the lost place, should its files come back: the sink takes one of the two, by the transaction
-id. So what is cleared away afterwards follows the sink's own commit (``Receipt.place``), not the records.
+A task that loses the put of that record deletes its own place and obeys the winner. A late task that has read the
+ledger before may still commit the lost place, if its files come back. The sink commits only one of the two, because
+both have the same transaction id. So clean-up follows what the sink has committed (``Receipt.place``), not the records.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ log = secrecy.logger(__name__)
 
 @dataclass(frozen=True)
 class Promise:
-    """The VOTE_COMMIT of the sink ``name`` in an epoch in doubt."""
+    """The promise that the sink ``name`` gave with its VOTE_COMMIT, in an epoch in doubt."""
 
     task: TaskTry
     view: EpochView
     name: str
 
     def keep(self) -> Receipt:
-        """Make the sink show the epoch; what it says of its commit. A repeat says the same.
+        """Commit the sink, with its group, and return its receipt. Idempotent: a repeat returns the same receipt.
 
         Raises:
-            NotApplied, OutcomeUnknown: Try again.
+            NotApplied, OutcomeUnknown: Call again.
             Fenced: Another task has completed the epoch.
-            Corrupt: The sink shows something else; or its rows are gone and cannot be had again. Nothing was changed.
+            Corrupt: The sink shows another transaction; or its rows are gone, and staging again did not bring the same
+                rows. Nothing was changed.
         """
         group = [Promise(self.task, self.view, name) for name in self._group]
-        for _ in group:  # each of them may have to be staged again, once
+        for _ in group:  # each sink of the group may have to be staged again, once
             staged = {promise.name: promise.staged() for promise in group}
             try:
                 return self._commit(group, staged)
@@ -63,14 +64,18 @@ class Promise:
         return self._commit(group, {promise.name: promise.staged() for promise in group})
 
     def staged(self) -> Staged:
-        """What the sink is to show: as voted for, or what stands in for it since."""
+        """The staged rows to commit: those of the newest restaged record, else those of the vote.
+
+        Raises:
+            Corrupt: A record names rows or a place that this attempt cannot have promised.
+        """
         again = self._on_record()
         if again:
             return self._in_own_place(again[-1].staged, restaged_key(self.view.number, self.name, again[-1].number))
         return self._in_own_place(self._voted, attempt_key(self.view.number, self._opened.txn.attempt, "decision"))
 
     def _in_own_place(self, staged: Staged, key: str) -> Staged:
-        """Raise Corrupt naming the record unless what it says was staged is where this attempt stages."""
+        """``staged``. Raises Corrupt, naming the record, unless this attempt can have made its place."""
         if not is_own_place(self._sink, self._attempt, staged.place, self._env):
             raise untrusted(self._opened, key, self.name, f"{staged.place!r} is no place of this attempt")
         return staged
@@ -94,7 +99,11 @@ class Promise:
     # -- staging again ------------------------------------------------------------------------------------------
 
     def _staged_again(self, lost: Staged, gone: RowsGone) -> None:
-        """Put on record what stands in for ``lost`` from now on, unless another task was faster."""
+        """Stage the rows of ``lost`` again and put the record that replaces it, unless another task did so first.
+
+        Raises:
+            Corrupt: The new rows are not the promised ones, or other code made them, and the sink still lacks them.
+        """
         before = self._on_record()
         standing = before[-1].staged if before else self._voted
         if standing != lost or self._is_shown(gone):
@@ -118,7 +127,7 @@ class Promise:
             raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
         for warning in report.warnings:
             log.warning("%s", warning)
-        # Those that commit together are asked together: rows of one may need rows of another.
+        # Sinks that commit together also vote together: rows of one may refer to rows of another.
         others = {name: Promise(self.task, self.view, name).staged() for name in self._group if name != self.name}
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
         both = replace(report, claims={**claims, **report.claims})
@@ -138,16 +147,18 @@ class Promise:
             )
         )
         self._env.reached("restaged.landed")
-        log.info("epoch %s: for sink %s, %s stands in", self.view.number, self.name, standing.staged.place)
+        log.info(
+            "epoch %s: sink %s commits the rows staged again at %s", self.view.number, self.name, standing.staged.place
+        )
         return standing.staged
 
     def _clear_away(self, place: str) -> None:
-        """A place that no record names, so that nobody has published it."""
-        with tolerated(f"clearing {place} away"):
+        """Delete a place that no decision or restaged record names: no task can have committed it."""
+        with tolerated(f"deleting the staging place {place}"):
             self._sink.discard(self._attempt, place, self._env, published=False)
 
     def _is_shown(self, gone: RowsGone) -> bool:
-        """Whether somebody else's commit of this transaction has landed since. Of rows lost after it, it has not."""
+        """Whether another task has committed this transaction meanwhile. False if rows were lost after the commit."""
         if isinstance(gone, RowsLost):
             return False
         before = self.task.ledger.complete_record(self.view.number - 1)
@@ -183,9 +194,9 @@ class Promise:
         )
 
     def _other_code(self, vote: Vote) -> bool:
-        """Whether to ask: other code made these rows, and not for a reason that is known.
+        """Whether other code than at ``open`` made these rows, without a known reason for the change.
 
-        If the DAG gained or lost a sink, its transform had to change; then the digest of all values will do.
+        If the DAG gained or lost a sink, the transform had to change. Then an equal digest of all values is enough.
         """
         if not self._code_changed:
             return False
@@ -197,11 +208,11 @@ class Promise:
         then, now = self._opened.code, self.task.pipeline.transform.digest
         return None not in (then, now) and then != now
 
-    # -- of what ------------------------------------------------------------------------------------------------
+    # -- the sink and its attempt -------------------------------------------------------------------------------
 
     @cached_property
     def _group(self) -> list[str]:
-        """The sinks that commit together with this one and have not been seen to, in the order of the DAG."""
+        """The sinks that commit together with this one and have no receipt yet, itself included, in the DAG's order."""
         return joint_sinks.group_of(self.name, self._sinks({*self.view.epoch.unacknowledged, self.name}))
 
     def _sinks(self, names: Collection[str]) -> dict[str, Sink]:
@@ -220,7 +231,7 @@ class Promise:
 
     @property
     def _sink(self) -> Sink:
-        """As the ledger describes it; but with as much time as the DAG gives it today."""
+        """The sink as the ledger describes it, with today's options that do not affect rows (``Adapting``)."""
         sink = self.task.sink_of(self._opened, self.name)
         today = next((each for each in self.task.pipeline.sinks if each.name == self.name), None)
         return sink.with_todays(today) if isinstance(sink, Adapting) and type(today) is type(sink) else sink
@@ -235,7 +246,7 @@ class Promise:
 
 
 def _difference(promised: Staged, vote: Vote) -> str | None:
-    """How what was staged again differs; None if it is the promised rows."""
+    """How the rows that were staged again differ from the promised ones; None if they do not."""
     if vote.staged is None:
         return vote.reason
     if vote.staged.has_rows_of(promised):

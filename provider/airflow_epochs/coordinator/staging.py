@@ -1,4 +1,8 @@
-"""One try of staging: a fresh place per sink, on record before anything is written there, filled by one Spark job."""
+"""Stages an attempt: each try takes a fresh place per sink, puts them on record, then lets one Spark job fill them.
+
+The places are fresh because the Spark job of a killed try may still be writing to its own. They are on record first, so
+that clean-up finds whatever was written.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,11 @@ log = secrecy.logger(__name__)
 
 
 def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
-    """Fill fresh places of all sinks: one try for the epoch's input, and one for that of each backfill.
+    """Stage all sinks of an attempt: one try for the epoch's input, and one for each other input (backfills).
 
-    Raises what ``stage_try`` raises.
+    Raises:
+        Refused: Two sinks write to one table. Nothing was staged.
+        NotApplied, Corrupt: As ``stage_try``.
     """
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
     _require_own_tables(task, opened, tries)
@@ -33,7 +39,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
 
 
 def _by_input(opened: OpenRecord) -> list[list[str]]:
-    """The sinks that read the epoch's own ranges, then those that read others, alike ones together."""
+    """The names of the sinks: first those that read the epoch's ranges, then one list for each other input."""
     found: dict[str, list[str]] = {}
     for sink in sorted(opened.sinks, key=lambda name: opened.sinks[name].ranges is not None):
         found.setdefault(repr(opened.ranges_of(sink)), []).append(sink)
@@ -41,24 +47,25 @@ def _by_input(opened: OpenRecord) -> list[list[str]]:
 
 
 def stage_try(task: TaskTry, opened: OpenRecord, only: Sequence[str], *, promised: Staged | None = None) -> StageReport:
-    """Fill fresh places of some sinks, all of which read the same ranges.
+    """Stage some sinks of an attempt that all read the same ranges, in fresh places.
 
     Args:
-        task: What does it.
+        task: The try of the Airflow task that stages.
         opened: The attempt.
-        only: The sinks.
-        promised: What was promised, where it is staged again. The DAG may have gained and lost other sinks since.
+        only: The names of the sinks.
+        promised: What the sink has promised, if it is staged again after GLOBAL_COMMIT; else None. The DAG may have
+            gained and lost other sinks since.
 
     Raises:
-        NotApplied: Spark failed. What it wrote is on record and will be swept.
-        Corrupt: Some of the input is gone, or was replaced while it was read.
+        NotApplied: Spark failed. Its places are on record and will be swept.
+        Corrupt: Some of the input is gone, or was replaced while Spark read it.
     """
     return _staged(task, opened, _Try.of(task, opened, only), promised)
 
 
 @dataclass(frozen=True)
 class _Try:
-    """What is staged in one go: some sinks that read the same ranges, each with its place."""
+    """One try: sinks that read the same ranges, each with its fresh place. ``nonce`` is the random id of the try."""
 
     nonce: str
     sinks: dict[str, tuple[Sink, SinkAttempt]]
@@ -66,7 +73,7 @@ class _Try:
 
     @classmethod
     def of(cls, task: TaskTry, opened: OpenRecord, only: Sequence[str]) -> _Try:
-        """Fresh places for these sinks. Writes nothing."""
+        """A try with fresh places for these sinks. Writes nothing."""
         nonce = task.draw_nonce()
         sinks = {name: (task.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
         places = {name: sink.place(attempt, nonce, task.env) for name, (sink, attempt) in sinks.items()}
@@ -76,7 +83,7 @@ class _Try:
 
 
 def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: TaskTry) -> None:
-    """What is not recognised now would be taken for a forgery once it is promised."""
+    """Raise Refused unless the sink recognises its own place: commit would take it for a forgery, after the promise."""
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
             f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
@@ -89,9 +96,9 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
 def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:
     source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
     nonce, session = this.nonce, task.env.spark.new_session()
-    # Hours may have passed since open; Spark itself would not notice a topic that was recreated meanwhile.
+    # Hours may have passed since ``open``, and Spark does not notice a topic that was recreated meanwhile.
     source.check(ranges, opened.source_state, task.env)
-    task.ledger.put_try(  # before anything is written there: what is on record is cleared away
+    task.ledger.put_try(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
             nonce=nonce,
@@ -105,7 +112,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
     }
     task.env.reached("stage.start")
     report = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
-    # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
+    # Between the check and Spark's last read, a topic may have been recreated or truncated, and filled again.
     if isinstance(source, Confirming):
         source.confirm(ranges, opened.source_state, task.env)
     task.env.reached("stage.done")
@@ -119,7 +126,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
 
 
 def planned(sink: Sink, attempt: SinkAttempt, nonce: str, place: str, env: Environment) -> JsonDict:
-    """What Spark needs to fill the place of this try."""
+    """The sink's plan for Spark to fill the place of this try."""
     if isinstance(sink, Planning):
         return sink.plan_stage_at(attempt, place, env)
     return sink.plan_stage(attempt, nonce, env)
@@ -131,7 +138,10 @@ def _claim(told: JsonDict) -> StagedClaim:
 
 
 def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> None:
-    """Two names of one table, which only the disk, the catalog or the database knows for one, are two sinks on it."""
+    """Raise Refused if two sinks write to one table.
+
+    The DAG may name it in two ways, by a link or by a catalog for example, so only the sinks themselves can tell.
+    """
     if len(opened.sinks) == 1:
         return
     taken: dict[str, str] = {}
@@ -146,7 +156,7 @@ def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]
 
 
 def _tables(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
-    """The sinks that can tell where they write, and what they tell."""
+    """Sink name and table, of each sink that can tell its table."""
     for each in tries:
         for name, (sink, attempt) in each.sinks.items():
             if isinstance(sink, Located):
@@ -183,7 +193,10 @@ def _stage_job(
 
 
 def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None) -> None:
-    """End what killed tries of the epoch may still be running on Spark; ``only`` those of one sink alone."""
+    """Stop the Spark jobs that killed tries of the epoch may have left running. A failure is logged.
+
+    ``only``: stop just the tries that staged this sink and no other.
+    """
     for earlier in task.ledger.tries(epoch):
         if only is not None and set(earlier.places) != {only}:
             continue

@@ -1,4 +1,4 @@
-"""One try of an Airflow task: what it works with, and whose epoch it finds."""
+"""One try of an Airflow task: the things that it works with, and the epoch that belongs to its run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ def _utc_now() -> datetime:
 
 
 def new_writer() -> str:
-    """Unlike any other, and where it is, for whoever finds its records."""
+    """A new id for the ``writer`` of records: random, with host and process for people who read the records."""
     return f"{uuid.uuid4().hex}@{socket.gethostname()}:{os.getpid()}"
 
 
 @dataclass(kw_only=True)
 class TaskTry:
-    """Knows its pipeline, the ledger and the world around it.
+    """One try of a task, with its pipeline, its ledger and its environment.
 
-    ``writer`` tells its records from everybody else's: ``<32 hex digits>@<host>:<process id>``.
+    Attributes:
+        writer: Tells its records from those of all other tries: ``<32 hex digits>@<host>:<process id>``.
+        clock, draw_nonce, sleep, jitter: The only sources of time and chance, so that tests can choose them.
     """
 
     pipeline: Pipeline
@@ -51,25 +53,27 @@ class TaskTry:
     jitter: Callable[[], float] = random.random
 
     def now(self) -> str:
-        """For the records' ``*_at`` fields alone: no clock decides anything."""
+        """The time now, as ISO 8601. Only for the records' ``*_at`` fields: no clock decides anything."""
         return self.clock().isoformat()
 
     def sink_of(self, opened: OpenRecord, name: str) -> Sink:
-        """The sink of an attempt, as the ledger describes it. Raises as ``recorded_sinks.sink_of`` does."""
+        """A sink of an attempt, as the ledger describes it. Raises as ``recorded_sinks.sink_of``."""
         return sink_of(opened, name, self.pipeline.sinks)
 
     def sinks_of(self, opened: OpenRecord, names: Collection[str]) -> dict[str, Sink]:
-        """Those sinks of an attempt, in the order of the DAG that it was opened by."""
+        """The sinks ``names`` of an attempt, in the order of the DAG that opened it. Raises as ``sink_of``."""
         return {name: self.sink_of(opened, name) for name in opened.sinks if name in names}
 
     def view_of(self, run: Run) -> EpochView:
-        """The epoch that the run opened; the one after the newest complete one if it opened none."""
+        """The epoch that the run opened; if it has no index, the epoch after the newest complete one."""
         return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
 
     def mine(self, run: Run) -> EpochView:
-        """The epoch whose newest attempt this run opened, or that it had before others completed it.
+        """The epoch of this run: it opened the newest attempt, or had the epoch before another run completed it.
 
-        Raises Fenced naming the run in charge if there is none.
+        Raises:
+            Fenced: Another run is in charge of the epoch; the error names it.
+            Refused: The run has opened no epoch.
         """
         number = self.ledger.epoch_of(run)
         view = self.ledger.view(number or self.ledger.newest_complete() + 1)
@@ -88,13 +92,14 @@ class TaskTry:
         return view
 
     def passing(self, view: EpochView) -> EpochView:
-        """A complete epoch, of which a task has nothing to do but let the next one go on."""
+        """``view`` of a complete epoch, in which the task has nothing to do: only the tasks behind it go on."""
         assert view.complete
         by = f"{view.complete.completed_by}{process_of(view.complete.writer)}"
-        log.info("epoch %s is complete already, by %s: passing through", view.number, by)
+        log.info("epoch %s is complete already, by %s: nothing to do", view.number, by)
         return view
 
     def fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
+        """The error for a task whose epoch another run has opened or completed: the run in ``by``."""
         if isinstance(by, CompleteRecord):
             return Fenced(
                 f"The epoch, of {by.opened_by}, is complete, by {by.completed_by}{process_of(by.writer)}.",
@@ -109,22 +114,28 @@ class TaskTry:
 
     @contextmanager
     def unless_overtaken(self, view: EpochView) -> Iterator[None]:
-        """What looks Corrupt may be another run's progress since ``view`` was read: then this try is merely late."""
+        """Turn Corrupt into Fenced if the epoch has changed since ``view`` was read.
+
+        Then another run has moved the epoch on, so sinks rightly show more than ``view`` says, and this try is late.
+        """
         try:
             yield
         except Corrupt as error:
             now = self.ledger.view(view.number)
             if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
-                self.ledger.require_no_gap(view.number, thoroughly=True)  # ahead of a hole, sinks only look ahead
+                self.ledger.require_no_gap(view.number, thoroughly=True)  # if the ledger lost an epoch, name that cause
                 raise
             raise self.fenced(now.complete or now.opened) from error
 
 
 class AttemptFields(TypedDict):
+    """The fields by which an ``EpochError`` names an attempt."""
+
     pipeline: str
     epoch: int
     attempt: int
 
 
 def attempt_fields(txn: TransactionId) -> AttemptFields:
+    """The keyword arguments of an ``EpochError`` that name the attempt of ``txn``."""
     return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}
