@@ -1,7 +1,7 @@
-"""What is under files and under the ledger alike: bytes at paths below a root. Errors are those of the disk or obstore.
+"""Bytes at paths below a root: what tables' files and the ledger have in common.
 
-Who reads and writes tables wants them told apart and explained (``storage.files``); the ledger wants to know of an
-error alone that it says nothing about the effect (``ledger.store``).
+Errors are those of the disk or of obstore. ``storage.files`` turns them into errors with a remedy. ``ledger.store``
+passes them on, because to the ledger every error means the same: the effect is unknown.
 """
 
 from __future__ import annotations
@@ -10,31 +10,33 @@ from typing import Protocol
 
 
 class TooLarge(ValueError):
-    """What lies at a path is larger than its reader takes. It was not read."""
+    """The file is larger than its reader accepts, or is no regular file. It was not read."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(f"it is larger than {bytes_max} bytes, or no file")
 
 
 class Blobs(Protocol):
-    """Bytes at ``/``-separated paths. ``storage.local`` has them on a disk, ``storage.objects`` in an object store."""
+    """Bytes at ``/``-separated paths: on a disk (``storage.local``) or in an object store (``storage.objects``)."""
 
     def put_new(self, path: str, value: bytes) -> bool:
-        """Put-if-absent, durably; False if there is something."""
+        """Put-if-absent, durably; False if the path is taken. An exception says nothing about the effect."""
         ...
 
     def read(self, path: str, bytes_max: int | None = None) -> bytes | None:
-        """The bytes; None if there are none.
+        """The bytes; None if there is no file.
 
         Raises:
-            TooLarge: There are more than ``bytes_max``, or what is there has no end.
+            TooLarge: There are more than ``bytes_max`` bytes, or the file is no regular one, such as a pipe.
         """
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is a file. An error is raised, never taken for a no."""
+        ...
 
     def below(self, folder: str) -> list[str]:
-        """All paths below a folder, recursively; none if there is no such folder."""
+        """All paths below a folder, recursively, in no order; none if there is no such folder."""
         ...
 
     def remove(self, path: str) -> None:

@@ -16,63 +16,64 @@ _LOCAL = ("", "file")
 
 
 class Files(Protocol):
-    """Files under a root; paths are relative to it, with ``/``.
+    """Files under a root. Paths are relative to it and ``/``-separated.
 
-    Reading methods raise NotApplied if the store cannot be reached, Refused if it says no.
+    Every method raises Refused if the credentials lack a permission. Reading methods raise NotApplied if the store does
+    not answer.
     """
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Every file below ``folder``, recursively, with its size; empty if there is no such folder."""
+        """Path -> bytes, for every file below ``folder``, recursively; empty if there is no such folder."""
         ...
 
     def names(self, folder: str) -> set[str]:
-        """Names of files and folders directly in ``folder``."""
+        """The names of files and folders directly in ``folder``; empty if there is no such folder."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """The content, or None if there is no such file."""
+        """The content; None if there is no such file."""
         ...
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A file to read and seek in, without reading all of it."""
+        """Open a file to read and seek in, without reading all of it."""
         ...
 
     def missing(self, paths: Iterable[str]) -> set[str]:
-        """Those of ``paths`` at which there is no file."""
+        """The ``paths`` at which there is no file."""
         ...
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
-        """The last ``length`` bytes of every file; the sizes are known."""
+        """Path and last ``length`` bytes, of every file in ``sizes`` (path -> bytes). A shorter file is read whole."""
         ...
 
     def write_new(self, path: str, value: bytes) -> bool:
-        """Put-if-absent, durably. False: somebody else's file is there and was left alone.
+        """Put-if-absent, durably. False: the path is taken, and its file was not changed.
 
         Raises:
-            OutcomeUnknown: It may be there. Read it back.
+            OutcomeUnknown: The file may be there. Read it back.
         """
         ...
 
     def upload(self, path: str, source: Path) -> None:
-        """Put a file of the local disk at a path that nobody else uses, durably and without reading all of it at once.
+        """Copy a file of the local disk to a path that nobody else uses, durably, without reading all of it at once.
 
         Raises:
-            OutcomeUnknown: It may be there, whole.
+            OutcomeUnknown: The whole file may be there.
         """
         ...
 
     def renew(self, paths: Iterable[str]) -> None:
-        """Make files as young as if they were written now; those that are gone are left out."""
+        """Make files as young as if they were written now, so that a VACUUM spares them. Skips missing files."""
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all that is in it. Idempotent."""
+        """Delete a file, or a folder with all its files. Idempotent."""
         ...
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files and the names that lead to them survive a power cut; those that are gone need nothing.
+        """Make files, and their names in all folders above, survive a power cut. Skips missing files.
 
-        Nothing to do on object stores.
+        Does nothing in an object store, which acknowledges only durable writes.
         """
         ...
 
@@ -86,4 +87,5 @@ def open_files(url: str, options: Mapping[str, str] | None = None) -> Files:
 
 
 def is_local(url: str) -> bool:
+    """Whether ``url`` is on a local disk: a path or ``file://``."""
     return urlsplit(url).scheme in _LOCAL

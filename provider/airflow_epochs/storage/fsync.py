@@ -1,4 +1,4 @@
-"""Local files that survive a power cut. Neither obstore nor deltalake ever calls fsync, so this is our own."""
+"""Writes local files that survive a power cut. Neither obstore nor deltalake ever calls fsync, so we do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 def write_new(path: Path, value: bytes) -> bool:
     """Put-if-absent: temporary file, fsync, ``link`` (which fails if the name exists), fsync of the folder.
 
+    The file is durable when this returns, also if it is another writer's: the caller acts on it.
+
     Returns:
-        False if somebody else's file has the name; it is durable too by then, since the caller will act on it.
+        False if the name is taken; the file was not changed.
     """
     make_folder(path.parent)
     temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
@@ -32,8 +34,8 @@ def write_new(path: Path, value: bytes) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, each with a durable name."""
-    missing = [folder]  # its name is flushed even if it exists: whoever made it may not have come to that yet
+    """Create a folder and its missing parents, each with a durable name. Idempotent."""
+    missing = [folder]  # its name is flushed even if it exists: the process that made it may not have done so yet
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for each in reversed(missing):
@@ -42,7 +44,7 @@ def make_folder(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files below a folder, recursively; none if it does not exist. A folder that cannot be read is an error."""
+    """All files below a folder, recursively; none if it does not exist. Raises OSError if a folder cannot be read."""
 
     def unless_absent(error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -53,22 +55,22 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def flush(files: Iterable[Path]) -> None:
-    """Make files that another process has written, and the names that lead to them, survive a power cut.
+    """Make files that another process has written, and their names in all folders above, survive a power cut.
 
-    It may have made every folder on the way, so all names up to the root of the disk count. What is gone needs nothing.
+    That process may have made any of the folders, so all are flushed, up to the root of the disk. Skips missing files.
     """
     written = list(files)
     for file in written:
         with suppress(FileNotFoundError):
             fsync(file)
     for folder in {parent for file in written for parent in file.parents}:
-        # a folder we may not even read was there before us
+        # A folder that this process may not read is not one that the other process has made.
         with suppress(FileNotFoundError, PermissionError):
             fsync(folder)
 
 
 def fsync(path: Path) -> None:
-    """Flush a file, or the names in a folder."""
+    """Flush a file to the disk; of a folder, the names in it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Files on a local disk, by plain ``os`` calls: neither obstore nor deltalake ever calls fsync."""
+"""Files on a local disk, by plain ``os`` calls, because neither obstore nor deltalake ever calls fsync."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ class Disk:
         self._root = root
 
     def put_new(self, path: str, value: bytes) -> bool:
+        """As ``Blobs.put_new``."""
         return fsync.write_new(self._root / path, value)
 
     def read(self, path: str, bytes_max: int | None = None) -> bytes | None:
+        """As ``Blobs.read``."""
         try:
-            # What is no file, such as a pipe, would be waited for, or never end.
+            # Without O_NONBLOCK, to open a pipe would wait for its writer.
             with open(self._root / path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                 about = os.fstat(file.fileno())
                 if bytes_max is not None and not (stat.S_ISREG(about.st_mode) and about.st_size <= bytes_max):
@@ -53,21 +55,28 @@ class Disk:
             return None
 
     def exists(self, path: str) -> bool:
+        """As ``Blobs.exists``."""
         try:
-            os.stat(self._root / path)  # Path.exists takes some errors of a disk for "no"
+            os.stat(self._root / path)  # Path.exists returns False on some errors of a disk
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
     def below(self, folder: str) -> list[str]:
+        """As ``Blobs.below``."""
         return [str(path.relative_to(self._root)) for path in fsync.files_below(self._root / folder)]
 
     def remove(self, path: str) -> None:
+        """As ``Blobs.remove``."""
         (self._root / path).unlink(missing_ok=True)
 
 
 class LocalFiles:
-    """Files on a local disk."""
+    """``Files`` on a local disk.
+
+    Raises:
+        Refused: The root is not an absolute path.
+    """
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
@@ -76,10 +85,12 @@ class LocalFiles:
         self._disk = Disk(root)
 
     def sizes(self, folder: str) -> dict[str, int]:
+        """As ``Files.sizes``."""
         with _local_errors(self._root):
             return {path: (self._root / path).stat().st_size for path in self._disk.below(folder)}
 
     def names(self, folder: str) -> set[str]:
+        """As ``Files.names``."""
         with _local_errors(self._root):
             try:
                 return set(os.listdir(self._root / folder))
@@ -87,18 +98,22 @@ class LocalFiles:
                 return set()
 
     def read(self, path: str) -> bytes | None:
+        """As ``Files.read``."""
         with _local_errors(self._root):
             return self._disk.read(path)
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """As ``Files.open``."""
         with _local_errors(self._root):
             return (self._root / path).open("rb")
 
     def missing(self, paths: Iterable[str]) -> set[str]:
+        """As ``Files.missing``."""
         with _local_errors(self._root):
             return {path for path in paths if not (self._root / path).is_file()}
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
+        """As ``Files.tails``."""
         with _local_errors(self._root):
             for path, size in sizes.items():
                 with (self._root / path).open("rb") as file:
@@ -106,10 +121,12 @@ class LocalFiles:
                     yield path, file.read(length)
 
     def write_new(self, path: str, value: bytes) -> bool:
+        """As ``Files.write_new``."""
         with _local_errors(self._root / path):
             return self._disk.put_new(path, value)
 
     def upload(self, path: str, source: Path) -> None:
+        """As ``Files.upload``."""
         target = self._root / path
         with _local_errors(target):
             fsync.make_folder(target.parent)
@@ -118,12 +135,14 @@ class LocalFiles:
             fsync.fsync(target.parent)
 
     def renew(self, paths: Iterable[str]) -> None:
+        """As ``Files.renew``: sets the modification time."""
         with _local_errors(self._root):
             for path in paths:
                 with suppress(FileNotFoundError):
                     os.utime(self._root / path)
 
     def delete(self, path: str) -> None:
+        """As ``Files.delete``. Does not follow a symbolic link."""
         target = self._root / path
         with _local_errors(target):
             if target.is_dir() and not target.is_symlink():
@@ -132,5 +151,6 @@ class LocalFiles:
                 self._disk.remove(path)
 
     def sync(self, paths: Iterable[str]) -> None:
+        """As ``Files.sync``."""
         with _local_errors(self._root):
             fsync.flush(self._root / path for path in paths)

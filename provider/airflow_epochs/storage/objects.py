@@ -31,10 +31,10 @@ _READ_BYTES = 2 * 2**20
 
 
 def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
-    """An obstore store for a remote URL.
+    """An obstore store for a remote URL. ``options``: as the ``object_store`` crate names them.
 
     Raises:
-        Refused: obstore does not know the scheme or an option.
+        Refused: obstore does not know the scheme or an option. Nothing was sent.
     """
     from obstore.exceptions import BaseError
     from obstore.store import from_url
@@ -45,7 +45,7 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
         return from_url(url, config=config, client_options=client)
     except BaseException as error:
         if not isinstance(error, (BaseError, ValueError)) and type(error).__name__ != "PanicException":
-            raise  # obstore panics, outside Exception, at some options that it does not know
+            raise  # on some unknown options obstore panics, and a PanicException is no Exception
         raise Refused(
             f"The object store at {shown(url)} cannot be set up: {str(error).splitlines()[0]}",
             remedy="Correct the URL, or the storage options of its connection.",
@@ -57,7 +57,7 @@ def _client_value(value: str) -> str | bool:
 
 
 class _ObjectReader(io.RawIOBase):
-    """An object as a file of Python's own: pyarrow asks for more than obstore's reader has."""
+    """An object as a Python file, because pyarrow calls methods that obstore's reader lacks."""
 
     def __init__(self, reader: ReadableFile, errors: Callable[[], AbstractContextManager[None]]) -> None:
         self._reader, self._errors = reader, errors
@@ -80,12 +80,13 @@ class _ObjectReader(io.RawIOBase):
 
 
 class Objects:
-    """``Blobs`` in any store of obstore's whose put honours ``mode="create"``."""
+    """``Blobs`` in an obstore store whose put honours ``mode="create"`` (``If-None-Match: *`` or its like)."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def put_new(self, path: str, value: bytes) -> bool:
+        """As ``Blobs.put_new``."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -96,6 +97,7 @@ class Objects:
         return True
 
     def read(self, path: str, bytes_max: int | None = None) -> bytes | None:
+        """As ``Blobs.read``."""
         import obstore
 
         try:
@@ -107,6 +109,7 @@ class Objects:
         return bytes(found.bytes())
 
     def exists(self, path: str) -> bool:
+        """As ``Blobs.exists``."""
         import obstore
 
         try:
@@ -116,15 +119,17 @@ class Objects:
         return True
 
     def below(self, folder: str) -> list[str]:
+        """As ``Blobs.below``."""
         return list(self.sizes(folder))
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """``below``, each with its size, which the store tells at once."""
+        """Path -> bytes, for every object below a folder. One listing has both."""
         import obstore
 
         return {str(meta["path"]): int(meta["size"]) for batch in obstore.list(self._store, folder) for meta in batch}
 
     def remove(self, path: str) -> None:
+        """As ``Blobs.remove``."""
         import obstore
 
         try:
@@ -134,7 +139,7 @@ class Objects:
 
 
 class ObjectFiles:
-    """Files in an object store."""
+    """``Files`` in an object store."""
 
     def __init__(self, url: str, store: ObjectStore) -> None:
         self._place = shown(url)
@@ -142,10 +147,12 @@ class ObjectFiles:
         self._objects = Objects(store)
 
     def sizes(self, folder: str) -> dict[str, int]:
+        """As ``Files.sizes``."""
         with self._errors():
             return self._objects.sizes(folder)
 
     def names(self, folder: str) -> set[str]:
+        """As ``Files.names``."""
         import obstore
 
         with self._errors():
@@ -154,11 +161,13 @@ class ObjectFiles:
         return {str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths}
 
     def read(self, path: str) -> bytes | None:
+        """As ``Files.read``."""
         with self._errors():
             return self._objects.read(path)
 
     @contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
+        """As ``Files.open``; reads the object in parts of ``_READ_BYTES``."""
         import obstore
 
         with self._errors():
@@ -167,12 +176,14 @@ class ObjectFiles:
             yield file
 
     def missing(self, paths: Iterable[str]) -> set[str]:
+        """As ``Files.missing``; asks for ``_PARALLEL_READS`` objects at a time."""
         asked = list(paths)
         with self._errors(), ThreadPoolExecutor(_PARALLEL_READS) as pool:
             there = pool.map(self._objects.exists, asked)
             return {path for path, is_there in zip(asked, there, strict=True) if not is_there}
 
     def tails(self, sizes: Mapping[str, int], length: int) -> Iterator[tuple[str, bytes]]:
+        """As ``Files.tails``; reads ``_PARALLEL_READS`` objects at a time."""
         import obstore
 
         def tail(item: tuple[str, int]) -> tuple[str, bytes]:
@@ -184,6 +195,7 @@ class ObjectFiles:
             yield from pool.map(tail, sizes.items())
 
     def write_new(self, path: str, value: bytes) -> bool:
+        """As ``Files.write_new``. Raises Refused, too, if the store is set up without conditional writes."""
         try:
             with self._writing(path):
                 return self._objects.put_new(path, value)
@@ -194,13 +206,14 @@ class ObjectFiles:
             ) from error
 
     def upload(self, path: str, source: Path) -> None:
+        """As ``Files.upload``."""
         import obstore
 
         with self._writing(path):
             obstore.put(self._store, path, source)
 
     def renew(self, paths: Iterable[str]) -> None:
-        """By writing the same bytes once more: not every store copies an object onto itself."""
+        """As ``Files.renew``. Writes the same bytes again, because not every store can copy an object onto itself."""
         with TemporaryDirectory() as folder:
             for path in paths:
                 if self._download(path, copied := Path(folder, "copy")):
@@ -233,6 +246,7 @@ class ObjectFiles:
             ) from error
 
     def delete(self, path: str) -> None:
+        """As ``Files.delete``."""
         import obstore
 
         with self._errors():
@@ -243,7 +257,7 @@ class ObjectFiles:
                 self._objects.remove(path)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """An object store acknowledges only what is durable."""
+        """As ``Files.sync``: nothing to do."""
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

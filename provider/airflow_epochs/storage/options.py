@@ -1,4 +1,4 @@
-"""From an Airflow connection to ``object_store`` options, which obstore and deltalake both take."""
+"""Turns an Airflow connection into ``object_store`` options, which both obstore and deltalake take."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _AZURE_EXTRA = {
 
 
 def storage_options(connection: Connection | None) -> dict[str, str]:
-    """The ``object_store`` options of an Airflow connection; without one the environment's credentials count.
+    """The ``object_store`` options of an Airflow connection; none without a connection: the environment counts then.
 
-    Understood are the ``aws``, ``google_cloud_platform`` and ``wasb``/``adls`` types as their official providers
-    define them. For every type, an extra ``storage_options`` (an object of ``object_store`` options) has the
-    last word.
+    It understands connections of type ``aws``, ``google_cloud_platform`` and ``wasb``/``adls``, as their official
+    providers define them. For every type, the extra field ``storage_options`` (a JSON object of ``object_store``
+    options) overrides the other fields.
 
     Raises:
         Refused: The extra ``storage_options`` is not an object.
@@ -59,15 +59,15 @@ def _warn_of_open_ways(conn_id: str, options: Mapping[str, str]) -> None:
     if options.get("allow_invalid_certificates") == "true":
         secrecy.warn_once(
             log,
-            f"connection {conn_id}: the object store's certificate is not verified: whoever is on the way can read and "
-            "change everything",
+            f"connection {conn_id}: the object store's certificate is not verified: anybody on the network between can "
+            "read and change everything",
         )
     for endpoint in (shown(value) for name, value in options.items() if _is_open_endpoint(name, value)):
-        secrecy.warn_once(log, f"connection {conn_id}: {endpoint} is no https: rows and records travel readably")
+        secrecy.warn_once(log, f"connection {conn_id}: {endpoint} is not https: rows and records are sent unencrypted")
 
 
 def _is_open_endpoint(option: str, value: str) -> bool:
-    """Whether the option, of whichever store and spelling, is an address on another machine without TLS."""
+    """Whether an option, of any store, is an address without TLS on another machine."""
     remote = value.startswith("http://") and not secrecy.is_loopback(urlsplit(shown(value)).hostname or "")
     return remote and option != "proxy_url"
 
