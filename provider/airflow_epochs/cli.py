@@ -1,6 +1,7 @@
-"""``airflow epochs …``: look at a pipeline, hand it to another DAG, give up on a sink, sign its ledger.
+"""``airflow epochs …``: show a pipeline, hand it to another DAG, waive a sink, sign the ledger.
 
-And write the file by which a Spark server logs in to Kafka.
+Another command writes the file with which a Spark server logs in to Kafka. This module only parses and prints; a
+command that changes a ledger first prints what will change, and asks. ``coordinator.admin`` does the work.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "ya
 
 
 def get_cli_commands() -> list[CLICommand]:
+    """The commands that Airflow adds to its command line."""
     return [
         GroupCommand(
             name="epochs",
@@ -111,12 +113,14 @@ def get_cli_commands() -> list[CLICommand]:
 
 
 def list_epochs(args: Namespace) -> None:
+    """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     rows = [_printed(EpochRow.of(view)) for view in newest_epochs(ledger, args.limit)]
     AirflowConsole().print_as(data=rows, output=args.output)
 
 
 def show_epoch(args: Namespace) -> None:
+    """``airflow epochs show``: print the records of one epoch as JSON. Reads only."""
     view = EpochsHook(args.ledger_conn_id).ledger(args.pipeline).view(args.epoch)
     if not view.open and not view.complete:
         raise SystemExit(
@@ -126,7 +130,7 @@ def show_epoch(args: Namespace) -> None:
 
 
 def show_in_doubt(args: Namespace) -> None:
-    """The unfinished epoch, and what transactions of others keep from being read."""
+    """``airflow epochs in-doubt``: print the unfinished epoch, and open transactions that keep records unreadable."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     view = unfinished(ledger)
     print(
@@ -141,14 +145,14 @@ def show_in_doubt(args: Namespace) -> None:
 
 
 def _sentence(view: EpochView) -> str:
-    """On an epoch that is not complete."""
+    """A sentence about an unfinished epoch, for people."""
     waits = f": waits for {', '.join(waits_for(view))}" if waits_for(view) else ""
     opened = view.opened
     return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."
 
 
 def take_over(args: Namespace) -> None:
-    """Hand a pipeline over, once somebody has seen whose it is."""
+    """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
     by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     with _refusing(args):
@@ -169,7 +173,7 @@ def take_over(args: Namespace) -> None:
 
 
 def waive(args: Namespace) -> None:
-    """Put a waiver in place of a receipt, once somebody has seen what that costs."""
+    """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
     by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     with _refusing(args):
@@ -181,14 +185,16 @@ def waive(args: Namespace) -> None:
         f"Recorded: {caller()}, because: {by.why}",
     )
     with _refusing(args):
-        opened = admin.with_promise(ledger, args.epoch, args.sink).opened  # a run may have kept it meanwhile
+        opened = admin.with_promise(
+            ledger, args.epoch, args.sink
+        ).opened  # a run may have committed the sink while the question was open
         with logged("waive", dag_id=opened.dag_id, by=caller()):
             admin.waive(ledger, args.epoch, args.sink, by=by)
     print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
 
 
 def sign(args: Namespace) -> None:
-    """Let records count that no key vouches for, once somebody has seen which."""
+    """``airflow epochs sign``: let unsigned records count, after a look at their keys and a yes."""
     by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     if not ledger.signing.has_keys:
@@ -225,7 +231,7 @@ def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
 
 
 def _account(args: Namespace) -> admin.Account:
-    """Who types the command, by the word of the operating system, and the reason that he gives."""
+    """The user who types the command, as the operating system says, and the reason that the user gives."""
     by, why = caller(), as_text(args.why).strip()
     if not why:
         raise SystemExit(
@@ -238,7 +244,7 @@ def _account(args: Namespace) -> admin.Account:
 
 @contextmanager
 def _refusing(args: Namespace) -> Iterator[None]:
-    """What is refused, as a command says it."""
+    """Turn Refused into a message without a traceback."""
     try:
         yield
     except Refused as error:
@@ -250,7 +256,7 @@ def _told(error: Refused, pipeline: str) -> str:
 
 
 def _confirm(args: Namespace, *change: str) -> None:
-    """Print what changes, and go on only if somebody says yes."""
+    """Print what will change. Returns only after a yes, or with ``--yes``."""
     print("\n".join(map(_printable, change)))
     if args.yes:
         return
@@ -265,12 +271,12 @@ def _confirm(args: Namespace, *change: str) -> None:
 
 
 def _printable(line: str) -> str:
-    """Without what moves the cursor or clears the screen: some of it comes from records."""
+    """``line`` without control characters: text from a forged record could clear the screen or move the cursor."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def write_kafka_credentials(args: Namespace) -> None:
-    """Write what a Spark server needs to log in to Kafka as these connections do; nobody else may read it."""
+    """``airflow epochs kafka-credentials``: write the file with which a Spark server logs in to Kafka, mode 0600."""
     text = "".join(_credentials_of(conn_id) for conn_id in args.conn_id)
     _write_privately(Path(args.file), text)
     print(f"{args.file} has the credentials of {', '.join(args.conn_id)}, and only {caller().who} can read it.")
@@ -288,7 +294,7 @@ def _credentials_of(conn_id: str) -> str:
 
 
 def _write_privately(path: Path, text: str) -> None:
-    """Put the file, of mode 0600, in the place of an older one in one step: Spark may be reading that."""
+    """Write a file of mode 0600. An older file is replaced in one step, because Spark may be reading it."""
     try:
         with TemporaryDirectory(dir=path.parent) as folder:
             with open(Path(folder, "new"), "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

@@ -1,7 +1,7 @@
-"""Read several tables at one complete epoch: a barrier for readers.
+"""Reads several tables at one complete epoch: a barrier for readers.
 
-While an epoch is being committed, some of its tables show it already and others do not. Its completion record says at
-which version each table stood once all showed it; read at those versions, they agree, whatever is committed meanwhile.
+While an epoch is being committed, some of its tables show it and others do not yet. Its completion record has the
+version of each table that shows it. Tables that are read at these versions agree, whatever is committed meanwhile.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ class ReadableSink:
     """What a sink showed when an epoch was complete.
 
     Attributes:
-        table: The table that has its rows, by path, URL or name; None if they are in none.
-        version: The Delta version to read it at; None if the sink has no versions, or its log forgot this one.
-        epoch: The last epoch that it showed then: an earlier one if the sink was removed or waived.
-        topic: The topic of Kafka that has its rows; None if they are in none.
-        offsets: Half-open, where in the topic the rows of ``epoch`` lie, perhaps among those of other producers;
-            without the partitions that got none.
+        table: The path, URL or name of the sink's table; None if the sink writes to no table.
+        version: The Delta version to read the table at; None if the sink has no versions, or the table's log no longer
+            had this one when the sink was asked.
+        epoch: The last epoch that the sink showed then; an earlier one if the sink was removed or waived.
+        topic: The sink's Kafka topic; None if the sink writes to no topic.
+        offsets: Half-open: the offsets that contain the rows of ``epoch``, perhaps mixed with rows of other producers.
+            Only partitions that got rows.
     """
 
     table: str | None
@@ -39,7 +40,13 @@ class ReadableSink:
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteEpoch:
-    """An epoch that every sink shows. ``ranges`` are half-open, per topic; ``sinks`` has all that ever took part."""
+    """A complete epoch.
+
+    Attributes:
+        ranges: The epoch's input: topic -> half-open offset ranges.
+        completed_at: ISO 8601, by the clock of the task that completed the epoch.
+        sinks: Sink name -> what it showed; every sink that ever took part in the pipeline.
+    """
 
     pipeline: str
     number: int
@@ -48,7 +55,7 @@ class CompleteEpoch:
     sinks: dict[str, ReadableSink]
 
     def version(self, sink: str) -> int:
-        """The Delta version to read the sink's table at.
+        """The Delta version to read the table of ``sink`` at.
 
         Raises:
             Refused: There is no such sink, or its version is not known.
@@ -75,11 +82,15 @@ def complete_epoch(
     ledger_root: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> CompleteEpoch | None:
-    """The newest complete epoch of a pipeline, or the one named; None if there is none, or it is not complete.
+    """The newest complete epoch of a pipeline, or epoch ``number``; None if there is none or it is not complete.
 
-    Inside Airflow the ledger is found by ``ledger_conn_id``, a connection of type ``epochs``; readers without Airflow
-    give ``ledger_root``, a path or URL, and ``storage_options``, those of the ``object_store`` crate. They have no key,
-    so they believe what is there; inside Airflow, a record that the connection's password has not signed is refused.
+    Reads only. Inside Airflow, name the ledger by ``ledger_conn_id``, a connection of type ``epochs``: records are
+    checked with its password. Without Airflow, give ``ledger_root``, a path or URL, and ``storage_options``, as the
+    ``object_store`` crate names them: such a reader has no key, so it believes every record.
+
+    Raises:
+        Corrupt: A record is damaged or not believed.
+        OutcomeUnknown: The ledger does not answer.
     """
     ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
     record = ledger.complete_record(number or ledger.newest_complete())
