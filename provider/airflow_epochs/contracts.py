@@ -296,17 +296,17 @@ class Sink(Protocol):
         """The full specification, as the ledger records it, with ``kind``: connection ids, no secrets."""
         ...
 
-    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
-        """The staging place of the try with this nonce. No other try ever has the same. Writes nothing.
+    def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
+        """The staging place of the try ``try_id``. No other try ever has the same. Writes nothing.
 
-        The nonce is part of the place, unchanged, so the coordinator can detect a forged place in a record.
+        ``try_id`` is part of the place, unchanged, so the coordinator can detect a forged place in a record.
         """
         ...
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+    def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         """Spark's plan for filling ``place``, with ``place`` in it. The coordinator passes it on unchanged.
 
-        May prepare the place: the ledger has recorded it before this call. Idempotent per nonce.
+        May prepare the place: the ledger has recorded it before this call. Idempotent per try.
         """
         ...
 

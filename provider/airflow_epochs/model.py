@@ -244,12 +244,12 @@ class StageReport:
     """The outcome of one try of ``stage``. XCom carries it; the ledger does not rely on it.
 
     Attributes:
-        nonce: The random id of the try, which is part of its staging places. Not the transaction's nonce.
+        try_id: The random id of the try, which is part of its staging places. XCom has it as ``nonce``.
         claims: Sink name -> what Spark reports for it.
     """
 
     txn_id: str
-    nonce: str
+    try_id: str
     claims: dict[str, StagedClaim]
     metrics: JsonDict = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -390,24 +390,24 @@ class OpenRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TryRecord:
-    """``<attempt>.try.<nonce>.json``, put before a try of ``stage`` starts Spark: what to stop and what to clean up.
+    """``<attempt>.try.<try_id>.json``, put before a try of ``stage`` starts Spark: what to stop and what to clean up.
 
     Attributes:
-        nonce: The random id of the try. Not the transaction's nonce.
+        try_id: The random id of the try, which is part of its staging places. The ledger has it as ``nonce``.
         places: Sink name -> its staging place.
         session: The identity of the Spark session, as the runner chose it.
     """
 
     txn_id: str
-    nonce: str
+    try_id: str
     places: dict[str, str]
     session: JsonDict
     started_at: str
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
-        if not _PART_OF_A_PLACE.fullmatch(self.nonce):
-            raise ValueError(f"not a nonce: {self.nonce!r}")
+        if not _PART_OF_A_PLACE.fullmatch(self.try_id):
+            raise ValueError(f"not a nonce: {self.try_id!r}")
         session_id = self.session.get("session_id")  # a runner of another kind may have none
         if session_id is not None and not (isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id)):
             raise ValueError(f"not a Spark session: {session_id!r}")

@@ -207,7 +207,7 @@ def test_a_try_that_names_another_place_clears_nothing_away(
     attempt = world.ledger.view(2).opened
     [mine] = world.ledger.tries(2)
     places = {name: elsewhere(place) for name, place in mine.places.items()}
-    plant(world, replace(mine, nonce=NONCE, places=places))
+    plant(world, replace(mine, try_id=NONCE, places=places))
     first = {name: digest for name, digest in world.snapshot_of_tables().items() if "/2-" not in name}
     assert world.run(3) is None
     assert first.items() <= world.snapshot_of_tables().items()
@@ -242,7 +242,7 @@ def test_a_try_whose_session_is_none_is_corrupt_and_no_process_is_ended(
     world.crash_at("stage.done")
     session = {"kind": "spark_submit", "host": socket.gethostname(), "conn_id": "spark"}
     [mine] = world.ledger.tries(2)
-    path = plant(world, replace(mine, nonce=NONCE, session={**session, "session_id": str(uuid.UUID(int=1))}))
+    path = plant(world, replace(mine, try_id=NONCE, session={**session, "session_id": str(uuid.UUID(int=1))}))
     alter(path, f'"{uuid.UUID(int=1)}"', json.dumps(session_id))
     stopped: list[JsonDict] = []
     coordinator = world.coordinator()

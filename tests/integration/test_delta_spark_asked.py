@@ -71,12 +71,12 @@ def target(kind: str, session: Any, table: str, request: pytest.FixtureRequest) 
 def epoch(sink: DeltaSink, world: Environment, attempt: SinkAttempt) -> dict[str, Asked]:
     """One epoch of one row, step by step as the coordinator takes them."""
     told: dict[str, Asked] = {}
-    nonce = uuid.uuid4().hex
+    try_id = uuid.uuid4().hex
     with asked(world, told, "stage"):
-        place = sink.place(attempt, nonce, world)
+        place = sink.place(attempt, try_id, world)
         assert sink.is_own_place(attempt, place, world)
         assert sink.table_of(attempt, place, world)
-        plan = planned(sink, attempt, nonce, place, world)
+        plan = planned(sink, attempt, try_id, place, world)
     session, row = world.spark.session, f"({attempt.txn.epoch}L, 'a')"
     claim = fill_with_spark(session, plan, values(session, "id, p", row))
     with asked(world, told, "vote"):

@@ -157,7 +157,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a try of staging uses the place of the one before",
-        [("coordinator/staging.py", "nonce = task.draw_nonce()", "nonce = opened.txn.nonce")],
+        [("coordinator/staging.py", "try_id = task.draw_id()", "try_id = opened.txn.nonce")],
         [STRANGERS],
     ),
     Mutation(
@@ -175,7 +175,7 @@ MUTATIONS = [
         [
             (
                 "coordinator/opening.py",
-                "TransactionId(task.pipeline.name, epoch, 1, task.draw_nonce())",
+                "TransactionId(task.pipeline.name, epoch, 1, task.draw_id())",
                 'TransactionId(task.pipeline.name, epoch, 1, "0" * 32)',
             )
         ],
@@ -194,7 +194,7 @@ MUTATIONS = [
                 'keys = [key for key in self._records.keys_in(epoch_folder(number)) if ".try." in key]',
                 'keys = [key for key in self._records.keys_in("epochs") if ".try." in key]',
             ),
-            ("coordinator/cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+            ("coordinator/cleanup.py", "if place != sink.place(attempt, try_id, self.env):", "if False:"),
             ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
         [MATRIX, "-k", "process_is_killed"],
@@ -203,7 +203,7 @@ MUTATIONS = [
         "clean-up of an aborted attempt takes the next one's places, too",
         [
             ("coordinator/cleanup.py", "if record.txn_id == opened.txn_id:", "if True:"),
-            ("coordinator/cleanup.py", "if place != sink.place(attempt, nonce, self.env):", "if False:"),
+            ("coordinator/cleanup.py", "if place != sink.place(attempt, try_id, self.env):", "if False:"),
             ("coordinator/cleanup.py", "if not is_own_place(sink, attempt, place, self.env):", "if False:"),
         ],
         [STRANGERS],

@@ -127,7 +127,7 @@ class Model:
                 ledger=coordinator.task.ledger,
                 env=MemoryEnvironment(),
                 clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc),
-                draw_nonce=lambda: f"{2 * next(drawn):016x}{0:016x}",
+                draw_id=lambda: f"{2 * next(drawn):016x}{0:016x}",
                 writer=name,
             )
         )

@@ -56,7 +56,7 @@ def opened(world: DiskWorld, specs: Mapping[str, JsonDict] | None = None) -> Ope
 
 def tried(attempt: OpenRecord, places: dict[str, str], session: JsonDict | None = None) -> TryRecord:
     return TryRecord(
-        txn_id=attempt.txn_id, nonce=NONCE, places=places, session=session or {"kind": "disk"}, started_at="now"
+        txn_id=attempt.txn_id, try_id=NONCE, places=places, session=session or {"kind": "disk"}, started_at="now"
     )
 
 
@@ -82,7 +82,7 @@ def decided(attempt: OpenRecord, places: Mapping[str, str]) -> DecisionRecord:
 
 
 def own_places(attempt: OpenRecord) -> dict[str, str]:
-    """Where the sinks of an attempt stage with this module's nonce."""
+    """Where the sinks of an attempt stage in the try ``NONCE``."""
     txn = attempt.txn
     stem = f"epochs/{attempt.ledger_id}.{{}}/{txn.epoch}-{txn.attempt}-{NONCE}"
     return {name: f"{plan.spec['table']}/{stem.format(name)}" for name, plan in attempt.sinks.items()}

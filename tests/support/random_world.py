@@ -195,7 +195,7 @@ def events(actor: str, effect: Effect, shown: bool, written: bool) -> Iterable[E
 
 
 def txn_of_place(place: str) -> TransactionId:
-    """Whose place it is; the nonce in it is that of a try, and none of a transaction."""
+    """The sink and attempt of a place, without the id of its try."""
     epoch, attempt, _ = place.rpartition("/")[2].split("-")
     return TransactionId(PIPELINE, int(epoch), int(attempt), "0" * 32)
 
@@ -251,7 +251,7 @@ class Process:
                 ledger=coordinator.task.ledger,
                 env=MemoryEnvironment(),
                 clock=lambda: datetime(2026, 1, 1, tzinfo=timezone.utc),
-                draw_nonce=lambda: f"{2 * next(drawn):016x}{0:016x}",
+                draw_id=lambda: f"{2 * next(drawn):016x}{0:016x}",
                 writer=f"process {self.number}",
             )
         )

@@ -81,6 +81,6 @@ def complete(epoch: int = 1) -> CompleteRecord:
 
 def whole_epoch(ledger: Ledger) -> None:
     ledger.put_open(open_record())
-    ledger.put_try(TryRecord(txn_id=txn(), nonce="n", places={}, session={}, started_at="now"))
+    ledger.put_try(TryRecord(txn_id=txn(), try_id="n", places={}, session={}, started_at="now"))
     ledger.put_decision(decision(DecisionKind.GLOBAL_COMMIT))
     ledger.put_receipt(receipt())

@@ -23,7 +23,7 @@ from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
 from tests.support.terminal import terminal
 
-TRY: JsonDict = {"nonce": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
+TRY: JsonDict = {"try_id": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
 
 
 @pytest.fixture

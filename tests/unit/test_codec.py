@@ -80,7 +80,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "source_state": JSON,
     "session": JSON,
     "ledger_id": NAME,
-    "nonce": NONCE,
+    "try_id": NONCE,
     "detail": JSON,
     "metrics": JSON,
     "sinks": st.dictionaries(NAME, st.builds(SinkPlan, spec=JSON, previous=st.none() | TXN), max_size=2),
@@ -125,6 +125,13 @@ def example() -> DecisionRecord:
         decided_at="2026-01-01T00:00:00+00:00",
         writer="w",
     )
+
+
+def test_a_try_has_its_id_under_the_key_of_version_0_1() -> None:
+    record = TryRecord(txn_id="p/1/1/" + "0" * 32, try_id="a" * 32, places={}, session={}, started_at="now")
+    value = encode(record)
+    assert b'"nonce":"' + b"a" * 32 in value and b"try_id" not in value
+    assert decode(value, TryRecord) == record
 
 
 @pytest.mark.parametrize("kind", RECORDS)

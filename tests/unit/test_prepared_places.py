@@ -45,7 +45,7 @@ class PlansFromItsPlace(MemorySink):
     def from_spec(cls, spec: JsonDict) -> PlansFromItsPlace:
         return cls(name=spec["name"], world=spec["world"], table=spec["table"])
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+    def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         raise AssertionError("its place is made again")
 
     def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:

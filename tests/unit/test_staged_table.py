@@ -32,8 +32,8 @@ def attempt() -> SinkAttempt:
     return attempt_of(transaction(3))
 
 
-def staged(area: StagedTable, attempt: SinkAttempt, data: pa.Table, nonce: str = "a") -> Staged:
-    return area.checked(attempt, stage_with_deltalake(area.plan(attempt, nonce), data))[1]
+def staged(area: StagedTable, attempt: SinkAttempt, data: pa.Table, try_id: str = "a") -> Staged:
+    return area.checked(attempt, stage_with_deltalake(area.plan(attempt, try_id), data))[1]
 
 
 def ids(area: StagedTable, attempt: SinkAttempt, what: Staged) -> list[int]:
@@ -95,7 +95,7 @@ def test_files_are_read_by_the_number_of_the_task_that_wrote_them(area: StagedTa
 
 
 def test_the_same_rows_staged_again_have_the_same_digest(area: StagedTable, attempt: SinkAttempt) -> None:
-    first, second = (staged(area, attempt, MANY, nonce) for nonce in "ab")
+    first, second = (staged(area, attempt, MANY, try_id) for try_id in "ab")
     assert (first.digest, first.place != second.place) == (second.digest, True)
 
 

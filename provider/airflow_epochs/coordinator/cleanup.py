@@ -100,25 +100,25 @@ class _Clearing:
         for name, place in record.places.items():
             if name in opened.sinks:
                 with tolerated(f"deleting the staging place {place}"):
-                    self._clear(sink_of(opened, name, self.today), opened, record.nonce, place)
+                    self._clear(sink_of(opened, name, self.today), opened, record.try_id, place)
 
-    def _clear(self, sink: Sink, opened: OpenRecord, nonce: str, place: str) -> None:
+    def _clear(self, sink: Sink, opened: OpenRecord, try_id: str, place: str) -> None:
         attempt, published = SinkAttempt.of(opened, sink.name), place in self.published
         if not is_own_place(sink, attempt, place, self.env):
             log.warning("%s is left alone: a try of %s is said to have made it, but cannot have", place, opened.txn_id)
             return
         if isinstance(sink, Leftovers) and not sink.has_leftovers(attempt, place, self.env, published=published):
             return
-        if why := self._objection(sink, opened, attempt, nonce, place):
+        if why := self._objection(sink, opened, attempt, try_id, place):
             log.warning("%s is left alone: %s", place, why)
             return
         sink.discard(attempt, place, self.env, published=published)
 
-    def _objection(self, sink: Sink, opened: OpenRecord, attempt: SinkAttempt, nonce: str, place: str) -> str | None:
+    def _objection(self, sink: Sink, opened: OpenRecord, attempt: SinkAttempt, try_id: str, place: str) -> str | None:
         here = self.ledger.root
         if opened.ledger and here and opened.ledger != here:
             return f"its attempt was opened in the ledger at {opened.ledger}, but this ledger is at {here}"
-        if place != sink.place(attempt, nonce, self.env):
+        if place != sink.place(attempt, try_id, self.env):
             return "its try makes another place"
         return None if self.confirms(sink) else f"sink {sink.name} does not show what this ledger says"
 

@@ -46,7 +46,7 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
     return _put_open(
         task,
         OpenRecord(
-            txn_id=str(TransactionId(task.pipeline.name, epoch, 1, task.draw_nonce())),
+            txn_id=str(TransactionId(task.pipeline.name, epoch, 1, task.draw_id())),
             ledger_id=identity.ledger_id,
             ranges=planned.ranges,
             source=task.pipeline.source.spec(),
@@ -94,7 +94,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:
     planned = _planned_again(task, last)
     sinks = with_backfill(task, sinks, view.number, planned.ranges, planned.state)
     task.ledger.put_run(last.run, view.number)
-    again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_nonce())
+    again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())
     return _put_open(
         task,
         replace(

@@ -18,7 +18,7 @@ from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord
 from airflow_epochs.sinks import from_spec
 
-_NONCE = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+_TRY_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
 
 def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
@@ -86,7 +86,7 @@ def is_own_place(sink: Sink, attempt: SinkAttempt, place: str, env: Environment)
     """Whether the sink could make ``place`` for a try of this attempt. Reads nothing at ``place``."""
     if isinstance(sink, Recognising):
         return sink.is_own_place(attempt, place, env)
-    return any(place == sink.place(attempt, nonce, env) for nonce in _NONCE.findall(place))
+    return any(place == sink.place(attempt, try_id, env) for try_id in _TRY_ID.findall(place))
 
 
 def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:

@@ -110,13 +110,13 @@ class Promise:
             return
         self._env.reached(f"restage.{self.name}")
         stop_earlier_tries(self.task, self.view.number, self.name)
-        nonce, vote = self._restaged(gone)
+        try_id, vote = self._restaged(gone)
         difference = _difference(self._voted, vote)
         doubtful = not difference and self._other_code(vote)
         if vote.staged and not difference and not doubtful and not self.task.ledger.complete_record(self.view.number):
             standing = self._put_on_record(vote.staged, len(before) + 1)
         if vote.staged != standing:
-            self._clear_away(self._sink.place(self._attempt, nonce, self._env))
+            self._clear_away(self._sink.place(self._attempt, try_id, self._env))
         if (difference or doubtful) and not self._is_shown(gone):
             raise self._asking(gone) if doubtful else self._not_those(gone, difference)
 
@@ -132,7 +132,7 @@ class Promise:
         claims = {name: StagedClaim(place=staged.place) for name, staged in others.items()}
         both = replace(report, claims={**claims, **report.claims})
         votes = joint_sinks.votes_of(self._opened, self._sinks(self._group), both, self._env, promised=True)
-        return report.nonce, votes[self.name]
+        return report.try_id, votes[self.name]
 
     def _put_on_record(self, staged: Staged, number: int) -> Staged:
         self._env.reached("restaged.put")

@@ -31,7 +31,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
     reports = [_staged(task, opened, each) for each in tries]
     return StageReport(
         txn_id=opened.txn_id,
-        nonce=reports[0].nonce,
+        try_id=reports[0].try_id,
         claims={name: claim for report in reports for name, claim in report.claims.items()},
         metrics=reports[0].metrics,
         warnings=tuple(warning for report in reports for warning in report.warnings),
@@ -65,21 +65,21 @@ def stage_try(task: TaskTry, opened: OpenRecord, only: Sequence[str], *, promise
 
 @dataclass(frozen=True)
 class _Try:
-    """One try: sinks that read the same ranges, each with its fresh place. ``nonce`` is the random id of the try."""
+    """One try: sinks that read the same ranges, each with its fresh place. ``try_id`` is the random id of the try."""
 
-    nonce: str
+    try_id: str
     sinks: dict[str, tuple[Sink, SinkAttempt]]
     places: dict[str, str]
 
     @classmethod
     def of(cls, task: TaskTry, opened: OpenRecord, only: Sequence[str]) -> _Try:
         """A try with fresh places for these sinks. Writes nothing."""
-        nonce = task.draw_nonce()
+        try_id = task.draw_id()
         sinks = {name: (task.sink_of(opened, name), SinkAttempt.of(opened, name)) for name in only}
-        places = {name: sink.place(attempt, nonce, task.env) for name, (sink, attempt) in sinks.items()}
+        places = {name: sink.place(attempt, try_id, task.env) for name, (sink, attempt) in sinks.items()}
         for name, (sink, attempt) in sinks.items():
             _require_recognised(sink, attempt, places[name], task)
-        return cls(nonce, sinks, places)
+        return cls(try_id, sinks, places)
 
 
 def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: TaskTry) -> None:
@@ -95,20 +95,21 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
 
 def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:
     source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
-    nonce, session = this.nonce, task.env.spark.new_session()
+    try_id, session = this.try_id, task.env.spark.new_session()
     # Hours may have passed since ``open``, and Spark does not notice a topic that was recreated meanwhile.
     source.check(ranges, opened.source_state, task.env)
     task.ledger.put_try(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
-            nonce=nonce,
+            try_id=try_id,
             places=this.places,
             session=session,
             started_at=task.now(),
         )
     )
     plans = {
-        name: planned(sink, attempt, nonce, this.places[name], task.env) for name, (sink, attempt) in this.sinks.items()
+        name: planned(sink, attempt, try_id, this.places[name], task.env)
+        for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
     report = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
@@ -118,18 +119,18 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
     task.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
-        nonce=nonce,
+        try_id=try_id,
         claims={name: _claim(told) for name, told in report["sinks"].items()},
         metrics=report.get("metrics", {}),
         warnings=tuple(map(secrecy.scrubbed, report.get("warnings", ()))),
     )
 
 
-def planned(sink: Sink, attempt: SinkAttempt, nonce: str, place: str, env: Environment) -> JsonDict:
+def planned(sink: Sink, attempt: SinkAttempt, try_id: str, place: str, env: Environment) -> JsonDict:
     """The sink's plan for Spark to fill the place of this try."""
     if isinstance(sink, Planning):
         return sink.plan_stage_at(attempt, place, env)
-    return sink.plan_stage(attempt, nonce, env)
+    return sink.plan_stage(attempt, try_id, env)
 
 
 def _claim(told: JsonDict) -> StagedClaim:
@@ -200,7 +201,7 @@ def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None) -> No
     for earlier in task.ledger.tries(epoch):
         if only is not None and set(earlier.places) != {only}:
             continue
-        with tolerated(f"stopping the earlier try {earlier.nonce}"):
+        with tolerated(f"stopping the earlier try {earlier.try_id}"):
             if may_stop(earlier, task.env.spark.new_session()):
                 task.env.spark.stop(earlier.session)
             else:
@@ -209,7 +210,7 @@ def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None) -> No
 
 def _not_stopped(earlier: TryRecord) -> str:
     return (
-        f"The earlier try {earlier.nonce} is not stopped: its record is not signed, and names connection "
+        f"The earlier try {earlier.try_id} is not stopped: its record is not signed, and names connection "
         f"{earlier.session.get('conn_id')!r}, which the DAG does not use. If it was yours, its job runs to its end, "
         "and nobody looks at what it writes."
     )

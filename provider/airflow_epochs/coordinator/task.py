@@ -40,14 +40,14 @@ class TaskTry:
 
     Attributes:
         writer: Tells its records from those of all other tries: ``<32 hex digits>@<host>:<process id>``.
-        clock, draw_nonce, sleep, jitter: The only sources of time and chance, so that tests can choose them.
+        clock, draw_id, sleep, jitter: The only sources of time and chance, so that tests can choose them.
     """
 
     pipeline: Pipeline
     ledger: Ledger
     env: Environment
     clock: Callable[[], datetime] = _utc_now
-    draw_nonce: Callable[[], str] = lambda: uuid.uuid4().hex
+    draw_id: Callable[[], str] = lambda: uuid.uuid4().hex
     writer: str = field(default_factory=new_writer)
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = random.random

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from airflow_epochs.ledger.store import VALUE_BYTES_MAX
-from airflow_epochs.model import FORMAT
+from airflow_epochs.model import FORMAT, JsonDict, TryRecord
 
 R = TypeVar("R")
 
@@ -29,6 +29,10 @@ _HEAD_END = len(_HEAD) + _DIGEST + len(_SEPARATOR)
 _SIGNATURE = 64
 _SIGNED = b'{"hmac":"'
 _SIGNED_END = len(_SIGNED) + _SIGNATURE + len(_SEPARATOR)
+
+
+_KEYS: Mapping[type, Mapping[str, str]] = {TryRecord: {"try_id": "nonce"}}
+"""Record -> field -> its key in JSON, where that is another one: version 0.1 writes and reads these keys."""
 
 
 class NewerFormat(ValueError):
@@ -50,7 +54,7 @@ def encode(record: object, sign: Callable[[bytes], str | None] = lambda body: No
         record: A record.
         sign: Returns the signature of the record's JSON: 64 hexadecimal digits, or None for an unsigned record.
     """
-    body = msgspec.json.encode(record)
+    body = msgspec.json.encode(_with_keys(record))
     if signature := sign(body):
         body = _SIGNED + signature.encode() + _SEPARATOR + body[1:]
     return _HEAD + _digest(body) + _SEPARATOR + body[1:]
@@ -84,9 +88,24 @@ def decode(value: bytes, kind: type[R]) -> R:
         written = msgspec.json.decode(body, type=_Format).format
         if written > FORMAT:
             raise NewerFormat(written)
-        return msgspec.json.decode(body, type=kind)
+        return _with_fields(body, kind) if kind in _KEYS else msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
         raise ValueError(f"it is no {kind.__name__}: {error}") from error
+
+
+def _with_keys(record: object) -> object:
+    keys = _KEYS.get(type(record))
+    if keys is None:
+        return record
+    plain: JsonDict = msgspec.to_builtins(record)
+    return {keys.get(field, field): value for field, value in plain.items()}
+
+
+def _with_fields(body: bytes, kind: type[R]) -> R:
+    """The inverse of ``_with_keys``. A member with a field's name is unknown, as in every version."""
+    fields = {key: field for field, key in _KEYS[kind].items()}
+    plain = msgspec.json.decode(body, type=JsonDict)
+    return msgspec.convert({fields.get(key, key): plain[key] for key in plain.keys() - fields.values()}, kind)
 
 
 def require_readable(value: bytes) -> None:

@@ -7,7 +7,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
     epochs/<epoch, 20 digits>/
         <attempt, 10 digits>.open.json       OpenRecord
-        <attempt>.try.<nonce>.json           TryRecord
+        <attempt>.try.<id>.json              TryRecord
         <attempt>.decision.json              DecisionRecord
         <sink>.restaged.<n, 10 digits>.json  RestagedRecord: the highest n names the place to commit
         <sink>.receipt.json                  Receipt
@@ -66,7 +66,7 @@ def _key_of_epoch_record(record: EpochRecord) -> str:
         case OpenRecord():
             return attempt_key(txn.epoch, txn.attempt, "open")
         case TryRecord():
-            return attempt_key(txn.epoch, txn.attempt, f"try.{record.nonce}")
+            return attempt_key(txn.epoch, txn.attempt, f"try.{record.try_id}")
         case DecisionRecord():
             return attempt_key(txn.epoch, txn.attempt, "decision")
         case RestagedRecord():
@@ -104,7 +104,7 @@ def epoch_completed_by(key: str) -> int | None:
 
 
 def attempt_key(epoch: int, attempt: int, what: str) -> str:
-    """The key of an attempt's record. ``what``: ``open``, ``decision`` or ``try.<nonce>``."""
+    """The key of an attempt's record. ``what``: ``open``, ``decision`` or ``try.<id>``."""
     return f"{epoch_folder(epoch)}/{attempt:010d}.{what}.json"
 
 

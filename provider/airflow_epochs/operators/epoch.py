@@ -6,7 +6,6 @@ is imported inside methods: every task parses its whole DAG file, but runs only 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -103,6 +101,8 @@ class EpochOperator(BaseOperator):
         raise failure
 
     def _executed(self, context: Context) -> JsonDict:
+        from airflow_epochs.operators.xcom import to_xcom
+
         started = time.monotonic()
         try:
             checkpoint = self.work(self._coordinator(context), _run_of(context), context)
@@ -164,10 +164,10 @@ class EpochOperator(BaseOperator):
         return Transform.parse(self.transform)
 
     def _checkpoints(self) -> list[Checkpoint]:
-        from airflow_epochs.model import Checkpoint
+        from airflow_epochs.operators.xcom import from_xcom
 
         values = self.checkpoint if isinstance(self.checkpoint, (list, tuple)) else [self.checkpoint]
-        return [msgspec.convert(value, Checkpoint, strict=False) for value in values if value]
+        return [from_xcom(value) for value in values if value]
 
     def _measured(self, checkpoint: Checkpoint, seconds: float) -> Checkpoint:
         """``checkpoint`` with the measurements of this step and of the steps before."""
@@ -326,14 +326,6 @@ class AbortEpochOperator(EpochOperator):
             f"The attempt is aborted: {reason}. Nothing is visible. Mend the cause and clear the failed tasks, or "
             f"let the next run take the same offsets again."
         )
-
-
-def to_xcom(checkpoint: Checkpoint) -> JsonDict:
-    """The checkpoint in plain JSON types, at most 48 KB. Airflow's own serialisation would wrap every tuple."""
-    from airflow_epochs.operators.xcom import fitted
-
-    value: JsonDict = json.loads(msgspec.json.encode(fitted(checkpoint)))
-    return value
 
 
 def _run_of(context: Context) -> Run:

@@ -1,4 +1,4 @@
-"""Fits the checkpoint record into XCom: at most 48 KB of JSON, because Airflow keeps XComs in its database.
+"""Writes the checkpoint record to XCom and reads it: at most 48 KB of JSON, as Airflow keeps XComs in its database.
 
 A record that is too large loses what grows with the number of partitions. The ledger still has all of it.
 """
@@ -17,6 +17,25 @@ BYTES_MAX = 47 * 1024
 """Of the JSON with blanks, as Airflow writes it. The rest of the 48 KB is for what Airflow adds."""
 ENTRIES_MAX = 100
 """A receipt loses the collections in its detail that have more entries than this."""
+
+
+def to_xcom(checkpoint: Checkpoint) -> JsonDict:
+    """The checkpoint in plain JSON types, at most 48 KB. Airflow's own serialisation would wrap every tuple.
+
+    ``StageReport.try_id`` has the key ``nonce``, which version 0.1 writes and reads.
+    """
+    value: JsonDict = json.loads(msgspec.json.encode(fitted(checkpoint)))
+    if value["stage"]:
+        value["stage"]["nonce"] = value["stage"].pop("try_id")
+    return value
+
+
+def from_xcom(value: object) -> Checkpoint:
+    """The inverse of ``to_xcom``. Raises msgspec.ValidationError for a value that is no checkpoint record."""
+    match value:
+        case {"stage": {"nonce": try_id, **stage}, **others}:
+            value = {**others, "stage": {**stage, "try_id": try_id}}
+    return msgspec.convert(value, Checkpoint, strict=False)
 
 
 def fitted(checkpoint: Checkpoint) -> Checkpoint:

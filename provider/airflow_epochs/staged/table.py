@@ -84,11 +84,11 @@ class StagedTable:
             options=storage_options(env.connection(conn_id) if conn_id else None),
         )
 
-    def place(self, attempt: SinkAttempt, nonce: str) -> str:
+    def place(self, attempt: SinkAttempt, try_id: str) -> str:
         txn = attempt.txn
-        return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{nonce}"
+        return f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}-{try_id}"
 
-    def plan(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
+    def plan(self, attempt: SinkAttempt, try_id: str) -> JsonDict:
         """What ``spark.driver.delta.jobs.stage_sink`` needs to fill the place of this try. Says whose the folder is."""
         note: JsonDict = {
             "app": self._app(attempt),
@@ -101,7 +101,7 @@ class StagedTable:
         return {
             "kind": "delta",
             "committer": "copy",
-            "place": self.place(attempt, nonce),
+            "place": self.place(attempt, try_id),
             "target": self.target,
             "app": self._app(attempt),
             "epoch": attempt.txn.epoch,
@@ -224,8 +224,8 @@ class StagedTable:
 
     def _require_own_place(self, attempt: SinkAttempt, place: str) -> None:
         txn = attempt.txn
-        stem, _, nonce = place.rpartition("-")
-        if stem != f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}" or not nonce.isalnum():
+        stem, _, try_id = place.rpartition("-")
+        if stem != f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}" or not try_id.isalnum():
             raise Refused(
                 f"{place!r} is no staging place of sink {self.sink!r} in {self.root}.",
                 remedy="Finish the epoch with the staging folder it was opened with: was it changed since?",

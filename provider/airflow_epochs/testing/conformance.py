@@ -147,10 +147,10 @@ class SinkConformance:
         assert (first.digest, first.rows) == (second.digest, second.rows)
 
     def test_a_try_may_be_planned_twice(self, subject: Subject) -> None:
-        attempt, nonce = _attempt(1), uuid.uuid4().hex
-        plans = [subject.sink().plan_stage(attempt, nonce, subject.env) for _ in range(2)]
+        attempt, try_id = _attempt(1), uuid.uuid4().hex
+        plans = [subject.sink().plan_stage(attempt, try_id, subject.env) for _ in range(2)]
         assert plans[0] == plans[1] == json.loads(json.dumps(plans[0]))
-        assert subject.sink().place(attempt, nonce, subject.env) == plans[0]["place"]
+        assert subject.sink().place(attempt, try_id, subject.env) == plans[0]["place"]
         claim = subject.stage(plans[1], [1])
         assert subject.sink().vote(attempt, claim, subject.env).vote is VoteKind.VOTE_COMMIT
 

@@ -45,13 +45,13 @@ class MemorySink:
     def _app(self, pipeline: str) -> str:
         return f"{pipeline}.{self.name}"
 
-    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+    def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
         """A name in ``MemoryWorld.places``."""
-        return f"{self._table}/{attempt.ledger_id}.{self.name}/{attempt.txn.epoch}-{attempt.txn.attempt}-{nonce}"
+        return f"{self._table}/{attempt.ledger_id}.{self.name}/{attempt.txn.epoch}-{attempt.txn.attempt}-{try_id}"
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+    def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         """What ``MemorySpark`` needs to fill the place."""
-        place = self.place(attempt, nonce, env)
+        place = self.place(attempt, try_id, env)
         return {"kind": "memory", "place": place, "world": self.world, "txn_id": str(attempt.txn)}
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:

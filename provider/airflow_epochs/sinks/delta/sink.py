@@ -188,13 +188,13 @@ class DeltaSink:
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
-    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+    def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
         """A visible folder inside the table: VACUUM ignores hidden folders and would leave their files behind."""
-        return self._participant(env).place(attempt, nonce)
+        return self._participant(env).place(attempt, try_id)
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+    def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         """Describe the staging table to Spark. If deltalake commits, also write that table's version 0."""
-        return self.plan_stage_at(attempt, self.place(attempt, nonce, env), env)
+        return self.plan_stage_at(attempt, self.place(attempt, try_id, env), env)
 
     def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
         """Do what ``plan_stage`` does, for a place that ``place`` has made: the target is looked at once."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.delta.sink import DeltaSink
 
 DELTALAKE, SPARK = "deltalake", "spark"
-_NONCE = re.compile(r"[0-9a-zA-Z]+")
+_TRY_ID = re.compile(r"[0-9a-zA-Z]+")
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Whereabouts:
         conn_id = self.sink.storage_conn_id
         return TableLocation(self.sink.target, url, storage_options(self.env.connection(conn_id) if conn_id else None))
 
-    def place(self, attempt: SinkAttempt, nonce: str) -> str:
+    def place(self, attempt: SinkAttempt, try_id: str) -> str:
         """In a visible folder of the table: VACUUM ignores hidden ones, and the files in them would leak."""
-        return f"{self.location().url}{self._stem(attempt)}{nonce}"
+        return f"{self.location().url}{self._stem(attempt)}{try_id}"
 
     def root_of(self, place: str, attempt: SinkAttempt) -> str | None:
         """The table's location, from one of its staging places; None if this attempt can have none there.
 
         Where a table of a catalog lies is for the catalog to say: of the place, only what is below that is compared.
         """
-        root, _, nonce = place.partition(self._stem(attempt))
-        is_own = _NONCE.fullmatch(nonce) and (self.sink.in_catalog or root == self.sink.target)
+        root, _, try_id = place.partition(self._stem(attempt))
+        is_own = _TRY_ID.fullmatch(try_id) and (self.sink.in_catalog or root == self.sink.target)
         return root if is_own else None
 
     def _stem(self, attempt: SinkAttempt) -> str:

@@ -132,13 +132,13 @@ class KafkaSink:
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
-    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+    def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
         """A folder of its own below ``staging``."""
-        return self._participant(env).staged.place(attempt, nonce)
+        return self._participant(env).staged.place(attempt, try_id)
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+    def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         """Describe the staging table to Spark, and sign the sink's staging folder."""
-        return self._participant(env).staged.plan(attempt, nonce)
+        return self._participant(env).staged.plan(attempt, try_id)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Check the staged rows, both topics and the rights on them; make every record; take the transactional id."""

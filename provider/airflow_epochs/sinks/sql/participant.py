@@ -36,11 +36,11 @@ class SqlParticipant:
 
     # -- stage ---------------------------------------------------------------------------------------------------
 
-    def place(self, attempt: SinkAttempt, nonce: str) -> str:
-        return self._area.place(attempt, nonce)
+    def place(self, attempt: SinkAttempt, try_id: str) -> str:
+        return self._area.place(attempt, try_id)
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str) -> JsonDict:
-        return self._area.plan(attempt, nonce)
+    def plan_stage(self, attempt: SinkAttempt, try_id: str) -> JsonDict:
+        return self._area.plan(attempt, try_id)
 
     def has_leftovers(self, attempt: SinkAttempt, place: str) -> bool:
         return self._area.has_leftovers(attempt, place)

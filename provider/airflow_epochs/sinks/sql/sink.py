@@ -139,13 +139,13 @@ class SqlSink:
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
-    def place(self, attempt: SinkAttempt, nonce: str, env: Environment) -> str:
+    def place(self, attempt: SinkAttempt, try_id: str, env: Environment) -> str:
         """A folder of its own below ``staging``."""
-        return self._participant(env).place(attempt, nonce)
+        return self._participant(env).place(attempt, try_id)
 
-    def plan_stage(self, attempt: SinkAttempt, nonce: str, env: Environment) -> JsonDict:
+    def plan_stage(self, attempt: SinkAttempt, try_id: str, env: Environment) -> JsonDict:
         """Describe the staging table to Spark, and sign the sink's staging folder."""
-        return self._participant(env).plan_stage(attempt, nonce)
+        return self._participant(env).plan_stage(attempt, try_id)
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
         """The database names the table: several connections and schemas may lead to the same one."""
