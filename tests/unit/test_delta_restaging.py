@@ -108,7 +108,8 @@ def mapped(prefix: str, *, files: int = 1, **more: Any) -> Staging:
         for number in range(files)
     )
     return replace(
-        Staging(place=prefix, version=1, shape=shape, files=staged, note={"table_id": "t"}, counted=None), **more
+        Staging(place=prefix, version=1, shape=shape, files=staged, user_metadata={"table_id": "t"}, counted=None),
+        **more,
     )
 
 
@@ -123,7 +124,7 @@ def test_names_times_and_order_of_files_and_physical_names_of_columns_do_not_cou
     [
         lambda s: mapped("col-", files=2),
         lambda s: replace(s, files=(*s.files, s.files[0])),
-        lambda s: replace(s, note={"table_id": "another"}),
+        lambda s: replace(s, user_metadata={"table_id": "another"}),
         lambda s: replace(s, files=(replace(s.files[0], size=99),)),
         lambda s: replace(s, files=(replace(s.files[0], stats=s.files[0].stats.replace("7", "8")),)),
         lambda s: replace(s, files=(replace(s.files[0], partition_values={"col-day": None}),)),
@@ -167,7 +168,7 @@ def test_the_digest_of_the_rows_is_the_same_in_other_files_and_counts_what_the_l
         content_of(of_files(A2, B1), {**TOLD, "columns": "others"}),
         content_of(of_files(A2, {**B1, "nulls": 1}), TOLD),
         content_of(of_files(A1, B1, B1), TOLD),
-        content_of(replace(of_files(A2, B1), note={"table_id": "another"}), TOLD),
+        content_of(replace(of_files(A2, B1), user_metadata={"table_id": "another"}), TOLD),
     ):
         assert other and other != digest
 

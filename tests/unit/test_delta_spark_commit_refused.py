@@ -38,7 +38,7 @@ def refusal(shown: Callable[[], JsonDict]) -> EpochError:
         {"minReaderVersion": 1, "minWriterVersion": 2},
         {"id": "t", "schemaString": '{"type": "struct", "fields": []}', "partitionColumns": []},
     )
-    staging = Staging(place="p", version=1, shape=shape, files=(), note={}, counted=None)
+    staging = Staging(place="p", version=1, shape=shape, files=(), user_metadata={}, counted=None)
     app = App.of("orders", "orders")
     this = Insertion(target="/t", place="/t/p", app=app, txn=TXN, previous=None, staging=staging, properties={})
     with pytest.raises(EpochError) as raised:

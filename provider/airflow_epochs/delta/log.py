@@ -1,4 +1,4 @@
-"""Entries of a Delta log and their contents: actions, our note, and added files. See Delta's protocol, "Actions"."""
+"""Entries of a Delta log: actions, our user metadata, added files. See Delta's protocol, "Actions"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 
-NOTE = "airflow_epochs"
+USER_METADATA_KEY = "airflow_epochs"
 """Our key in the JSON of ``userMetadata``."""
 _VERSION = re.compile(r"(\d{20})\.json")
 
@@ -74,13 +74,13 @@ def remove_of(add: JsonDict, now: int) -> JsonDict:
     return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
 
 
-def note_of(action: JsonDict) -> JsonDict | None:
-    """Our note in a ``commitInfo`` action; None in any other action, or if there is no note."""
+def user_metadata_of(action: JsonDict) -> JsonDict | None:
+    """Our part of the ``userMetadata`` of a ``commitInfo`` action; None in any other action, or if it has none."""
     try:
-        note = json.loads(action["commitInfo"]["userMetadata"])[NOTE]
+        ours = json.loads(action["commitInfo"]["userMetadata"])[USER_METADATA_KEY]
     except (KeyError, ValueError, TypeError):
         return None
-    return note if isinstance(note, dict) else None
+    return ours if isinstance(ours, dict) else None
 
 
 def rows_of(file: StagedFile) -> int:

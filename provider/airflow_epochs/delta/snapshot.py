@@ -39,7 +39,7 @@ class LogPosition:
     marker: Marker | None
 
     def as_json(self) -> JsonDict:
-        """As the staging table's note keeps it."""
+        """As the staging table's user metadata keeps it."""
         marker = [self.marker.epoch, self.marker.token] if self.marker else None
         return {"version": self.version, "digest": self.digest, "marker": marker}
 
@@ -118,7 +118,7 @@ def alters(entry: bytes) -> bool:
 
 
 def _marker_in(entry: bytes, app: App) -> Marker | None:
-    """The marker that one of our entries sets. If Spark wrote the entry, only its note has the transaction."""
+    """The marker that one of our entries sets. If Spark wrote the entry, only its user metadata has the transaction."""
     if app.epoch.encode() not in entry:
         return None
     versions = {action["txn"]["appId"]: action["txn"]["version"] for action in actions_of(entry) if "txn" in action}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
-from airflow_epochs.delta.log import actions_of, entry_version, log_entry, note_of
+from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.storage.files import Files, open_files
@@ -24,7 +24,7 @@ STAGING_FOLDER = "epochs"
 NOTES_FOLDER = "_epochs"
 """Hidden on purpose: these files are not the table's, and VACUUM must keep them."""
 PUTS_BACK = "puts_back"
-"""A key of the note, in an entry that replaces a commit's lost files: that commit's version."""
+"""A key of the user metadata, in an entry that replaces a commit's lost files: that commit's version."""
 _VANISHED = re.compile(r"not found|no such file", re.IGNORECASE)
 _LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000
@@ -154,11 +154,14 @@ def read_marker(table: DeltaTable, app: App, files: Files) -> Marker | None:
 
 @dataclass(frozen=True)
 class FoundCommit:
-    """The log entry that committed an epoch. ``version`` is None if the entry is known to be gone."""
+    """The log entry that committed an epoch. ``version`` is None if the entry is known to be gone.
+
+    ``user_metadata``: our part of the commit's ``userMetadata``; None if the commit has none.
+    """
 
     version: int | None
     timestamp_ms: int
-    note: JsonDict | None
+    user_metadata: JsonDict | None
 
     @classmethod
     def unknown(cls) -> FoundCommit:
@@ -167,8 +170,8 @@ class FoundCommit:
 
     @property
     def token(self) -> int | None:
-        """The token of the note's transaction; None without a note."""
-        return TransactionId.parse(self.note["txn"]).token if self.note else None
+        """The token of the transaction in the user metadata; None without user metadata."""
+        return TransactionId.parse(self.user_metadata["txn"]).token if self.user_metadata else None
 
 
 def find_commit(files: Files, app: App, epoch: int, newest: int) -> FoundCommit | None:
@@ -189,17 +192,17 @@ def commit_in(entry: bytes, app: App, epoch: int, version: int) -> FoundCommit |
     actions = list(actions_of(entry))
     signed = any(a["txn"]["appId"] == app.epoch and a["txn"]["version"] == epoch for a in actions if "txn" in a)
     info: JsonDict = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    note = next((note for action in actions if (note := note_of(action))), None)
-    if not signed and not _puts_back(note, app, epoch):
+    ours = next((ours for action in actions if (ours := user_metadata_of(action))), None)
+    if not signed and not _puts_back(ours, app, epoch):
         return None
-    return FoundCommit(version, int(info.get("timestamp", 0)), note)
+    return FoundCommit(version, int(info.get("timestamp", 0)), ours)
 
 
-def _puts_back(note: JsonDict | None, app: App, epoch: int) -> bool:
+def _puts_back(user_metadata: JsonDict | None, app: App, epoch: int) -> bool:
     """Whether the entry put the rows of ``epoch`` back. Their marker is older, but this entry names their files."""
-    if not note or PUTS_BACK not in note:
+    if not user_metadata or PUTS_BACK not in user_metadata:
         return False
-    return bool(note["app"] == app.epoch and TransactionId.parse(note["txn"]).epoch == epoch)
+    return bool(user_metadata["app"] == app.epoch and TransactionId.parse(user_metadata["txn"]).epoch == epoch)
 
 
 def newest_checkpoint(files: Files) -> int:

@@ -19,9 +19,10 @@ def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: 
     """What lies at ``place`` is a finished staging of this very transaction and sink."""
     if staging is None:
         raise Refused(f"Nothing was staged at {place}.", remedy=_RESTAGE)
-    if staging.note.get("txn") != str(attempt.txn) or staging.note.get("app") != app:
+    txn = staging.user_metadata.get("txn")
+    if txn != str(attempt.txn) or staging.user_metadata.get("app") != app:
         raise Refused(
-            f"What is staged at {place} belongs to transaction {staging.note.get('txn')}, not to {attempt.txn}.",
+            f"What is staged at {place} belongs to transaction {txn}, not to {attempt.txn}.",
             remedy=_RESTAGE,
         )
     return staging

@@ -54,7 +54,7 @@ def content_of(staging: Staging, told: JsonDict) -> str | None:
         )
         return None
     content = {
-        "table": staging.note.get("table_id"),
+        "table": staging.user_metadata.get("table_id"),
         "columns": told["columns"],
         "rows": rows,
         "sums": told["sums"],
@@ -94,7 +94,7 @@ def digest_of(staging: Staging) -> str:
     """The digest of the staged files, from the log alone."""
     fields = staging.shape.schema["fields"]
     content = {
-        "table": staging.note.get("table_id"),
+        "table": staging.user_metadata.get("table_id"),
         "columns": _columns(staging.shape.schema),
         "partition_by": list(staging.shape.partition_by),
         "files": sorted(_compact(_facts(file, fields)) for file in staging.files),

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.delta.log import StagedFile, actions_of, entry_version, log_entry, note_of
+from airflow_epochs.delta.log import StagedFile, actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
 _RESTAGE = "Clear the stage task: it stages into a fresh place."
-_NOTED = {"app", "txn", "committer", "table_id"}
+_USER_METADATA_KEYS = {"app", "txn", "committer", "table_id"}
 _ROWS_WRITTEN = {"numOutputRows", "num_added_rows"}
 """As Spark names it in ``operationMetrics``, and as deltalake does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Staging:
-    """A staging table: its files, its shape, and the note its writer left in the commit (transaction id, target)."""
+    """A staging table: its files, its shape, and the user metadata of its commit (transaction id, target)."""
 
     place: str
     version: int
     shape: TableShape
     files: tuple[StagedFile, ...]
-    note: JsonDict
+    user_metadata: JsonDict
     counted: str | None
     """Rows that the writer counted, as the commit's ``operationMetrics`` say; unparsed, as they may be damaged."""
 
@@ -72,7 +72,7 @@ class _Replay:
         self.protocol: JsonDict | None = None
         self.metadata: JsonDict | None = None
         self.files: dict[str, StagedFile] = {}
-        self.notes: list[JsonDict] = []
+        self.user_metadata: list[JsonDict] = []
         self.counted: str | None = None
 
     def apply(self, action: JsonDict) -> None:
@@ -81,8 +81,8 @@ class _Replay:
                 raise _unusable(self.place, f"its log has a {kind!r} action: something else than an append wrote there")
         self.protocol = action.get("protocol", self.protocol)
         self.metadata = action.get("metaData", self.metadata)
-        if note := note_of(action):
-            self.notes.append(note)
+        if ours := user_metadata_of(action):
+            self.user_metadata.append(ours)
         for name, value in action.get("commitInfo", {}).get("operationMetrics", {}).items():
             if name in _ROWS_WRITTEN:
                 self.counted = str(value)
@@ -101,11 +101,11 @@ class _Replay:
     def result(self, version: int) -> Staging | None:
         if self.protocol is None or self.metadata is None:
             raise _unusable(self.place, "its log has no protocol or metadata")
-        if not self.notes:
+        if not self.user_metadata:
             return None
-        if len(self.notes) > 1:
+        if len(self.user_metadata) > 1:
             raise _unusable(self.place, "more than one append was committed there")
-        if missing := _NOTED - self.notes[0].keys():
+        if missing := _USER_METADATA_KEYS - self.user_metadata[0].keys():
             raise _unusable(self.place, f"the note in its log lacks {', '.join(sorted(missing))}")
         files = tuple(sorted(self.files.values(), key=lambda file: file.path))
         shape = TableShape.of_actions(self.protocol, self.metadata)
@@ -113,7 +113,12 @@ class _Replay:
         if not all({"name", "type"} <= field.keys() for field in fields):
             raise _unusable(self.place, "its schema is damaged")
         return Staging(
-            place=self.place, version=version, shape=shape, files=files, note=self.notes[0], counted=self.counted
+            place=self.place,
+            version=version,
+            shape=shape,
+            files=files,
+            user_metadata=self.user_metadata[0],
+            counted=self.counted,
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_epochs.contracts import Environment, SinkAttempt
-from airflow_epochs.delta.log import NOTE
+from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import NotApplied, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
@@ -90,7 +90,7 @@ class StagedTable:
 
     def plan(self, attempt: SinkAttempt, try_id: str) -> JsonDict:
         """What ``spark.driver.delta.jobs.stage_sink`` needs to fill the place of this try. Says whose the folder is."""
-        note: JsonDict = {
+        ours: JsonDict = {
             "app": self._app(attempt),
             "txn": str(attempt.txn),
             "committer": "copy",
@@ -109,7 +109,7 @@ class StagedTable:
             "schema": None,
             "partition_by": [],
             "properties": {},
-            "user_metadata": compact_json({NOTE: note}),
+            "user_metadata": compact_json({USER_METADATA_KEY: ours}),
         }
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:

@@ -43,7 +43,7 @@ def _has_null(file: StagedFile, column: str) -> bool:
 
 def require_same_table(shape: TableShape | None, staging: Staging, name: str) -> None:
     """It is the table that the rows were staged for. One that was missing then may have been created since."""
-    promised = staging.note["table_id"]
+    promised = staging.user_metadata["table_id"]
     if promised is not None and (shape is None or shape.id != promised):
         raise Refused(
             f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
@@ -61,7 +61,7 @@ def require_addable(shape: TableShape | None, staging: Staging, name: str) -> No
 
 def require_known(shape: TableShape | None, staging: Staging, name: str) -> None:
     """The rows were staged in the knowledge of the table."""
-    if shape is not None and staging.note["table_id"] is None:
+    if shape is not None and staging.user_metadata["table_id"] is None:
         raise Refused(f"{name} was created since its rows were staged.", remedy=_STAGE_ANEW)
 
 

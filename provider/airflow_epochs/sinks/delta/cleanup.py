@@ -56,7 +56,7 @@ def _require_made_for_it(at: Whereabouts, location: TableLocation, attempt: Sink
     if staging is None:
         return
     staged_checks.require_own(staging, attempt, at.app(attempt.txn.pipeline).epoch, relative)
-    if staging.note["table_id"] is not None:
+    if staging.user_metadata["table_id"] is not None:
         checks.require_same_table(at.look(location, attempt.txn.pipeline).shape, staging, location.name)
 
 
@@ -65,7 +65,7 @@ def _copied(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, rela
     staging = read_staging(location.files, relative)
     if staging is None:
         return False
-    if not staging.files or staging.note["committer"] == SPARK:
+    if not staging.files or staging.user_metadata["committer"] == SPARK:
         return True
     found = at.look(location, attempt.txn.pipeline).commit_of(attempt.txn)
-    return bool(found and found.note and found.note.get("committer") == SPARK)
+    return bool(found and found.user_metadata and found.user_metadata.get("committer") == SPARK)

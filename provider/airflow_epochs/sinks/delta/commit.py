@@ -41,7 +41,7 @@ class Commit:
 
     def _by_metadata(self) -> FoundCommit | None:
         """Add the staged files where they lie; None if that is not for deltalake, or not any more."""
-        if self.staging is None or self.staging.note["committer"] == SPARK:
+        if self.staging is None or self.staging.user_metadata["committer"] == SPARK:
             return None
         this = publish.TableCommit(
             location=self.location,
@@ -139,7 +139,7 @@ class Commit:
         The place is the one that the log names: another committer's, perhaps, with the same digest.
         """
         at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
-        note = found.note or {}
+        ours = found.user_metadata or {}
         return Receipt(
             txn_id=str(self.attempt.txn),
             sink=self.at.sink.name,
@@ -147,11 +147,11 @@ class Commit:
             files=self.staged.files,
             bytes=self.staged.bytes,
             version=found.version,
-            place=f"{self.location.url}/{note['place']}" if note.get("place") else None,
+            place=f"{self.location.url}/{ours['place']}" if ours.get("place") else None,
             committed_at=at.isoformat() if at else "unknown",
             detail={
                 "table": self.at.sink.target,
-                "committer": note.get("committer") or "unknown",
-                **({"table_id": note["table_id"]} if note.get("table_id") else {}),
+                "committer": ours.get("committer") or "unknown",
+                **({"table_id": ours["table_id"]} if ours.get("table_id") else {}),
             },
         )

@@ -99,7 +99,7 @@ class Suspect:
 
     def _other_history(self, expected: TransactionId) -> Corrupt:
         commit = self._newest_commit()
-        shown = commit.note["txn"] if commit and commit.note else f"unknown (token {self._token})"
+        shown = commit.user_metadata["txn"] if commit and commit.user_metadata else f"unknown (token {self._token})"
         return Corrupt(
             f"The table {self._name} shows epoch {expected.epoch} of transaction {shown}, and the ledger has "
             f"{expected}. Two ledgers of one pipeline name have written to it, or one ledger was restored and ran the "
@@ -155,7 +155,8 @@ class Suspect:
 
     def _starting(self) -> str:
         commit = self._newest_commit()
-        ends = compact_json(commit.note["ends"]) if commit and commit.note and commit.note.get("ends") else None
+        ours = (commit.user_metadata if commit else None) or {}
+        ends = compact_json(ours["ends"]) if ours.get("ends") else None
         if ends is None:
             return "with `starting` at the offsets of the pipeline's consumer group in Kafka"
         if len(ends) > OFFSETS_SHOWN_MAX:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.delta.log import actions_of, log_entry, note_of
+from airflow_epochs.delta.log import actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.table import App
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.other_pipelines import pipeline_of
@@ -70,7 +70,7 @@ def _after(
         return [*found, ForeignChange(version, f"RESTORE to {_target_of(how)}")]
     in_part = how.get("predicate") not in (None, "", "[]") or str(how.get(_DYNAMIC)).lower() == "true"
     overwrites = str(how.get("mode", "")).lower() == "overwrite" and not in_part
-    writer = next((pipeline_of(note.get("app", "")) for action in actions if (note := note_of(action))), None)
+    writer = next((pipeline_of(told.get("app", "")) for action in actions if (told := user_metadata_of(action))), None)
     ours = writer is not None and writer == pipeline_of(app.epoch)
     if not ours and any("remove" in action for action in actions) and (overwrites or "REPLACE" in operation):
         by = f" by pipeline {writer!r}" if writer else ""

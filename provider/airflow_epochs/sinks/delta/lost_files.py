@@ -93,7 +93,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {location.name} added are gone, "
         f"{example} among them, and the table still refers to them: a VACUUM overlapped the commit."
     )
-    if (found.note or {}).get("committer") == "deltalake" and not loss.removed:
+    if (found.user_metadata or {}).get("committer") == "deltalake" and not loss.removed:
         error = RowsLost(
             what,
             remedy="Clear the commit task: it stages the same offsets again and puts their rows in place of the lost "
@@ -116,7 +116,7 @@ def _undo(location: TableLocation, found: FoundCommit) -> str:
     The version before it is whole: a VACUUM spares what the version that it read has. (``repair`` would leave in the
     table what is left of the epoch, and of older rows that a MERGE had moved.)
     """
-    version = (found.note or {}).get(PUTS_BACK, found.version)
+    version = (found.user_metadata or {}).get(PUTS_BACK, found.version)
     if not version:
         return (
             "empty the table, which this commit created, also of what others have written since: DELETE FROM "

@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import Disagreement, Environment, waive_command
-from airflow_epochs.delta.log import NOTE, StagedFile, entry_of, log_entry, rows_of
+from airflow_epochs.delta.log import USER_METADATA_KEY, StagedFile, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
 from airflow_epochs.delta.snapshot import LogPosition, Snapshot, commit_of, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import (
@@ -76,8 +76,9 @@ class TableCommit:
         """Where the table stands."""
         return compare(seen.marker, self.previous, self.txn)
 
-    def note(self, table_id: str | None, **facts: int | None) -> str:
-        note = {
+    def user_metadata(self, table_id: str | None, **facts: int | None) -> str:
+        """The ``userMetadata`` of the commit, as JSON. ``facts``: more members of our part."""
+        ours = {
             "app": self.app.epoch,
             "txn": str(self.txn),
             "committer": "deltalake",
@@ -85,7 +86,7 @@ class TableCommit:
             "table_id": table_id,
             "ends": self.ends,
         }
-        return compact_json({NOTE: note | facts})
+        return compact_json({USER_METADATA_KEY: ours | facts})
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {
@@ -119,7 +120,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
     """
     faults: list[BaseException] = []
     seen: Snapshot | None = None
-    known = LogPosition.from_json(this.staging.note.get("anchor"))
+    known = LogPosition.from_json(this.staging.user_metadata.get("anchor"))
     for round_ in range(ROUNDS_MAX):
         if round_:
             time.sleep(random.uniform(0, min(PAUSE_S_MAX, 0.01 * 2**round_)))
@@ -166,7 +167,7 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
     if stands is Shown.ALREADY:
         return _kept(this, made_durable(commit_of(seen, this.app, files), files), env)
     if stands is not Shown.EXPECTED:
-        target, table_id = Target.seen(this.location, this.app, env), this.staging.note.get("table_id")
+        target, table_id = Target.seen(this.location, this.app, env), this.staging.user_metadata.get("table_id")
         require_previous(target, seen.marker, this.previous, this.txn, table_id=table_id)
     require_promised(this.location, this.staging, this.staged, this.txn, this.app.sink)
     if seen.version < 0:
@@ -192,7 +193,7 @@ def _kept(this: TableCommit, found: FoundCommit, env: Environment) -> FoundCommi
     if loss is None:
         return found
     error = lost_files.lost(this.location, found, loss, this.app, this.txn)
-    if not isinstance(error, RowsLost) or (found.note or {}).get("place") == this.staging.place:
+    if not isinstance(error, RowsLost) or (found.user_metadata or {}).get("place") == this.staging.place:
         raise error
     _put_back(this, found, loss, env)
     return None
@@ -208,7 +209,7 @@ def _put_back(this: TableCommit, found: FoundCommit, loss: Loss, env: Environmen
     log.warning(
         "%s: files of version %s are lost: putting back %s", this.location.name, found.version, this.staging.place
     )
-    table_id = this.staging.note.get("table_id")
+    table_id = this.staging.user_metadata.get("table_id")
     info = _commit_info(this, loss.version + 1, now_ms(), table_id, **{PUTS_BACK: found.version})
     adds = [this.add_action(file) for file in this.staging.files]
     env.reached("delta.put_back.before")
@@ -266,7 +267,7 @@ def require_previous(
 
 
 def _require_same_table(this: TableCommit, shape: TableShape) -> None:
-    promised = this.staging.note.get("table_id")
+    promised = this.staging.user_metadata.get("table_id")
     if promised is not None and shape.id != promised:
         raise Corrupt(
             f"{this.location.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
@@ -280,7 +281,7 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
 
 
 def _require_never_there(this: TableCommit) -> None:
-    if this.staging.note.get("table_id") is not None:
+    if this.staging.user_metadata.get("table_id") is not None:
         raise Corrupt(
             f"{this.location.name} is gone: it was there when its rows were staged.",
             remedy="Put the table back, and clear the commit task; or complete the epoch without this sink's rows: "
@@ -293,7 +294,7 @@ def _entry(this: TableCommit, version: int) -> bytes:
     now = now_ms()
     new_id = str(uuid.uuid4())
     metadata = [] if version else _shape_of_new_table(this).actions(new_id, now)
-    table_id = this.staging.note.get("table_id") if version else new_id
+    table_id = this.staging.user_metadata.get("table_id") if version else new_id
     # Spark forgets a transaction without a time as soon as the table has a retention for them.
     signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.signatures()]
     actions = [
@@ -319,7 +320,7 @@ def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None
         # Without it, Spark takes the commit for one that may depend on what it read, and sees conflicts.
         "isBlindAppend": not facts,
         "operationMetrics": {name: str(value) for name, value in metrics.items()},
-        "userMetadata": this.note(table_id, **facts),
+        "userMetadata": this.user_metadata(table_id, **facts),
         "engineInfo": "airflow-provider-epochs",
     }
     return {"commitInfo": info | ({"readVersion": version - 1} if version else {})}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_epochs.contracts import Environment, SparkJob, waive_command
-from airflow_epochs.delta.log import NOTE
+from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, FoundCommit
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -40,12 +40,12 @@ class Insertion:
         return SparkJob(kind=kind, args=args, description=f"commit {self.txn} into {self.target}")
 
     def args(self) -> JsonDict:
-        note = {
+        ours = {
             "app": self.app.epoch,
             "txn": str(self.txn),
             "committer": "spark",
             "place": self.staging.place,
-            "table_id": self.staging.note.get("table_id"),
+            "table_id": self.staging.user_metadata.get("table_id"),
             "ends": self.ends,
         }
         return {
@@ -55,10 +55,10 @@ class Insertion:
             "epoch": self.txn.epoch,
             "previous": str(self.previous) if self.previous else None,
             "previous_epoch": self.previous.epoch if self.previous else None,
-            "table_id": self.staging.note.get("table_id"),
+            "table_id": self.staging.user_metadata.get("table_id"),
             "partition_by": list(self.staging.shape.partition_by),
             "properties": self.properties,
-            "user_metadata": compact_json({NOTE: note}),
+            "user_metadata": compact_json({USER_METADATA_KEY: ours}),
         }
 
 
@@ -143,10 +143,10 @@ def commit_in(report: JsonDict, txn: TransactionId) -> FoundCommit | None:
 def found_in(report: JsonDict) -> FoundCommit:
     """What a report of ``delta_marker`` or ``delta_commit`` says of the commit.
 
-    That Spark was asked does not mean that Spark committed: who did stands in the commit's own note.
+    That Spark was asked does not mean that Spark committed: who did stands in the commit's user metadata.
     """
-    note = {name: report[name] for name in ("txn", "committer", "place", "deletions")}
-    return FoundCommit(report["version"], report["timestamp_ms"] or 0, note)
+    ours = {name: report[name] for name in ("txn", "committer", "place", "deletions")}
+    return FoundCommit(report["version"], report["timestamp_ms"] or 0, ours)
 
 
 def optimize(target: str, env: Environment) -> JsonDict:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.delta.log import NOTE, entry_of, log_entry
+from airflow_epochs.delta.log import USER_METADATA_KEY, entry_of, log_entry
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import PUTS_BACK, TableLocation
 from airflow_epochs.errors import Refused
@@ -46,12 +46,12 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
         "partition_by": list(shape.partition_by) if shape else list(sink.partition_by),
         "properties": dict(sink.properties),
         "optimize_write": _optimize_write(shape.properties if shape else sink.properties),
-        "user_metadata": compact_json({NOTE: _note(target, attempt, committer)}),
+        "user_metadata": compact_json({USER_METADATA_KEY: _user_metadata(target, attempt, committer)}),
         **({} if sink.how.is_plain_append else {"kind": "delta_change", "how": sink.how.plan()}),
     }
 
 
-def _note(target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
+def _user_metadata(target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
     """What the staging table's commit says of itself."""
     shape = target.opened_shape
     return {
@@ -68,7 +68,7 @@ def _has_created(target: Target, attempt: SinkAttempt) -> bool:
     if attempt.previous is not None:
         return False
     found = target.commit_of(attempt.txn)
-    return found is not None and (found.note or {}).get(PUTS_BACK, found.version) == 0
+    return found is not None and (found.user_metadata or {}).get(PUTS_BACK, found.version) == 0
 
 
 def _committer(sink: DeltaSink, target: Target) -> str:

@@ -42,7 +42,7 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     checks.require_same_table(shape, staging, name)
     if shape is None or how.schema_evolution == ADD_COLUMNS:
         checks.require_readable(staging.shape, name)
-    if staging.note["committer"] == SPARK:
+    if staging.user_metadata["committer"] == SPARK:
         _require_fitting_for_spark(at, target, staging)
     else:
         checks.require_addable(shape, staging, name)

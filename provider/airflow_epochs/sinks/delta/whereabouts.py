@@ -99,5 +99,5 @@ class Whereabouts:
         if attempt.previous is None or not self.sink.how.notes_deletions:
             return
         found = target.commit_of(attempt.previous)
-        if name := (found.note or {}).get("deletions") if found else None:
+        if name := (found.user_metadata or {}).get("deletions") if found else None:
             checks.require_notes(target.location, f"{self.notes_folder(attempt)}/{name}")
