@@ -22,7 +22,8 @@ FORMAT_UNSIGNED = 1
 """The format of unsigned records, the only one that version 0.1 knows."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PART_OF_A_PLACE = re.compile(r"[0-9A-Za-z]{1,64}")
+_TRY_ID = re.compile(r"[0-9A-Za-z]{1,64}")
+"""A try's id is a part of its staging places, so no character of it may lead to another folder."""
 
 JsonDict = dict[str, Any]
 
@@ -151,8 +152,8 @@ def described_transaction(txn: TransactionId | None) -> str:
 
 def process_of(writer: str) -> str:
     """The process and host in a record's ``writer``, for a text; empty for a record of version 0.1, which has none."""
-    _, _, place = writer.partition("@")
-    host, _, pid = place.rpartition(":")
+    _, _, process = writer.partition("@")
+    host, _, pid = process.rpartition(":")
     return f" (process {pid} on host {host})" if host else ""
 
 
@@ -406,7 +407,7 @@ class TryRecord:
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
-        if not _PART_OF_A_PLACE.fullmatch(self.try_id):
+        if not _TRY_ID.fullmatch(self.try_id):
             raise ValueError(f"not a nonce: {self.try_id!r}")
         session_id = self.session.get("session_id")  # a runner of another kind may have none
         if session_id is not None and not (isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id)):

@@ -1,4 +1,4 @@
-"""Gives names and places one spelling. Every parse of a DAG file imports this module, so it imports little itself."""
+"""Gives names and locations one spelling. Every parse of a DAG file imports this module, so it imports little itself."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def validated_name(kind: str, name: str) -> str:
 
 
 def normalised(url: str) -> str:
-    """Spell a place in the one way that this package compares and records.
+    """Spell the location ``url``, a path or URL, in the one way that this package compares and records.
 
-    A local place becomes a plain path, a scheme becomes lower case, ``s3a`` and ``s3n`` become ``s3``, and a slash at
+    A local location becomes a plain path, a scheme becomes lower case, ``s3a`` and ``s3n`` become ``s3``, and a slash at
     the end goes. ``..`` stays: behind a symbolic link, it does not lead to the folder that the text suggests.
     """
     parts = urlsplit(url)
@@ -39,9 +39,9 @@ def normalised(url: str) -> str:
     return url.rstrip("/") or url[:1]
 
 
-def resolved(place: str) -> str:
-    """The real path of a local place, without links and ``..``. A place with a scheme stays as it is."""
-    return os.path.realpath(place) if place.startswith("/") else place
+def resolved(location: str) -> str:
+    """The real path of a local location, without links and ``..``. A location with a scheme stays as it is."""
+    return os.path.realpath(location) if location.startswith("/") else location
 
 
 def is_template(value: object) -> bool:

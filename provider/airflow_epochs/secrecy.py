@@ -247,9 +247,9 @@ def shown(url: str) -> str:
     if not mark:
         return scrubbed(url if "/" in url else url.rpartition("@")[2])
     user = _user_of(url)
-    place = re.split(r"[?#;]", rest[user.end() :] if user else rest)[0]
+    address = re.split(r"[?#;]", rest[user.end() :] if user else rest)[0]
     container = f"{user[1]}@" if user and _CONTAINER.match(url) else ""
-    return scrubbed(f"{scheme}://{container}{place}")
+    return scrubbed(f"{scheme}://{container}{address}")
 
 
 def has_login(url: str) -> bool:

@@ -75,7 +75,7 @@ class TableLocation:
         return open_files(self.url, self.options)
 
     def relative(self, place: str) -> str:
-        """A place inside the table, relative to it."""
+        """The path of a staging place inside the table, relative to the table."""
         return place.removeprefix(f"{self.url}/")
 
 

@@ -71,8 +71,8 @@ class KafkaReader:
                 require_own_group(self.config.group_id, brokers.group(self.config.group_id), position)
 
     def _require_no_loop(self, destination: str) -> None:
-        scheme, _, place = destination.partition("://")
-        conn_id, _, topic = place.partition("/")
+        scheme, _, path = destination.partition("://")
+        conn_id, _, topic = path.partition("/")
         if self.config.allow_loop or scheme != "kafka" or topic not in self.config.topics:
             return
         there = read_connection(self.env.connection(conn_id)).servers
