@@ -44,72 +44,79 @@ _OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "ya
 
 def get_cli_commands() -> list[CLICommand]:
     """The commands that Airflow adds to its command line."""
+    commands = [*_reading(), *_changing(), _kafka_credentials()]
+    return [GroupCommand(name="epochs", help="Exactly-once epoch pipelines", subcommands=commands)]
+
+
+def _reading() -> list[ActionCommand]:
     return [
-        GroupCommand(
-            name="epochs",
-            help="Exactly-once epoch pipelines",
-            subcommands=[
-                ActionCommand(
-                    name="list",
-                    help="The newest epochs of a pipeline, newest first",
-                    func=list_epochs,
-                    args=(_PIPELINE, _CONN, Arg(("--limit",), type=int, default=20, help="How many"), _OUTPUT),
-                ),
-                ActionCommand(
-                    name="show",
-                    help="One epoch, as JSON: its completion record, or else the records of its newest attempt",
-                    func=show_epoch,
-                    args=(_PIPELINE, _EPOCH, _CONN),
-                ),
-                ActionCommand(
-                    name="in-doubt",
-                    help="What a pipeline waits for: sinks of an epoch in doubt, open transactions in its topics",
-                    func=show_in_doubt,
-                    args=(_PIPELINE, _CONN),
-                ),
-                ActionCommand(
-                    name="takeover",
-                    help="Hand a pipeline to another DAG",
-                    func=take_over,
-                    args=(
-                        _PIPELINE,
-                        Arg(("--dag-id",), required=True, help="The DAG that runs it from now on"),
-                        _WHY,
-                        ARG_YES,
-                        _CONN,
-                    ),
-                ),
-                ActionCommand(
-                    name="waive",
-                    help="Last resort: let an epoch in doubt be completed without one of its sinks",
-                    func=waive,
-                    args=(
-                        _PIPELINE,
-                        _EPOCH,
-                        Arg(("sink",), help="The sink that cannot keep its promise"),
-                        _WHY,
-                        ARG_YES,
-                        _CONN,
-                    ),
-                ),
-                ActionCommand(
-                    name="sign",
-                    help="Let the ledger count as it stands, and from here on only what is signed with today's key",
-                    func=sign,
-                    args=(_PIPELINE, _WHY, ARG_YES, _CONN),
-                ),
-                ActionCommand(
-                    name="kafka-credentials",
-                    help="Write the kafka_credentials_file of a Spark Connect server: passwords and keys",
-                    func=write_kafka_credentials,
-                    args=(
-                        Arg(("conn_id",), nargs="+", help="Connections of type kafka"),
-                        Arg(("--file",), required=True, help="Where to; replaced if it is there"),
-                    ),
-                ),
-            ],
-        )
+        ActionCommand(
+            name="list",
+            help="The newest epochs of a pipeline, newest first",
+            func=list_epochs,
+            args=(_PIPELINE, _CONN, Arg(("--limit",), type=int, default=20, help="How many"), _OUTPUT),
+        ),
+        ActionCommand(
+            name="show",
+            help="One epoch, as JSON: its completion record, or else the records of its newest attempt",
+            func=show_epoch,
+            args=(_PIPELINE, _EPOCH, _CONN),
+        ),
+        ActionCommand(
+            name="in-doubt",
+            help="What a pipeline waits for: sinks of an epoch in doubt, open transactions in its topics",
+            func=show_in_doubt,
+            args=(_PIPELINE, _CONN),
+        ),
     ]
+
+
+def _changing() -> list[ActionCommand]:
+    return [
+        ActionCommand(
+            name="takeover",
+            help="Hand a pipeline to another DAG",
+            func=take_over,
+            args=(
+                _PIPELINE,
+                Arg(("--dag-id",), required=True, help="The DAG that runs it from now on"),
+                _WHY,
+                ARG_YES,
+                _CONN,
+            ),
+        ),
+        ActionCommand(
+            name="waive",
+            help="Last resort: let an epoch in doubt be completed without one of its sinks",
+            func=waive,
+            args=(
+                _PIPELINE,
+                _EPOCH,
+                Arg(("sink",), help="The sink that cannot keep its promise"),
+                _WHY,
+                ARG_YES,
+                _CONN,
+            ),
+        ),
+        ActionCommand(
+            name="sign",
+            help="Let the ledger's records count as they are; later ones count only if today's key has signed them",
+            func=sign,
+            args=(_PIPELINE, _WHY, ARG_YES, _CONN),
+        ),
+    ]
+
+
+def _kafka_credentials() -> ActionCommand:
+    return ActionCommand(
+        name="kafka-credentials",
+        help="Write the kafka_credentials_file of a Spark Connect server: passwords and keys",
+        func=write_kafka_credentials,
+        args=(
+            Arg(("conn_id",), nargs="+", help="Connections of type kafka"),
+            Arg(("--file",), required=True, help="Where to; replaced if it is there"),
+        ),
+    )
 
 
 def list_epochs(args: Namespace) -> None:
