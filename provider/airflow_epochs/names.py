@@ -1,4 +1,4 @@
-"""Gives names and locations one spelling. Every parse of a DAG file imports this module, so it imports little itself."""
+"""Gives names and locations one spelling. Every parse of a DAG file imports this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def validated_name(kind: str, name: str) -> str:
 def normalised(url: str) -> str:
     """Spell the location ``url``, a path or URL, in the one way that this package compares and records.
 
-    A local location becomes a plain path, a scheme becomes lower case, ``s3a`` and ``s3n`` become ``s3``, and a slash at
-    the end goes. ``..`` stays: behind a symbolic link, it does not lead to the folder that the text suggests.
+    A local one becomes a plain path, a scheme becomes lower case, ``s3a`` and ``s3n`` become ``s3``, and a slash at the
+    end goes. ``..`` stays: behind a symbolic link, it does not lead to the folder that the text suggests.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":

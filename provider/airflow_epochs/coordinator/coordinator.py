@@ -11,7 +11,7 @@ finds a record knows what may have happened, and a task that finds none knows wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from airflow_epochs import protocol, secrecy
@@ -344,13 +344,8 @@ class Coordinator:
             )
         opened = view.opened
         receipts = self._receipts_that_hold(view)
-        waived = set(view.waived) - set(receipts)
         before = self.task.ledger.complete_record(view.number - 1) if view.number > 1 else None
-        waived_before = {sink: before.may_show(sink) for sink in before.waived} if before else {}
-        waived_ids = {
-            sink: (*reversed(waived_before.get(sink, [])), *([opened.txn_id] if sink in waived else []))
-            for sink in {*waived_before, *waived} - set(receipts)
-        }
+        waived_ids = _waived_ids(before, view, receipts)
         if run != opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
@@ -366,8 +361,8 @@ class Coordinator:
                 metrics=metrics,
                 completed_at=self.task.now(),
                 writer=self.task.writer,
-                waived=tuple(sorted(waived_ids)),
-                waived_ids=dict(sorted(waived_ids.items())),
+                waived=tuple(waived_ids),
+                waived_ids=waived_ids,
             )
         )
         self.task.env.reached("complete.landed")
@@ -514,6 +509,18 @@ def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> Epoch
     if not isinstance(error, Fenced):
         error.what = f"Epoch {view.number} is in doubt: sink {', '.join(sinks)}. {error.what}"
     return error
+
+
+def _waived_ids(
+    before: CompleteRecord | None, view: EpochView, receipts: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """``CompleteRecord.waived_ids``: those of the epoch before and of this one, for sinks without a receipt; sorted."""
+    waived = set(view.waived) - set(receipts)
+    earlier = {sink: before.may_show(sink) for sink in before.waived} if before else {}
+    return {
+        sink: (*reversed(earlier.get(sink, [])), *([view.opened.txn_id] if sink in waived else []))
+        for sink in sorted({*earlier, *waived} - set(receipts))
+    }
 
 
 def _rows_out(view: EpochView) -> JsonDict:
