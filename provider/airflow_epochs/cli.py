@@ -192,9 +192,8 @@ def waive(args: Namespace) -> None:
         f"Recorded: {caller()}, because: {by.why}",
     )
     with _refusing(args):
-        opened = admin.with_promise(
-            ledger, args.epoch, args.sink
-        ).opened  # a run may have committed the sink while the question was open
+        # Again, because a run may have committed the sink while the question was open.
+        opened = admin.with_promise(ledger, args.epoch, args.sink).opened
         with logged("waive", dag_id=opened.dag_id, by=caller()):
             admin.waive(ledger, args.epoch, args.sink, by=by)
     print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")

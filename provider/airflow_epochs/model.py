@@ -159,7 +159,7 @@ def process_of(writer: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """An Airflow run. Identifies who opened an attempt."""
+    """An Airflow run, by its two ids. The run that opens an attempt is in charge of it."""
 
     dag_id: str
     run_id: str

@@ -166,7 +166,7 @@ def _begin(epoch: Epoch, message: VoteRequest, target: State) -> Epoch:
     # Attempts are dense, so the newest one is found by probing keys, and no undecided one is skipped (rule 4).
     if message.txn.epoch != epoch.number or message.txn.attempt != epoch.attempt + 1:
         raise IllegalTransition(f"{message.txn} does not follow attempt {epoch.attempt} of epoch {epoch.number}")
-    if not message.sinks:  # without sinks, an epoch would be complete although nobody has its rows
+    if not message.sinks:  # without sinks, an epoch would be complete although no sink has its rows
         raise IllegalTransition("an attempt needs at least one sink")
     return Epoch(epoch.number, target, message.txn.attempt, message.txn, message.sinks)
 

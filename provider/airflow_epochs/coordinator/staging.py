@@ -212,5 +212,5 @@ def _not_stopped(earlier: TryRecord) -> str:
     return (
         f"The earlier try {earlier.try_id} is not stopped: its record is not signed, and names connection "
         f"{earlier.session.get('conn_id')!r}, which the DAG does not use. If it was yours, its job runs to its end, "
-        "and nobody looks at what it writes."
+        "and no task reads what it writes."
     )

@@ -285,7 +285,7 @@ class Ledger:
         return self._records.numbered(lambda n: restaged_key(number, sink, n), RestagedRecord)
 
     # -- writing: each put returns the record that stands -----------------------------------------------------
-    # Nobody checks a precondition here: it is a fact that the caller has read, and facts never change.
+    # No method checks a precondition. The caller has read it from a record, and no record ever changes.
 
     def put_open(self, record: OpenRecord) -> OpenRecord:
         """Put VOTE_REQUEST; the attempt's open record that stands, perhaps another writer's. Raises as ``Records.put``.

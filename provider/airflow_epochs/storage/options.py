@@ -59,8 +59,8 @@ def _warn_of_open_ways(conn_id: str, options: Mapping[str, str]) -> None:
     if options.get("allow_invalid_certificates") == "true":
         secrecy.warn_once(
             log,
-            f"connection {conn_id}: the object store's certificate is not verified: anybody on the network between can "
-            "read and change everything",
+            f"connection {conn_id}: the object store's certificate is not verified: anybody on the network can read "
+            "and change everything",
         )
     for endpoint in (shown(value) for name, value in options.items() if _is_open_endpoint(name, value)):
         secrecy.warn_once(log, f"connection {conn_id}: {endpoint} is not https: rows and records are sent unencrypted")
