@@ -515,7 +515,7 @@ def _waived_ids(
     before: CompleteRecord | None, view: EpochView, receipts: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
     """``CompleteRecord.waived_ids``: those of the epoch before and of this one, for sinks without a receipt; sorted."""
-    waived = set(view.waived) - set(receipts)
+    waived = view.opened.sinks.keys() - set(receipts)  # every sink has a receipt or a waiver by now
     earlier = {sink: before.may_show(sink) for sink in before.waived} if before else {}
     return {
         sink: (*reversed(earlier.get(sink, [])), *([view.opened.txn_id] if sink in waived else []))
