@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -19,7 +20,6 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
-import failure_guide
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
@@ -44,6 +44,7 @@ from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
 from tests.support.pyproject import PYPROJECT, ROOT
 
+PROVIDER = ROOT / "provider" / "airflow_epochs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 of_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -99,8 +100,7 @@ def test_the_readme_links_to_the_index_and_the_index_to_every_page() -> None:
 
 
 def test_every_section_that_an_error_names_is_there() -> None:
-    """All texts of errors are in docs/failures.md."""
-    told = text_of("docs/failures.md")
+    told = texts_of_the_source()
     by_anchor = set(re.findall(r"docs/([a-z-]+\.md)#([a-z0-9-]+)", told))
     by_heading = set(re.findall(r"docs/([a-z-]+\.md),? (?:shows in |)'([^']+)'", told))
     assert len(by_anchor) >= 6 and len(by_heading) >= 12
@@ -108,6 +108,18 @@ def test_every_section_that_an_error_names_is_there() -> None:
         assert anchor in anchors(ROOT / "docs" / page), f"{page}#{anchor}"
     for page, heading in by_heading:
         assert heading in headings(ROOT / "docs" / page), f"{page}, {heading}"
+
+
+@cache
+def texts_of_the_source() -> str:
+    """Every text in the provider's modules, a line each, without what f-strings fill in."""
+    trees = [ast.parse(path.read_text()) for path in PROVIDER.rglob("*.py")]
+    return "\n".join(said for tree in trees for node in ast.walk(tree) if (said := plain(node)))
+
+
+def plain(node: ast.AST) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
 # -- code ----------------------------------------------------------------------------------------------------------
@@ -209,10 +221,8 @@ def quoted_errors() -> list[str]:
 
 
 def test_the_pages_quote_errors_as_the_source_has_them() -> None:
-    """But for the dots, and for what the source fills in: all texts of errors are in docs/failures.md."""
-    _, _, texts = (ROOT / "docs" / "failures.md").read_text().partition(failure_guide.MARKER)
-    reasons = [text for name, text in vars(kafka_loss).items() if re.match("_[A-Z]", name) and isinstance(text, str)]
-    known, quotes = "\n".join([texts.replace("\\", ""), *reasons]), quoted_errors()
+    """But for the dots, and for what the source fills in."""
+    known, quotes = texts_of_the_source(), quoted_errors()
     assert len(quotes) >= 20
     for quote in quotes:
         for part in re.split(r"…|\bX\b|orders\[3\] offsets \[120, 4711\)|\d|[()]", quote):
@@ -220,8 +230,6 @@ def test_the_pages_quote_errors_as_the_source_has_them() -> None:
 
 
 # -- rooms, modules, tests -----------------------------------------------------------------------------------------
-
-PROVIDER = ROOT / "provider" / "airflow_epochs"
 
 
 def first_column(page: str, below: str) -> list[list[str]]:

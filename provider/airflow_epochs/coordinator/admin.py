@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
@@ -39,7 +40,8 @@ class Account:
         if not self.why.strip():
             raise Refused(
                 "The reason is empty; nothing was changed.",
-                remedy="say what happened: whoever reads the ledger later has no other account of it.",
+                code=codes.REASON_EMPTY,
+                remedy="Say what happened: whoever reads the ledger later has no other account of it.",
             )
 
 
@@ -49,7 +51,8 @@ def owner_of(ledger: Ledger, pipeline: str) -> str:
     if identity is None:
         raise Refused(
             f"There is no pipeline {pipeline!r} in this ledger: nothing to take over.",
-            remedy="correct the pipeline's name, or the ledger's connection.",
+            code=codes.PIPELINE_UNKNOWN,
+            remedy="Correct the pipeline's name, or the ledger's connection.",
         )
     return ledger.owner(identity)
 
@@ -59,7 +62,8 @@ def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
     if owner_of(ledger, pipeline) != dag_id:
         raise Refused(
             "The pipeline was handed to another DAG while the question stood; nothing was changed.",
-            remedy="look at the pipeline again, and repeat the takeover if it is still wanted.",
+            code=codes.TAKEOVER_RACE,
+            remedy="Look at the pipeline again, and repeat the takeover if it is still wanted.",
             pipeline=pipeline,
         )
 
@@ -80,14 +84,16 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     if view.state is not State.IN_DOUBT:
         raise Refused(
             f"Epoch {epoch} is {view.state.value}: only an epoch in doubt has promises to waive.",
-            remedy="name the epoch that `airflow epochs in-doubt` prints, if there is one.",
+            code=codes.EPOCH_NOT_IN_DOUBT,
+            remedy="Name the epoch that `airflow epochs in-doubt` prints, if there is one.",
         )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise Refused(
             f"Sink {sink!r} is not waited for; epoch {epoch} waits for: {names}.",
-            remedy="name a sink that the epoch waits for.",
+            code=codes.SINK_NOT_AWAITED,
+            remedy="Name a sink that the epoch waits for.",
         )
     return view
 

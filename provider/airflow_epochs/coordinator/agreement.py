@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import Corrupt, tolerated
@@ -70,7 +71,8 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
             raise Corrupt(
                 f"The sink shows {_describe(found)}, but in this ledger {opened.txn} is not decided: the ledger is an "
                 "old copy, and the original has gone on since.",
-                remedy="restore the newest copy of the ledger. If this is a copy on purpose, with tables of its own, "
+                code=codes.ATTEMPT_UNDECIDED,
+                remedy="Restore the newest copy of the ledger. If this is a copy on purpose, with tables of its own, "
                 f"or other tables were restored with it, delete the folder {opened.txn.pipeline}/"
                 f"{epoch_folder(opened.txn.epoch)} in it: the next run reads that epoch's input again, into the sinks "
                 "of the DAG. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
@@ -97,7 +99,8 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
             f"The ledger is behind the sink: the sink shows {_describe(found)}, but the ledger expects "
             f"{_describe(expected)}. Its newest records are lost, it was restored from an older copy, or it is a new "
             "one.",
-            remedy="restore the newest copy of the ledger. If there is none, go on under a new pipeline name with "
+            code=codes.LEDGER_BEHIND,
+            remedy="Restore the newest copy of the ledger. If there is none, go on under a new pipeline name with "
             "`starting` at the end offsets that the sink stored with its last epoch, or those of the pipeline's "
             "consumer group. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
             pipeline=seen.pipeline,
@@ -107,7 +110,8 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
         return Corrupt(
             f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(expected)}: what it wrote "
             "to is gone, was replaced, or the sink points elsewhere now.",
-            remedy="put back what was dropped, or point the sink back. If that cannot be, give the sink another name "
+            code=codes.SINK_EMPTY,
+            remedy="Put back what was dropped, or point the sink back. If that cannot be, give the sink another name "
             'and backfill={"<the new name>": <epoch>} with the first epoch that it lacks. See '
             "docs/failures.md#the-table-is-gone. Nothing was read or written.",
             pipeline=seen.pipeline,
@@ -117,7 +121,8 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
         return Corrupt(
             f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}: two ledgers of one "
             "pipeline name have written to it, or one was restored and ran the epoch again.",
-            remedy="let only the ledger go on that has the sink's transaction; if both are to go on, give this "
+            code=codes.TWO_LEDGERS,
+            remedy="Let only the ledger go on that has the sink's transaction; if both are to go on, give this "
             "pipeline's sink another name. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
             pipeline=seen.pipeline,
             sink=sink.name,
@@ -125,7 +130,8 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
     return Corrupt(
         f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. It "
         "was put back from an older copy.",
-        remedy="put the newest copy back. If there is none, give the sink another name and "
+        code=codes.SINK_BEHIND,
+        remedy="Put the newest copy back. If there is none, give the sink another name and "
         f'backfill={{"<the new name>": {found.epoch + 1}}}: the missing epochs are read again. See '
         "docs/failures.md#the-table-is-behind. Nothing was read or written.",
         pipeline=seen.pipeline,

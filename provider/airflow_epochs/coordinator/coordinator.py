@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from airflow_epochs import protocol, secrecy
+from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement
@@ -85,7 +85,8 @@ class Coordinator:
                     return opened
         raise Fenced(
             "Other runs of the pipeline keep opening and ending epochs.",
-            remedy="let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
+            code=codes.RUNS_COMPETE,
+            remedy="Let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
             pipeline=self.task.pipeline.name,
         )
 
@@ -191,7 +192,8 @@ class Coordinator:
                 "There is nothing staged for this attempt."
                 if report is None
                 else f"What is staged is {report.txn_id}, not this attempt.",
-                remedy="clear the task `stage` with its downstream tasks.",
+                code=codes.NOTHING_STAGED,
+                remedy="Clear the task `stage` with its downstream tasks.",
                 **attempt_fields(opened.txn),
             )
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
@@ -241,7 +243,8 @@ class Coordinator:
         if view.state is not State.IN_DOUBT:
             raise Refused(
                 f"There is no GLOBAL_COMMIT: the attempt is {view.state.value}.",
-                remedy="clear the task `stage` with its downstream tasks.",
+                code=codes.NOT_DECIDED,
+                remedy="Clear the task `stage` with its downstream tasks.",
                 **attempt_fields(view.opened.txn),
             )
         if sink not in view.epoch.unacknowledged:
@@ -324,7 +327,8 @@ class Coordinator:
         if missing:
             raise Refused(
                 f"The epoch cannot be completed: no receipt of {', '.join(missing)}.",
-                remedy="clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT, with its "
+                code=codes.RECEIPT_MISSING,
+                remedy="Clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT, with its "
                 "downstream tasks.",
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
@@ -426,7 +430,8 @@ class Coordinator:
         if view.open is None or view.open.run != run:
             raise NoNewData(
                 "This run has no attempt to abort.",
-                remedy="nothing.",
+                code=codes.NOTHING_TO_ABORT,
+                remedy="Nothing.",
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
@@ -437,7 +442,8 @@ class Coordinator:
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
                 f"There is nothing to abort: the epoch is {view.state.value}.",
-                remedy="look at the other tasks: the one that failed can be cleared.",
+                code=codes.NOTHING_TO_ABORT,
+                remedy="Look at the other tasks: the one that failed can be cleared.",
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
@@ -483,6 +489,7 @@ class Coordinator:
         what, remedy = reason_and_remedy(view.decision)
         return Refused(
             f"GLOBAL_ABORT: {what}.",
+            code=codes.GLOBAL_ABORT,
             remedy=f"{remedy or 'mend the cause'}; then clear this run's failed tasks (same offsets again) or let the "
             "next run do it.",
             **attempt_fields(view.opened.txn),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs.errors import REMEDY
+from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.model import DecisionRecord, VoteKind
 
 
@@ -11,7 +11,7 @@ def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
     against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
     whats, remedies = [], dict[str, None]()
     for sink, reason in against.items():
-        what, _, remedy = reason.partition(REMEDY)
+        what, remedy = cause_and_remedy(reason)
         whats.append(f"{sink}: {what.rstrip('.')}")
         if remedy:
             remedies[remedy.rstrip(".")] = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
@@ -54,7 +55,8 @@ def _require_named_connections(opened: OpenRecord, name: str, today: Collection[
         raise Refused(
             f"The ledger record {opened.txn.pipeline}/{key} is not signed, and has the sink use connection "
             f"{', '.join(map(repr, others))}, which no sink of the DAG uses.",
-            remedy="if you have taken the sink out of the DAG, or given it another connection, undo that until the "
+            code=codes.RECORD_CONNECTION_FOREIGN,
+            remedy="If you have taken the sink out of the DAG, or given it another connection, undo that until the "
             "epoch is complete. Else somebody has forged the record: restore it from a backup of the ledger. Nothing "
             "was read or written. Signed records may use other connections: see SECURITY.md.",
         )
@@ -92,7 +94,8 @@ def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:
     txn = opened.txn
     return Corrupt(
         f"What the ledger record {txn.pipeline}/{key} says of sink {sink} cannot be trusted: {why}.",
-        remedy="find out who wrote that file. Restore it from a backup of the ledger; if an earlier version or another "
+        code=codes.RECORD_SINK_UNTRUSTED,
+        remedy="Find out who wrote that file. Restore it from a backup of the ledger; if an earlier version or another "
         "class of the sink wrote it, finish the epoch with that one. Nothing was read, written or deleted there.",
         pipeline=txn.pipeline,
         epoch=txn.epoch,

@@ -20,7 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
@@ -80,7 +80,8 @@ class Promise:
         if any(r.txn_id != self._opened.txn_id or not r.staged.has_rows_of(self._voted) for r in records):
             raise Corrupt(
                 "What was staged again, on record, is not what the decision promises.",
-                remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
+                code=codes.LEDGER_CONTRADICTS,
+                remedy="Two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
                 sink=self.name,
                 **attempt_fields(self._opened.txn),
             )
@@ -159,7 +160,8 @@ class Promise:
         first = f" first {gone.undo}; then" if isinstance(gone, RowsLost) else ""
         return Corrupt(
             f"{gone.what} {why}",
-            remedy=f"restore the files from a backup, or put back what has changed, and clear the commit task; if "
+            code=codes.RESTAGED_OTHERWISE,
+            remedy=f"Restore the files from a backup, or put back what has changed, and clear the commit task; if "
             f"neither is possible,{first} `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} --why …` lets "
             "the epoch be completed without this sink's rows. Nothing was changed.",
             sink=self.name,
@@ -175,7 +177,8 @@ class Promise:
         return Corrupt(
             f"{gone.what} Staged again, they have the promised digest, but the transform's code is not the one that "
             f"the epoch was opened with: {then[:12]} then, {now[:12]} now. Are they the same rows?",
-            remedy="put the transform's file, and those it imports, back as they were when the epoch was opened, and "
+            code=codes.RESTAGED_BY_OTHER_CODE,
+            remedy="Put the transform's file, and those it imports, back as they were when the epoch was opened, and "
             "clear the commit task: the same offsets are staged again, by the code that made the promise. Once the "
             "epoch is complete, bring the new code back. Nothing was changed.",
             sink=self.name,

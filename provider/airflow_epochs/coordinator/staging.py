@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Confirming, Environment, Located, Planning, Sink, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry, attempt_fields
@@ -80,7 +80,8 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
             f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
-            remedy="put the nonce into what the sink's `place` returns, and clear the task.",
+            code=codes.STAGING_PLACE,
+            remedy="Put the nonce into what the sink's `place` returns, and clear the task.",
             sink=sink.name,
             **attempt_fields(attempt.txn),
         )
@@ -139,7 +140,8 @@ def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]
         if taken.setdefault(table, name) != name:
             raise Refused(
                 f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
-                remedy="give each sink a table of its own in the DAG, or leave one of them out; then clear the run, or "
+                code=codes.SINKS_COLLIDE,
+                remedy="Give each sink a table of its own in the DAG, or leave one of them out; then clear the run, or "
                 "let the next one take the same offsets.",
                 **attempt_fields(opened.txn),
             )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TypedDict
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
@@ -80,7 +80,8 @@ class TaskTry:
         if view.open is None:
             raise Refused(
                 "This run has opened no epoch.",
-                remedy="clear the task `open` with its downstream tasks.",
+                code=codes.EPOCH_NOT_OPENED,
+                remedy="Clear the task `open` with its downstream tasks.",
                 pipeline=self.pipeline.name,
             )
         if view.open.run != run:
@@ -98,12 +99,14 @@ class TaskTry:
         if isinstance(by, CompleteRecord):
             return Fenced(
                 f"The epoch, of {by.opened_by}, is complete, by {by.completed_by}{process_of(by.writer)}.",
-                remedy="clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
+                code=codes.EPOCH_COMPLETED_BY_OTHER,
+                remedy="Clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
                 **attempt_fields(by.txn),
             )
         return Fenced(
             f"The epoch is in the hands of {by.run}{process_of(by.writer)}.",
-            remedy="look at that run. Once it has completed the epoch, a cleared task of this one passes it on.",
+            code=codes.EPOCH_HELD_BY_OTHER,
+            remedy="Look at that run. Once it has completed the epoch, a cleared task of this one passes it on.",
             **attempt_fields(by.txn),
         )
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, note_of
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -101,6 +101,7 @@ def open_table(location: TableLocation) -> DeltaTable | None:
     except OSError as error:
         raise NotApplied(
             f"The table {location.name} cannot be reached: {first_line(error)}",
+            code=codes.DELTA_UNREACHABLE,
             remedy="Check the store and the sink's storage connection, then try again.",
         ) from error
     except DeltaError as error:
@@ -131,6 +132,7 @@ def _require_nothing(location: TableLocation) -> None:
     if others:
         raise Refused(
             f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
+            code=codes.DELTA_NOT_A_TABLE,
             remedy="Point the sink to a Delta table, or to a place where there is nothing yet.",
         )
 

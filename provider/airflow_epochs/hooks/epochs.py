@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 
@@ -34,7 +34,8 @@ def connection(conn_id: str) -> Connection:
     except AirflowNotFoundException as missing:
         raise Refused(
             f"There is no Airflow connection {conn_id!r}.",
-            remedy=f"add it under Admin > Connections, or set AIRFLOW_CONN_{conn_id.upper()}.",
+            code=codes.CONNECTION_MISSING,
+            remedy=f"Add it under Admin > Connections, or set AIRFLOW_CONN_{conn_id.upper()}.",
         ) from missing
     described = Connection(
         conn_id=conn_id,
@@ -98,7 +99,8 @@ class EpochsHook(BaseHook):
         if not root:
             raise Refused(
                 f"Connection {self.ledger_conn_id!r} does not say where the ledger is.",
-                remedy="set its field `ledger_root` to an absolute path or a URL such as s3://bucket/epochs.",
+                code=codes.LEDGER_ROOT_MISSING,
+                remedy="Set its field `ledger_root` to an absolute path or a URL such as s3://bucket/epochs.",
             )
         return open_store(root, _storage_options(described))
 
@@ -111,6 +113,7 @@ class EpochsHook(BaseHook):
         if required and not keys:
             raise Refused(
                 f"Connection {self.ledger_conn_id!r} has require_signed, and no password to sign with.",
+                code=codes.SIGNING_PASSWORD_MISSING,
                 remedy=f"{_SET_KEY}.",
             )
         if flaw := self._flaw_of_keys():
@@ -123,7 +126,8 @@ class EpochsHook(BaseHook):
         if truth is None:
             raise Refused(
                 f"Connection {self.ledger_conn_id!r} has require_signed {given!r}, which is neither true nor false.",
-                remedy="correct the field `require_signed` of the connection.",
+                code=codes.REQUIRE_SIGNED_UNCLEAR,
+                remedy="Correct the field `require_signed` of the connection.",
             )
         return truth
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
 
@@ -132,15 +133,19 @@ class KafkaClient:
         if login is not None:
             return Refused(
                 f"{where} does not let {self._who()} in: {login}.",
+                code=codes.KAFKA_LOGIN,
                 remedy="Check sasl.mechanism, sasl.username and sasl.password in the connection's extra.",
             )
         if isinstance(error, AuthorizationError):
             return Refused(
                 f"{where} does not allow {self._who()} to {doing}: {error}.",
+                code=codes.KAFKA_FORBIDDEN,
                 remedy="Grant the right: Describe and Read on the topics, Read on the consumer group.",
             )
         if isinstance(error, UnsupportedVersionError):
-            return Refused(f"{where} is too old to {doing}: {error}.", remedy="Use Kafka 0.11 or newer.")
+            return Refused(
+                f"{where} is too old to {doing}: {error}.", code=codes.KAFKA_TOO_OLD, remedy="Use Kafka 0.11 or newer."
+            )
         return self._no_answer(where, doing, error)
 
     def _no_answer(self, where: str, doing: str, error: BaseException) -> NotApplied:
@@ -153,6 +158,7 @@ class KafkaClient:
         silence = f"no answer within {self._access.timeout_s:g} s (socket.timeout.ms)"
         return NotApplied(
             f"{where} could not be asked to {doing}: {reasons or (silence if self._gave_up else error)}.",
+            code=codes.KAFKA_UNREACHABLE,
             remedy=remedy,
         )
 

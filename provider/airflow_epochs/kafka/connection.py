@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.sasl import SASL_KEYS, Sasl, read_sasl
@@ -118,6 +118,7 @@ class KafkaAccess:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise Refused(
                 f"The certificates of connection {self.conn_id!r} cannot be used: {error}.",
+                code=codes.KAFKA_CONNECTION,
                 remedy="Check ssl.ca.*, ssl.certificate.* and ssl.key.* in the connection's extra: PEM, and key and "
                 "certificate of one pair.",
             ) from error
@@ -169,7 +170,7 @@ class _Reader:
     settings: Mapping[str, Any] = field(repr=False)
 
     def refuse(self, what: str, remedy: str) -> NoReturn:
-        raise Refused(f"Connection {self.conn_id!r} of type kafka: {what}.", remedy=remedy)
+        raise Refused(f"Connection {self.conn_id!r} of type kafka: {what}.", code=codes.KAFKA_CONNECTION, remedy=remedy)
 
     def text(self, key: str, default: str) -> str:
         return str(self.settings.get(key, default)).strip()

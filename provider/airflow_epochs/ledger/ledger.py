@@ -9,7 +9,7 @@ import uuid
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.keys import (
     EPOCHS_FOLDER,
@@ -117,7 +117,8 @@ class Ledger:
         if owner != dag_id:
             raise Refused(
                 f"The pipeline belongs to DAG {owner!r}; DAG {dag_id!r} may not run it.",
-                remedy=f"give this pipeline another name, or hand it over with "
+                code=codes.PIPELINE_OF_OTHER_DAG,
+                remedy=f"Give this pipeline another name, or hand it over with "
                 f"`airflow epochs takeover {self._pipeline} --dag-id {dag_id} --why …`.",
                 pipeline=self._pipeline,
             )
@@ -136,7 +137,8 @@ class Ledger:
         if replace(standing, format=record.format) != record:
             raise Refused(
                 f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment.",
-                remedy="look at the pipeline again, and repeat the takeover if it is still wanted.",
+                code=codes.TAKEOVER_RACE,
+                remedy="Look at the pipeline again, and repeat the takeover if it is still wanted.",
                 pipeline=self._pipeline,
             )
         return standing
@@ -171,7 +173,8 @@ class Ledger:
         return Corrupt(
             f"The ledger has lost {self._records.key(complete_key(number))}: epoch {number} lacks its completion "
             f"record, and epoch {newest} has one.",
-            remedy="restore that file from a backup of the ledger, and any other one that is then missed. If there is "
+            code=codes.LEDGER_RECORD_LOST,
+            remedy="Restore that file from a backup of the ledger, and any other one that is then missed. If there is "
             "none, give the pipeline a new name, and `starting` offsets: the ends of the ranges in complete.json of "
             f"epoch {newest}.",
             pipeline=self._pipeline,
@@ -222,7 +225,8 @@ class Ledger:
         except (IllegalTransition, ValueError) as error:
             raise Corrupt(
                 f"The ledger's records contradict each other: {error}.",
-                remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
+                code=codes.LEDGER_CONTRADICTS,
+                remedy="Two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
                 pipeline=self._pipeline,
                 epoch=view.number,
             ) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_readable
 from airflow_epochs.ledger.keys import PIPELINE_KEY, Record, key_of, pipeline_of
@@ -68,7 +69,8 @@ class Records:
         except Exception as error:
             raise OutcomeUnknown(
                 f"The ledger cannot be read ({self.key(key)}): {error!r}.",
-                remedy="see that the ledger's store can be reached and that its connection is right; "
+                code=codes.LEDGER_UNREADABLE,
+                remedy="See that the ledger's store can be reached and that its connection is right; "
                 "Airflow's retry, or a clear of the task, goes on from there.",
                 pipeline=self.pipeline,
             ) from error
@@ -98,7 +100,8 @@ class Records:
         except NewerFormat as newer:
             raise Refused(
                 f"{self.key(key)} has format {newer.format}; this version reads up to {FORMAT}.",
-                remedy="upgrade airflow-provider-epochs to at least the version that wrote it.",
+                code=codes.LEDGER_TOO_NEW,
+                remedy="Upgrade airflow-provider-epochs to at least the version that wrote it.",
                 pipeline=self.pipeline,
             ) from newer
         except ValueError as error:
@@ -141,13 +144,15 @@ class Records:
         if disk := disk_says_no(error):
             raise NotApplied(
                 f"The ledger's disk {disk}: {self.key(key)} was not written: {error!r}.",
-                remedy="make room there, or make it writable again; Airflow's retry, or a clear of the task, then goes "
+                code=codes.LEDGER_NOT_WRITTEN,
+                remedy="Make room there, or make it writable again; Airflow's retry, or a clear of the task, then goes "
                 "on where this one stopped.",
                 pipeline=self.pipeline,
             ) from error
         raise OutcomeUnknown(
             f"The ledger did not answer when {self.key(key)} was written: {error!r}.",
-            remedy="let Airflow retry the task, or clear it: it reads the record back before it does anything.",
+            code=codes.LEDGER_WRITE_UNKNOWN,
+            remedy="Let Airflow retry the task, or clear it: it reads the record back before it does anything.",
             pipeline=self.pipeline,
         ) from error
 
@@ -159,7 +164,8 @@ class Records:
         except ValueError as error:
             raise Refused(
                 f"{self.key(key)} would be a record that nobody can read: {error}.",
-                remedy="let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
+                code=codes.LEDGER_RECORD_TOO_LARGE,
+                remedy="Let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
                 pipeline=self.pipeline,
             ) from error
         return value
@@ -191,7 +197,8 @@ class Records:
         except NotBelieved as error:
             raise Corrupt(
                 f"The ledger record {self.key(key)} is not believed: {error}.",
-                remedy="find out who wrote that file. If the password of the ledger's connection was changed, put "
+                code=codes.LEDGER_RECORD_FORGED,
+                remedy="Find out who wrote that file. If the password of the ledger's connection was changed, put "
                 "the old one behind the new one, with a comma between them. If a task of yours wrote it before the "
                 f"password was set, `airflow epochs sign {self.pipeline} --why …` lists what is not signed, and lets "
                 "it count. If nobody of yours wrote it, it is forged: put back what a backup of the ledger has there, "
@@ -202,7 +209,8 @@ class Records:
     def lacks_key(self, why: str) -> Refused:
         return Refused(
             f"The ledger of pipeline {self.pipeline} {why}, and its connection has no password.",
-            remedy="set the password of the connection of type epochs to the key that the ledger is signed with. If "
+            code=codes.SIGNING_PASSWORD_MISSING,
+            remedy="Set the password of the connection of type epochs to the key that the ledger is signed with. If "
             f"that is lost, set a new one (`{RANDOM_KEY}`), and let "
             f"what stands count by `airflow epochs sign {self.pipeline} --why …`.",
             pipeline=self.pipeline,
@@ -211,7 +219,8 @@ class Records:
     def damaged(self, key: str, why: ValueError) -> Corrupt:
         return Corrupt(
             f"The ledger record {self.key(key)} cannot be trusted: {why}.",
-            remedy="restore this one file from a backup of the ledger; do not delete it.",
+            code=codes.LEDGER_RECORD_DAMAGED,
+            remedy="Restore this one file from a backup of the ledger; do not delete it.",
             pipeline=self.pipeline,
         )
 

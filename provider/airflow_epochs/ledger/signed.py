@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, epoch_folder, run_key, signing_key
@@ -79,7 +80,8 @@ class Signing:
         if standing.writer != writer:
             raise Refused(
                 f"Somebody else has put {self._records.key(signing_key(number))} at the same moment.",
-                remedy="clear the task, or type the command again.",
+                code=codes.LEDGER_RECORD_RACE,
+                remedy="Clear the task, or type the command again.",
                 pipeline=self._records.pipeline,
             )
         return standing

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.secrecy import shown
@@ -69,7 +70,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
         raise Refused(
             f"The ledger root {shown(url)!r} has a '#' or a '?'. What follows it names no place: version 0.1 put the "
             f"ledger, and any other that differs only there, into {shown(meant)!r}.",
-            remedy=f"set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
+            code=codes.LEDGER_ROOT_UNUSABLE,
+            remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
             "that is there, or to another place without these characters for a new one.",
         )
     parts = urlsplit(url)
@@ -112,7 +114,8 @@ class LocalStore(BlobStore):
         if not root.is_absolute():
             raise Refused(
                 f"The ledger root must be an absolute path or a URL, not {shown(str(root))!r}.",
-                remedy="correct the field `ledger_root` of the connection of type epochs.",
+                code=codes.LEDGER_ROOT_UNUSABLE,
+                remedy="Correct the field `ledger_root` of the connection of type epochs.",
             )
         super().__init__(Disk(root), str(root))
         self._folder = root

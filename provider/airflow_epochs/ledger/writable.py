@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.store import Store
 
@@ -26,6 +26,7 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
     except Exception as error:
         raise NotApplied(
             f"The ledger cannot be written: {error!r}.",
+            code=codes.LEDGER_NOT_WRITTEN,
             remedy="see that the ledger's store can be reached and that its connection may write there."
             if disk_says_no(error) is None
             else "make room on the ledger's disk, or make it writable again, and clear the task.",
@@ -34,7 +35,8 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
     if not honoured:
         raise Refused(
             "The ledger's store does not honour put-if-absent: a second put of the same key was accepted.",
-            remedy="put the ledger on a local disk, or on an object store with conditional writes (If-None-Match).",
+            code=codes.STORE_UNCONDITIONAL,
+            remedy="Put the ledger on a local disk, or on an object store with conditional writes (If-None-Match).",
             pipeline=pipeline,
         )
 

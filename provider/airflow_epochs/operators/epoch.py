@@ -19,7 +19,7 @@ import msgspec
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
 from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
@@ -157,7 +157,11 @@ class EpochOperator(BaseOperator):
                 wait_for_others=self.wait_for_others,
             )
         except ValueError as error:
-            raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error
+            raise Refused(
+                f"The pipeline is not defined right: {error}.",
+                code=codes.PIPELINE_MISCONFIGURED,
+                remedy="Correct the DAG file.",
+            ) from error
 
     def _transform(self, beside_dag: Path) -> Transform:
         """The transform by its name alone. Steps that run the file or record its digest override this."""

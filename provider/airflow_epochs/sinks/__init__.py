@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def _of_others(kind: str, today: Collection[Sink]) -> Any:
             return _class(entry.module, entry.attr)
     raise Refused(
         f"A record names a sink of kind {kind!r}. No sink of the DAG is one, and none is registered on this worker.",
-        remedy="if it is a kind of airflow-provider-epochs, upgrade that to the version that wrote the ledger. "
+        code=codes.SINK_KIND_UNKNOWN,
+        remedy="If it is a kind of airflow-provider-epochs, upgrade that to the version that wrote the ledger. "
         "If it is a class of your own, put the sink back into the DAG, or register it in the entry point group "
         f"{GROUP} of a package on every worker, until its last epoch is complete. If it is neither, somebody else has "
         "written to the ledger. Nothing was imported.",
@@ -78,5 +79,6 @@ def _class(module: str, name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise Refused(
             f"The sink class {module}:{name}, of which the ledger says that it takes part, is not there: {error}",
-            remedy="install or put back the module that has it on every worker, until its last epoch is complete.",
+            code=codes.SINK_KIND_UNKNOWN,
+            remedy="Install or put back the module that has it on every worker, until its last epoch is complete.",
         ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.secrecy import shown
 
@@ -12,6 +12,7 @@ def require_no_login(what: str, url: str, sink: str) -> None:
     if secrecy.has_login(url):
         raise Refused(
             f"The URL of {what} {shown(url)} holds a login, which records and asset events would show.",
+            code=codes.LOGIN_IN_URL,
             remedy="Put the login into the connection that storage_conn_id names.",
             sink=sink,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta.schema import type_name
 
@@ -50,6 +51,7 @@ def refusal(why: str) -> Refused:
     """The error for a row that cannot be written."""
     return Refused(
         f"A row cannot be written: {why}.",
+        code=codes.SQL_ROWS_UNFIT,
         remedy="Let the transform send such records to a sink for rejected ones, as spark_apps/orders.py does (see "
         "docs/sql.md, 'Records that no table takes'), and clear the failed tasks: the same offsets are staged again.",
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, Refused
 
@@ -45,6 +46,7 @@ class Sent:
             return error
         return Refused(
             f"Spark cannot log in to Kafka by its file {self.file}: {error.what}",
+            code=codes.SPARK_CREDENTIALS_FILE,
             remedy="See that the file lies on the Spark server and on all its executors, that their user can read it, "
             f"and that it has {', '.join(self.properties)} as connection {self.conn_id} has them today: `airflow "
             f"epochs kafka-credentials {self.conn_id} --file …` writes it. docs/spark.md says more.",
@@ -80,6 +82,7 @@ def _require_plain_path(file: str, conn_id: str) -> None:
     if not PurePosixPath(file).is_absolute() or re.search("[:}]", file):
         raise Refused(
             f"{FILE_FIELD} of connection {conn_id} is {file!r}, to which Kafka's client cannot be referred.",
+            code=codes.SPARK_CREDENTIALS_FILE,
             remedy="Give the absolute path of a file on the Spark server and its executors, without ':' and '}'.",
         )
 

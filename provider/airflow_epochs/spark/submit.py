@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
@@ -43,6 +43,7 @@ CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
 _DRIVER_FILES = (
     "__init__.py",
+    "codes.py",
     "errors.py",
     "secrecy.py",
     "storage/__init__.py",
@@ -114,6 +115,7 @@ class SubmitRunner:
             raise Refused(
                 f"SparkSubmit(work_url=…) {secrecy.shown(self._config.work_url)} holds a login, and is an argument of "
                 "spark-submit, which everybody on the machine can read.",
+                code=codes.LOGIN_IN_URL,
                 remedy="Leave the login to work_conn_id, and to Spark's own settings for the store.",
             )
         if mode == CLIENT:
@@ -121,16 +123,19 @@ class SubmitRunner:
         if _master(connection).startswith("spark://"):
             raise Refused(
                 "Spark has no cluster mode for Python applications on standalone clusters.",
+                code=codes.SPARK_CONNECTION,
                 remedy=f"Set deploy-mode of connection {connection.conn_id} to client.",
             )
         if not self._config.work_url:
             raise Refused(
                 "In cluster mode the driver's report needs a place that the task can read.",
+                code=codes.SPARK_CONNECTION,
                 remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that both reach.",
             )
         if job.secrets and not self._config.secrets_conf:
             raise Refused(
                 "In cluster mode the Kafka connection's credentials would have to travel as readable settings.",
+                code=codes.SPARK_CONNECTION,
                 remedy="Put them on the cluster as settings 'PREFIXkafka.sasl.jaas.config' and so on, and give "
                 "SparkSubmit(secrets_conf='PREFIX').",
             )
@@ -145,6 +150,7 @@ class SubmitRunner:
         except FileNotFoundError as error:
             raise Refused(
                 f"There is no {error.filename} on this worker's PATH.",
+                code=codes.SPARK_INCOMPLETE,
                 remedy="Install pyspark into Airflow's environment, or a Spark distribution, on every worker.",
             ) from error
         except Exception as error:
@@ -163,6 +169,7 @@ class SubmitRunner:
             said = secrecy.scrubbed(str(failure or "the driver left no report"))
             raise NotApplied(
                 f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
+                code=codes.SPARK_JOB_FAILED,
                 remedy="Look at the driver's log above; the task may be retried or cleared.",
             )
         result: JsonDict = report["result"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import checked_stats, rows_of
 from airflow_epochs.delta.shape import TableShape
@@ -18,10 +19,11 @@ _RESTAGE = "Clear the stage task: it stages into a fresh place."
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
     """What lies at ``place`` is a finished staging of this very transaction and sink."""
     if staging is None:
-        raise Refused(f"Nothing was staged at {place}.", remedy=_RESTAGE)
+        raise Refused(f"Nothing was staged at {place}.", code=codes.STAGED_NOT_OURS, remedy=_RESTAGE)
     if staging.note.get("txn") != str(attempt.txn) or staging.note.get("app") != app:
         raise Refused(
             f"What is staged at {place} belongs to transaction {staging.note.get('txn')}, not to {attempt.txn}.",
+            code=codes.STAGED_NOT_OURS,
             remedy=_RESTAGE,
         )
     return staging
@@ -33,6 +35,7 @@ def require_rows(staging: Staging) -> None:
     if staging.counted not in (None, found):
         raise Refused(
             f"{staging.counted} rows were written to {staging.place}, its files have {found}.",
+            code=codes.STAGED_INCOMPLETE,
             remedy=_RESTAGE,
         )
 
@@ -43,7 +46,9 @@ def require_files(files: Files, staging: Staging) -> None:
     sizes = {f"{staging.place}/{file.path}": file.size for file in staging.files}
     for path, tail in files.tails(sizes, len(_PARQUET_MAGIC)):
         if tail != _PARQUET_MAGIC:
-            raise Refused(f"The staged file {path} is not a whole Parquet file.", remedy=_RESTAGE)
+            raise Refused(
+                f"The staged file {path} is not a whole Parquet file.", code=codes.STAGED_INCOMPLETE, remedy=_RESTAGE
+            )
 
 
 def require_sizes(files: Files, staging: Staging) -> None:
@@ -52,7 +57,9 @@ def require_sizes(files: Files, staging: Staging) -> None:
         size = found.get(f"{staging.place}/{file.path}")
         if size != file.size:
             state = "is gone" if size is None else f"has {size} bytes instead of {file.size}"
-            raise Refused(f"The staged file {staging.place}/{file.path} {state}.", remedy=_RESTAGE)
+            raise Refused(
+                f"The staged file {staging.place}/{file.path} {state}.", code=codes.STAGED_INCOMPLETE, remedy=_RESTAGE
+            )
 
 
 def require_sound_actions(staging: Staging) -> None:
@@ -64,6 +71,7 @@ def require_sound_actions(staging: Staging) -> None:
             raise Refused(
                 f"The staged file {file.path} has partition values for {sorted(file.partition_values)}, "
                 f"the table is partitioned by {sorted(columns)}.",
+                code=codes.STAGED_INCOMPLETE,
                 remedy=_RESTAGE,
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
@@ -31,6 +32,7 @@ def require_owner(files: Files, folder: str, attempt: SinkAttempt, sink: str) ->
     if said is not None and _compared(said) != [owner[key] for key in _COMPARED]:
         raise Refused(
             f"The staging folder {folder} is not this sink's: {OWNER} says {said[:300].decode(errors='replace')}.",
+            code=codes.STAGED_NOT_OURS,
             remedy="Nothing was deleted. Delete the folder by hand if nothing refers to its files any more.",
             sink=sink,
         )

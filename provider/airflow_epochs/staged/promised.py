@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.table import (
     TableLocation,
@@ -38,6 +38,7 @@ def require_promised(
         raise Corrupt(
             f"The digest of the rows promised to {location.name} was made by another version of the provider: what "
             f"lies at {staged.place} cannot be compared with it.",
+            code=codes.PROMISED_ROWS_CHANGED,
             remedy="Finish this epoch with the version that voted, or complete it without this sink's rows: "
             f"`{waive_command(txn, sink)}`. Nothing was written.",
         )
@@ -46,6 +47,7 @@ def require_promised(
     if digest_of(staging) != staged.digest:
         raise Corrupt(
             f"The rows promised to {location.name} are not those at {staged.place}: the staging table was changed.",
+            code=codes.PROMISED_ROWS_CHANGED,
             remedy="Restore that folder from a backup, or delete it and clear the commit task, which then stages the "
             "same offsets again. Nothing was written.",
         )
@@ -59,6 +61,7 @@ def require_promised(
 def _rows_gone(location: TableLocation, staged: Staged, why: str) -> RowsGone:
     return RowsGone(
         f"The rows promised to {location.name} are not at {staged.place} any more: {why}",
+        code=codes.PROMISED_ROWS_GONE,
         remedy="Clear the commit task: it stages the same offsets again. Let VACUUM keep files for longer than an "
         "epoch may be in doubt. Nothing was written.",
     )

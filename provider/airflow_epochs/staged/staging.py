@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, actions_of, entry_version, log_entry, note_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
@@ -118,4 +119,4 @@ class _Replay:
 
 
 def _unusable(place: str, why: str) -> Refused:
-    return Refused(f"The staging table {place} is not usable: {why}.", remedy=_RESTAGE)
+    return Refused(f"The staging table {place} is not usable: {why}.", code=codes.STAGED_INCOMPLETE, remedy=_RESTAGE)

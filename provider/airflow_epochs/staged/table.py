@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.log import NOTE
 from airflow_epochs.delta.table import App, TableLocation
@@ -44,6 +45,7 @@ def staging_root(path: str, sink: str) -> str:
         return root
     raise Refused(
         f"{path!r} is no place to stage rows.",
+        code=codes.STAGING_PLACE,
         remedy="Give `staging` an absolute path or a URL that Spark and the workers share, say s3://bucket/staging.",
         sink=sink,
     )
@@ -166,6 +168,7 @@ class StagedTable:
     def _rows_gone(self, path: str, why: str) -> RowsGone:
         return RowsGone(
             f"The staged file {path}, promised to {self.target}, {why}",
+            code=codes.PROMISED_ROWS_GONE,
             remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
             sink=self.sink,
         )
@@ -184,6 +187,7 @@ class StagedTable:
                 raise Refused(
                     f"Spark staged {', '.join(columns)} in the calendar that was in use before 1582: read for "
                     f"{self.target}, its dates would be others.",
+                    code=codes.STAGED_CALENDAR,
                     remedy="Take spark.sql.parquet.datetimeRebaseModeInWrite and "
                     "spark.sql.parquet.int96RebaseModeInWrite out of the transform, if it sets them. Then clear the "
                     "stage task with its downstream tasks.",
@@ -228,6 +232,7 @@ class StagedTable:
         if stem != f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}" or not nonce.isalnum():
             raise Refused(
                 f"{place!r} is no staging place of sink {self.sink!r} in {self.root}.",
+                code=codes.STAGING_PLACE,
                 remedy="Finish the epoch with the staging folder it was opened with: was it changed since?",
                 sink=self.sink,
             )

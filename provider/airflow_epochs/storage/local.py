@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage import fsync
@@ -23,11 +24,13 @@ def _local_errors(place: Path | str) -> Iterator[None]:
     except PermissionError as error:
         raise Refused(
             f"No permission for {error.filename or place}.",
+            code=codes.STORE_FORBIDDEN,
             remedy="Let the user of the Airflow worker read and write there.",
         ) from error
     except OSError as error:
         raise NotApplied(
             f"The file system does not answer for {place}: {error}.",
+            code=codes.STORE_UNREACHABLE,
             remedy="Check disk and mount, then try again.",
         ) from error
 
@@ -71,7 +74,11 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
-            raise Refused(f"The path {shown(str(root))!r} is not absolute.", remedy="Give an absolute path or a URL.")
+            raise Refused(
+                f"The path {shown(str(root))!r} is not absolute.",
+                code=codes.PATH_RELATIVE,
+                remedy="Give an absolute path or a URL.",
+            )
         self._root = root
         self._disk = Disk(root)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage.blobs import TooLarge
@@ -48,6 +49,7 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
             raise  # obstore panics, outside Exception, at some options that it does not know
         raise Refused(
             f"The object store at {shown(url)} cannot be set up: {str(error).splitlines()[0]}",
+            code=codes.STORE_UNUSABLE,
             remedy="Correct the URL, or the storage options of its connection.",
         ) from error
 
@@ -190,6 +192,7 @@ class ObjectFiles:
         except NotImplementedError as error:
             raise Refused(
                 f"The object store at {self._place} is set up without conditional writes.",
+                code=codes.STORE_UNCONDITIONAL,
                 remedy="Remove aws_conditional_put from the connection's storage options.",
             ) from error
 
@@ -229,6 +232,7 @@ class ObjectFiles:
         except (BaseError, OSError) as error:
             raise OutcomeUnknown(
                 f"Whether {self._place}/{path} was written is not known: {str(error).splitlines()[0]}",
+                code=codes.STORE_WRITE_UNKNOWN,
                 remedy="Nothing: the next try looks at the store first.",
             ) from error
 
@@ -256,11 +260,13 @@ class ObjectFiles:
         except (BaseError, OSError) as error:
             raise NotApplied(
                 f"The object store at {self._place} does not answer: {str(error).splitlines()[0]}",
+                code=codes.STORE_UNREACHABLE,
                 remedy="Check that the store is up and that the bucket exists, then try again.",
             ) from error
 
     def _no_permission(self, error: Exception) -> Refused:
         return Refused(
             f"The object store says no at {self._place}: {str(error).splitlines()[0]}",
+            code=codes.STORE_FORBIDDEN,
             remedy="Give the connection's credentials read, write, list and delete permission there.",
         )

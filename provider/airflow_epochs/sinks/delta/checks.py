@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation, newest_schema
@@ -30,6 +31,7 @@ def require_keys(mode: Mode, staging: Staging) -> None:
         if any(_has_null(file, physical.get(name.lower(), name)) for file in staging.files):
             raise Refused(
                 f"There are rows with NULL in {name!r}, a key or the sequence of mode {mode.mode!r}.",
+                code=codes.DELTA_ROWS_UNFIT,
                 remedy="Let the transform leave such rows out, and clear the stage task.",
             )
 
@@ -48,6 +50,7 @@ def require_same_table(shape: TableShape | None, staging: Staging, name: str) ->
         raise Refused(
             f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
             f"was {promised}.",
+            code=codes.DELTA_TABLE_ALTERED,
             remedy=_STAGE_ANEW,
         )
 
@@ -56,13 +59,19 @@ def require_addable(shape: TableShape | None, staging: Staging, name: str) -> No
     """The staged files can be added to the table as they are."""
     require_committable(shape or staging.shape, name)
     if shape is not None and (difference := shape.difference_for(staging.shape)):
-        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy=_STAGE_ANEW)
+        raise Refused(
+            f"{name} was altered since its rows were staged: {difference}.",
+            code=codes.DELTA_TABLE_ALTERED,
+            remedy=_STAGE_ANEW,
+        )
 
 
 def require_known(shape: TableShape | None, staging: Staging, name: str) -> None:
     """The rows were staged in the knowledge of the table."""
     if shape is not None and staging.note["table_id"] is None:
-        raise Refused(f"{name} was created since its rows were staged.", remedy=_STAGE_ANEW)
+        raise Refused(
+            f"{name} was created since its rows were staged.", code=codes.DELTA_TABLE_ALTERED, remedy=_STAGE_ANEW
+        )
 
 
 def require_insertable(shape: TableShape | None, staging: Staging, name: str, *, add_columns: bool = False) -> None:
@@ -72,6 +81,7 @@ def require_insertable(shape: TableShape | None, staging: Staging, name: str, *,
     if found := delta_schema.problems(shape.schema, staging.shape.schema, add_columns=add_columns):
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",
+            code=codes.DELTA_ROWS_UNFIT,
             remedy="Correct the transform or the table, and clear the stage task.",
         )
 
@@ -81,6 +91,7 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
     if mode.mode != APPEND and shape.properties.get(APPEND_ONLY, "").lower() == "true":
         raise Refused(
             f"{name} takes new rows only ({APPEND_ONLY}), and mode {mode.mode!r} changes and deletes rows.",
+            code=codes.DELTA_APPEND_ONLY,
             remedy=f"Take it off (ALTER TABLE … UNSET TBLPROPERTIES ('{APPEND_ONLY}')), or choose mode 'append'.",
         )
     if mode.mode != OVERWRITE_PARTITIONS:
@@ -90,6 +101,7 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
         raise Refused(
             f"The rows do not say which partitions of {name} they replace: it is partitioned by "
             f"{list(shape.partition_by)}.",
+            code=codes.DELTA_ROWS_UNFIT,
             remedy="Let the transform return every partition column. Mode 'overwrite_partitions' needs a partitioned "
             "table: give partition_by for one that is created.",
         )
@@ -100,6 +112,7 @@ def require_committable(shape: TableShape, name: str) -> None:
     if refused := shape.refused_features:
         raise Refused(
             f"deltalake cannot commit to {name}: it has {', '.join(refused)}.",
+            code=codes.DELTA_NEEDS_SPARK,
             remedy='Give the sink commit="spark", or leave commit out.',
         )
 
@@ -109,6 +122,7 @@ def require_readable(shape: TableShape, name: str) -> None:
     if strange := shape.unreadable:
         raise Refused(
             f"Of the readers of {name}, only Spark would know its types: {_listed(strange)}.",
+            code=codes.DELTA_TYPE_UNREADABLE,
             remedy='Let the transform return another type, for example by `.cast("string")`, and clear the stage task.',
         )
 
@@ -122,6 +136,7 @@ def require_not_spoilt(location: TableLocation) -> None:
     raise Refused(
         f"No reader but Spark can open {location.name}: {_listed(strange)}. Version 0.1 created it so from a "
         "Python UDF.",
+        code=codes.DELTA_TYPE_UNREADABLE,
         remedy="Repair it in Spark, which changes the schema's spelling and no file: "
         f"ALTER TABLE {delta_jobs.identifier(location.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). "
         "Then clear the failed task. See docs/delta.md, 'A table that only Spark can open'.",
@@ -137,6 +152,7 @@ def require_lasting_marker(shape: TableShape, name: str) -> None:
     if retention := shape.properties.get(TXN_RETENTION):
         raise Refused(
             f"{name} forgets transactions after {retention} ({TXN_RETENTION}): the epoch marker would expire.",
+            code=codes.DELTA_MARKERS_EXPIRE,
             remedy=f"Take it off: ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}'); for a table that is created, "
             "out of the sink's properties.",
         )
@@ -148,6 +164,7 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
         raise Refused(
             f"{name} shows {described(found)}, but the ledger says its last epoch is "
             f"{described_transaction(previous)}.",
+            code=codes.DELTA_TABLE_ALTERED,
             remedy="The table was put back, replaced or written to under this pipeline's name while the epoch ran: the "
             "next run's `open` says what happened, and what to do.",
         )
@@ -159,6 +176,7 @@ def require_notes(location: TableLocation, place: str) -> None:
         raise Refused(
             f"The notes about keys that were deleted from {location.name} are gone: {location.url}/{place}. Without "
             "them, rows that are older than their deletion would bring keys back.",
+            code=codes.DELTA_DELETIONS_GONE,
             remedy="Restore that folder from a backup, and clear the failed task. If no such rows can come any more, "
             "create the table anew without rows instead. See docs/delta.md, 'upsert'.",
         )
@@ -172,6 +190,7 @@ def require_store(files: Files, folder: str) -> None:
         if files.write_new(probe, b"second"):
             raise Refused(
                 "The table's store overwrites although it was asked not to: two commits could replace each other.",
+                code=codes.STORE_UNCONDITIONAL,
                 remedy="Use a store with conditional writes (S3, GCS, Azure, MinIO), or correct aws_conditional_put.",
             )
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
@@ -101,6 +101,7 @@ class Commit:
         except Refused as refused:
             raise Corrupt(
                 f"The rows of {self.attempt.txn} are not brought in. {refused.what}",
+                code=codes.DELTA_COMMIT_REFUSED,
                 remedy=refused.remedy,
                 sink=self.at.sink.name,
             ) from refused

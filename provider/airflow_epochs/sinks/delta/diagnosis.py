@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement
 from airflow_epochs.delta.table import FoundCommit, find_commit
 from airflow_epochs.errors import Corrupt
@@ -54,6 +55,7 @@ class Suspect:
     def _gone(self) -> Corrupt:
         return Corrupt(
             f"The table {self._name} is gone: {self._last} was committed to it.",
+            code=codes.TABLE_GONE,
             remedy=f"Put it back from a backup, its folder as a whole. If it is not to come back, give "
             f"the sink another name and {self._backfill(1)}: a new table gets what Kafka still has. See "
             "docs/failures.md#the-table-is-gone. Nothing was written.",
@@ -62,6 +64,7 @@ class Suspect:
     def _elsewhere(self) -> Corrupt:
         return Corrupt(
             f"The sink points to {self._name}, but {self._last} was committed to {self.recorded.get('table')}.",
+            code=codes.TABLE_ELSEWHERE,
             remedy=f"Point the sink back to {self.recorded.get('table')}; a table that was moved there takes its "
             "folder as a whole. To go on in another table, give the sink another name: it begins there with the next "
             "epoch. See docs/failures.md#the-sink-points-elsewhere. Nothing was written.",
@@ -72,6 +75,7 @@ class Suspect:
         return Corrupt(
             f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}; {self._last} was "
             f"committed to the one with id {self.recorded.get('table_id')}.",
+            code=codes.TABLE_REPLACED,
             remedy="Put the old table back from a backup, its folder as a whole. To go on in the new "
             "one, give the sink another name: it begins there with the next epoch. See "
             "docs/failures.md#the-table-was-replaced. Nothing was written.",
@@ -81,6 +85,7 @@ class Suspect:
         return Corrupt(
             f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.target.app.epoch}, and "
             f"{self._last} was committed to it.",
+            code=codes.MARKERS_GONE,
             remedy="Put the table back from a backup, its folder as a whole. If its rows up to epoch "
             f"{expected.epoch} are all there, give the sink another name{self._and_backfill(expected)} instead: it "
             "goes on with the next epoch. See docs/failures.md#the-markers-are-gone. Nothing was written.",
@@ -92,6 +97,7 @@ class Suspect:
         return Corrupt(
             f"The table {self._name} is behind the ledger: it shows epoch {found.epoch}, and epoch {expected.epoch} "
             "was committed to it. It was put back from an older copy.",
+            code=codes.SINK_BEHIND,
             remedy=f"Put the newest copy back, its folder as a whole. If there is none, give the sink "
             f"another name and {self._backfill(found.epoch + 1)}: the missing epochs are read from Kafka again. See "
             "docs/failures.md#the-table-is-behind. Nothing was written.",
@@ -104,6 +110,7 @@ class Suspect:
             f"The table {self._name} shows epoch {expected.epoch} of transaction {shown}, and the ledger has "
             f"{expected}. Two ledgers of one pipeline name have written to it, or one ledger was restored and ran the "
             "epoch again.",
+            code=codes.TWO_LEDGERS,
             remedy=f"Find the ledger that has the table's transaction: `airflow epochs show {expected.pipeline} "
             f"{expected.epoch}` prints the `txn_id` that a ledger has. Let only that one go on, in place of this one. "
             "If both are to go on, give this pipeline's sink another name: it begins with the next epoch. See "
@@ -116,6 +123,7 @@ class Suspect:
         return Corrupt(
             f"The ledger is behind the table {self._name}, which shows epoch {found.epoch if found else None}: the "
             f"ledger {has}. Its newest records are lost, it was restored from an older copy, or it is a new one.",
+            code=codes.LEDGER_BEHIND,
             remedy="Restore the newest copy of the ledger. If there is none, go on in the same table under a new "
             f"pipeline name, {self._starting()}. If the pipeline has more sinks, see first where each ends: "
             "docs/failures.md#the-ledger-is-behind. Nothing was read or written.",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.shape import metadata_of
@@ -96,6 +97,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
     if (found.note or {}).get("committer") == "deltalake" and not loss.removed:
         error = RowsLost(
             what,
+            code=codes.DELTA_ROWS_LOST,
             remedy="Clear the commit task: it stages the same offsets again and puts their rows in place of the lost "
             "ones. Let VACUUM keep files for longer than an epoch takes.",
         )
@@ -103,6 +105,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         return error
     return Corrupt(
         what,
+        code=codes.DELTA_FILES_LOST,
         remedy="Restore the files from a backup (or the store's own versions of them) and clear the commit task. If "
         f"there is none, {_undo(location, found)}; then complete the epoch without this sink's rows: "
         f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Disagreement, Environment, waive_command
 from airflow_epochs.delta.log import NOTE, StagedFile, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
@@ -139,6 +139,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
     raise OutcomeUnknown(
         f"Committing into {this.location.name} came to no end: "
         f"{first_line(faults[-1]) if faults else 'other writers were always faster'}",
+        code=codes.DELTA_COMMIT_UNKNOWN,
         remedy="Nothing is lost: clear the commit task once the store answers and fewer others write to the table.",
     ) from (faults[-1] if faults else None)
 
@@ -270,6 +271,7 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
     if promised is not None and shape.id != promised:
         raise Corrupt(
             f"{this.location.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
+            code=codes.DELTA_TABLE_CHANGED,
             remedy="Put the old table back, and clear the commit task; or complete the epoch without this sink's "
             f"rows: `{waive_command(this.txn, this.app.sink)}`.",
         )
@@ -283,6 +285,7 @@ def _require_never_there(this: TableCommit) -> None:
     if this.staging.note.get("table_id") is not None:
         raise Corrupt(
             f"{this.location.name} is gone: it was there when its rows were staged.",
+            code=codes.DELTA_TABLE_CHANGED,
             remedy="Put the table back, and clear the commit task; or complete the epoch without this sink's rows: "
             f"`{waive_command(this.txn, this.app.sink)}`.",
         )

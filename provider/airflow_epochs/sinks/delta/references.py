@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied
@@ -70,5 +71,6 @@ def _in_newest_version(location: TableLocation, place: str) -> set[str]:
 def _unknown(location: TableLocation, place: str, why: str) -> NotApplied:
     return NotApplied(
         f"Whether {location.name} refers to the files at {place} cannot be told: {why}.",
+        code=codes.DELTA_REFERENCES_UNKNOWN,
         remedy="Nothing: the files are left alone, and VACUUM of the table deletes those that it does not refer to.",
     )

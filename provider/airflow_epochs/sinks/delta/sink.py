@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template, normalised, resolved, validated_name
 from airflow_epochs.sinks.delta.modes import Mode
@@ -177,6 +178,7 @@ class DeltaSink:
             return table
         raise Refused(
             f"{self.table!r} is no place for a Delta table.",
+            code=codes.SINK_MISCONFIGURED,
             remedy="Give an absolute path, a URL such as s3://bucket/folder, or catalog.schema.table.",
             sink=self.name,
         )

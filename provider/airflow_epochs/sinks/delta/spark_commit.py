@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import NOTE
 from airflow_epochs.delta.table import App, FoundCommit
@@ -76,12 +77,14 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
         _require_nothing_landed(this, error, env)
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
+            code=codes.DELTA_COMMIT_REFUSED,
             remedy="The table was changed after the vote: undo that, and clear the commit task; or complete the epoch "
             f"without this sink's rows: `{waive_command(this.txn, this.app.sink)}`. {error.remedy}",
         ) from error
     except NotApplied as error:
         raise OutcomeUnknown(
             f"Spark did not say whether it committed into {this.target}: {error.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
             remedy="Nothing is lost: clear the commit task. If the message names a column or a constraint, the table "
             "was changed after the vote: undo that change first.",
         ) from error
@@ -89,12 +92,14 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     if report["refused"]:
         raise Corrupt(
             f"The rows of {this.txn} cannot be inserted into {this.target}: {report['refused']}.",
+            code=codes.DELTA_COMMIT_REFUSED,
             remedy="Put the table back as it was, and clear the commit task; or complete the epoch without this "
             f"sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
         )
     if report["txn"] != str(this.txn):
         raise Corrupt(
             f"{this.target} has epoch {report['epoch']} of transaction {report['txn']}, not of {this.txn}.",
+            code=codes.TWO_LEDGERS,
             remedy="Clear the commit task, which then says what happened, and what to do: two ledgers of one pipeline "
             "name write to the table, or one was restored. See docs/failures.md#the-ledger-is-behind.",
         )
@@ -108,11 +113,13 @@ def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment)
     except NotApplied as error:
         raise OutcomeUnknown(
             f"Spark did not say whether it committed into {this.target}: {refused.what} Then: {error.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
             remedy=f"Clear the commit task once Spark answers; it looks at the table first. {error.remedy}",
         ) from refused
     if landed:
         raise OutcomeUnknown(
             f"Spark committed {this.txn} into {this.target}, and failed afterwards: {refused.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
             remedy="Clear the commit task: it finds the commit. Nothing is lost.",
         ) from refused
 
@@ -166,5 +173,6 @@ def require_table(about: JsonDict, target: str) -> None:
         kind = f"it is a table of format {about['format']}" if about.get("format") else "there is no such table"
         raise Refused(
             f"{target} is not a Delta table: {kind}.",
+            code=codes.DELTA_NOT_A_TABLE,
             remedy="Create it first (a table named in a catalog is not created by the sink), or correct the name.",
         )

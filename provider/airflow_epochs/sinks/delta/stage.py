@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import NOTE, entry_of, log_entry
 from airflow_epochs.delta.shape import TableShape
@@ -95,6 +95,7 @@ def _require_partitioning(sink: DeltaSink, location: TableLocation, shape: Table
     if shape and wanted and list(shape.partition_by) != wanted:
         raise Refused(
             f"{location.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
+            code=codes.DELTA_ROWS_UNFIT,
             remedy="Correct partition_by, or leave it out for a table that exists.",
             sink=sink.name,
         )

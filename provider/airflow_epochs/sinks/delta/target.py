@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.snapshot import position_at
@@ -61,6 +62,7 @@ class Target:
             checks.require_not_spoilt(location)
             raise Refused(
                 f"deltalake cannot open {location.name}: {error}",
+                code=codes.DELTA_NOT_A_TABLE,
                 remedy='Repair the table, or give the sink commit="spark".',
             ) from error
 

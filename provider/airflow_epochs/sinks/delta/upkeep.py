@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow_epochs import codes
 from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt
@@ -72,6 +73,7 @@ def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
     back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}), or " * (not first.built_on)
     return Corrupt(
         f"Rows of complete epochs were taken away by others: {'; '.join(new)}.",
+        code=codes.DELTA_FOREIGN_CHANGE,
         remedy=f"{back}set on_foreign_change='warn' until the next epoch is complete, if that was meant to be. "
         "Nothing was opened.",
         sink=at.sink.name,

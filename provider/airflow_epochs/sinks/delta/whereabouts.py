@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.table import NOTES_FOLDER, STAGING_FOLDER, App, TableLocation
 from airflow_epochs.errors import Refused
@@ -56,6 +57,7 @@ class Whereabouts:
         if root is None:
             raise Refused(
                 f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
+                code=codes.STAGING_PLACE,
                 remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
                 sink=self.sink.name,
             )

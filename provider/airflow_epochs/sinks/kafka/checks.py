@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -29,12 +30,14 @@ def require_topic(cluster: Cluster, name: str) -> TopicFacts:
     if facts is None:
         raise Refused(
             f"There is no topic {name} in the cluster at {', '.join(cluster.access.servers)}.",
+            code=codes.TOPIC_MISSING,
             remedy="Create it, or correct the sink's topic or conn_id; then clear the stage task.",
         )
     if facts.replicas < facts.insync_min and not cluster.waits_for_its_replicas_only():
         raise Refused(
             f"Topic {name} has {facts.replicas} replicas and min.insync.replicas={facts.insync_min}: brokers before "
             "Kafka 3.7 take nothing for it.",
+            code=codes.TOPIC_SETTINGS,
             remedy=f"Give the topic more replicas, or lower it: kafka-configs.sh --alter --entity-type topics "
             f"--entity-name {name} --add-config min.insync.replicas={facts.replicas}. Then clear the stage task.",
         )
@@ -50,6 +53,7 @@ def require_timestamps(facts: TopicFacts) -> None:
         raise Refused(
             f"Topic {facts.name} has message.timestamp.before.max.ms={bound}: it refuses records on their way for "
             "longer than that.",
+            code=codes.TOPIC_SETTINGS,
             remedy=f"Raise it to {PATIENT_MS} or more, or let the brokers set the time: kafka-configs.sh --alter "
             f"--entity-type topics --entity-name {facts.name} --add-config message.timestamp.type=LogAppendTime. Then "
             "clear the stage task.",
@@ -62,6 +66,7 @@ def require_time(needed_s: float, timeout_s: int) -> None:
         raise Refused(
             f"The rows take longer to send than transaction_timeout={timeout_s} s: making the records alone took "
             f"{needed_s:.0f} s.",
+            code=codes.TRANSACTION_TIMEOUT,
             remedy="Raise transaction_timeout of the sink, and the brokers' transaction.max.timeout.ms if that is "
             "less; or take fewer records per epoch, with max_records of the source. Then clear the stage task.",
         )
@@ -73,6 +78,7 @@ def require_rights(facts: TopicFacts, *operations: str) -> None:
     if missing:
         raise Refused(
             f"The connection's user lacks rights on topic {facts.name}: {', '.join(missing)}.",
+            code=codes.KAFKA_FORBIDDEN,
             remedy="Grant them, and what else docs/kafka-sink.md lists; then clear the stage task.",
         )
 
@@ -88,6 +94,7 @@ def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
     if named := list(islice(problems, NAMED_MAX)):
         raise Refused(
             f"Topic {facts.name} does not take the rows: {'; '.join(named)}{' …' if len(named) == NAMED_MAX else ''}.",
+            code=codes.TOPIC_ROWS_UNFIT,
             remedy="Correct the transform or the topic's settings; then clear the stage task.",
         )
 
@@ -112,6 +119,7 @@ def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) ->
         raise Refused(
             f"The marker of the epoch may have {size} bytes, for {rows.partitions} partitions, and the marker topic "
             f"{markers.name} takes {markers.record_bytes_max}.",
+            code=codes.MARKER_TOO_LARGE,
             remedy=f"Let it take more: kafka-configs.sh --alter --entity-type topics --entity-name {markers.name} "
             f"--add-config max.message.bytes={2 * size}. Then clear the stage task.",
         )
@@ -123,6 +131,7 @@ def require_marker(found: MarkerRecord | None, previous: TransactionId | None, m
         raise Refused(
             f"The marker of {markers.key} in topic {markers.topic} is {found.txn_id if found else 'missing'}, but the "
             f"ledger says that its last epoch is {previous or 'none'}.",
+            code=codes.MARKER_CHANGED,
             remedy="Find out who else sends under these names, or whether the ledger or the topics were restored. See "
             "docs/kafka-sink.md, 'The marker topic'.",
         )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
 
@@ -76,6 +77,7 @@ def require_client() -> None:
     if find_spec("confluent_kafka") is None:
         raise Refused(
             "A KafkaSink needs the Python package confluent-kafka, which is not installed.",
+            code=codes.KAFKA_CLIENT,
             remedy="Install it where Airflow's tasks run: pip install 'airflow-provider-epochs[kafka-sink]'.",
         )
 
@@ -214,6 +216,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise NotApplied(
                     f"Topic {topic} has just been created or extended, and the brokers do not know it yet.",
+                    code=codes.KAFKA_UNREACHABLE,
                     remedy="Clear the task once they do.",
                 )
             time.sleep(SETTLE_POLL_S)
@@ -294,6 +297,7 @@ class Cluster:
         if code in (KafkaError._INVALID_ARG, KafkaError._INVALID_TYPE):
             return Refused(
                 f"confluent-kafka cannot {doing} with connection {self.access.conn_id!r}: {error.str()}.",
+                code=codes.KAFKA_CLIENT,
                 remedy="Correct the connection, or the options of the sink; GSSAPI needs a confluent-kafka that was "
                 "built with it.",
             )
@@ -301,22 +305,26 @@ class Cluster:
             return Refused(
                 f"{where} does not accept the sink's transaction_timeout: it is more than the brokers' "
                 "transaction.max.timeout.ms.",
+                code=codes.TRANSACTION_TIMEOUT,
                 remedy="Lower transaction_timeout of the sink, or raise the brokers' transaction.max.timeout.ms.",
             )
         if login := self._heard.get(KafkaError._AUTHENTICATION):
             return Refused(
                 f"{where} does not let its user in: {login}.",
+                code=codes.KAFKA_LOGIN,
                 remedy="Check sasl.mechanism, sasl.username and sasl.password in the connection's extra.",
             )
         if code in _rights():
             return Refused(
                 f"{where} does not allow its user to {doing}: {error.str()}.",
+                code=codes.KAFKA_FORBIDDEN,
                 remedy="Grant the rights that docs/kafka-sink.md lists: on the topic, the marker topic, and the "
                 "transactional ids.",
             )
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         return NotApplied(
             f"{where} could not be asked to {doing}: {reasons}.",
+            code=codes.KAFKA_UNREACHABLE,
             remedy="Check from the machine of this task that the brokers run and can be reached, and that "
             "security.protocol is that of their listener; then clear the task.",
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sinks.kafka.cluster import Cluster
 
@@ -110,5 +111,6 @@ class PartitionLog:
             raise NotApplied(
                 f"Of {self.topic}[{self.partition}] only what is before offset {position} can be read, not all before "
                 f"{end}: a transaction is still open there, or the brokers do not answer.",
+                code=codes.KAFKA_UNREACHABLE,
                 remedy="Try again: the brokers end a transaction that was left open after its transaction timeout.",
             )

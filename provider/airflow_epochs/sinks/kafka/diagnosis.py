@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
@@ -55,12 +56,14 @@ class Case:
         if rows := self._state_of_rows():
             return Corrupt(
                 f"{what}, and topic {self._rows} {rows}.",
+                code=codes.TOPICS_GONE,
                 remedy="If the connection leads to another cluster than before, point it back. If the topics are lost, "
                 "send their epochs again under a new sink name: docs/kafka-sink.md, 'Topic and marker are lost'. "
                 "Nothing was read or written.",
             )
         return Corrupt(
             f"{what}. Topic {self._rows} is there.",
+            code=codes.MARKERS_GONE,
             remedy=f"Look whether topic {self._rows} has epoch {self.expected.epoch}, and put the marker back: "
             "docs/kafka-sink.md, 'The marker is lost'. Nothing was read or written.",
         )
@@ -69,6 +72,7 @@ class Case:
         return Corrupt(
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, older than {self.expected}, "
             f"which the ledger expects: topic {self.markers.topic} was restored to an older state, or lost records.",
+            code=codes.SINK_BEHIND,
             remedy=f"Look which epochs topic {self._rows} has, and put the marker or the epochs back: "
             "docs/kafka-sink.md, 'The marker is behind the ledger'. Nothing was read or written.",
         )
@@ -78,6 +82,7 @@ class Case:
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, which the ledger does not "
             f"know: it expects {self.expected or 'no epoch'}. The ledger was lost or restored to an older state, or "
             "another pipeline has the same name.",
+            code=codes.LEDGER_BEHIND,
             remedy="Put the ledger's newest records back. If they are gone, give the pipeline a new name and begin "
             f"behind that epoch, with starting={self._ends(found)}. If the pipeline has more sinks, see first where "
             "each ends: docs/kafka-sink.md, 'The ledger is behind the marker'. Nothing was read or written.",
@@ -87,6 +92,7 @@ class Case:
         return Corrupt(
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger has "
             f"{self.expected} under that number: two ledgers went on from one copy, or two pipelines have one name.",
+            code=codes.TWO_LEDGERS,
             remedy="Go on with the ledger that has the marker's transaction, and give the other pipeline a new name: "
             "docs/kafka-sink.md, 'The marker is of another ledger'. Nothing was read or written.",
         )

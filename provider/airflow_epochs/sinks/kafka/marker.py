@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -159,6 +160,7 @@ class Markers:
             raise Corrupt(
                 f"Somebody has deleted the marker of {self.key} in topic {self.topic}: its newest record is a "
                 "tombstone, which is not ours.",
+                code=codes.MARKER_DELETED,
                 remedy="Find out who did, and put the marker back: docs/kafka-sink.md, 'The marker is lost'. Nothing "
                 "was sent.",
             )
@@ -167,6 +169,7 @@ class Markers:
         except ValueError as error:
             raise Corrupt(
                 f"The newest record of key {self.key} in topic {self.topic} is no epoch marker: {error}.",
+                code=codes.MARKER_FOREIGN,
                 remedy="Use the provider's version that wrote it, or one that is newer. If something else writes to "
                 "this topic, stop it. See docs/kafka-sink.md, 'The marker topic'.",
             ) from error

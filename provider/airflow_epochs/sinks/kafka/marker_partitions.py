@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
@@ -142,6 +143,7 @@ class Assignments:
         return Refused(
             f"Topic {self.topic} cannot be the marker topic: {self.topic}[{partition}] holds records that are not "
             "ours. Nothing was written into it.",
+            code=codes.MARKER_TOPIC_OCCUPIED,
             remedy="Give the sink a marker_topic of its own, one that is empty or does not exist yet. If it is our "
             "marker topic, stop what else writes to it; if its partition 0 lost its records, see docs/kafka-sink.md, "
             "'The marker is lost'.",
@@ -163,6 +165,7 @@ class Assignments:
             raise Corrupt(
                 f"The record of key {key} in {self.topic}[{DIRECTORY}] does not say which partition is the sink's: "
                 f"{error}.",
+                code=codes.MARKER_FOREIGN,
                 remedy="Use the provider's version that wrote it, or one that is newer. If something else writes to "
                 "this topic, stop it. See docs/kafka-sink.md, 'The marker topic'.",
             ) from error

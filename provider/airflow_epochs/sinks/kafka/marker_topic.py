@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
@@ -29,6 +30,7 @@ def require_compacted(facts: TopicFacts) -> TopicFacts:
         raise Refused(
             f"The marker topic {facts.name} has cleanup.policy={facts.settings['cleanup.policy']}: epoch markers would "
             "be lost.",
+            code=codes.MARKER_TOPIC_SETTINGS,
             remedy=f"Set it right: kafka-configs.sh --alter --entity-type topics --entity-name {facts.name} "
             "--add-config cleanup.policy=compact. Then clear the task: if a marker is missing by now, it says so.",
         )
@@ -41,12 +43,14 @@ def require_as_safe(markers: TopicFacts, rows: TopicFacts) -> None:
         raise Refused(
             f"The marker topic {markers.name} has {markers.replicas} replicas, topic {rows.name} has {rows.replicas}: "
             "if the markers are lost and the rows are not, rows are sent twice.",
+            code=codes.MARKER_TOPIC_SETTINGS,
             remedy=f"Give {markers.name} as many replicas, with kafka-reassign-partitions.sh as docs/kafka-sink.md "
             "shows in 'A marker topic that is weaker than the topic'; then clear the stage task. Never delete it.",
         )
     if wanted := ",".join(_weaker_settings(markers, rows)):
         raise Refused(
             f"The marker topic {markers.name} can lose what topic {rows.name} keeps: it needs {wanted}.",
+            code=codes.MARKER_TOPIC_SETTINGS,
             remedy=f"Set it: kafka-configs.sh --alter --entity-type topics --entity-name {markers.name} "
             f"--add-config {wanted}. Then clear the stage task. Never delete the topic.",
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Shown, Staged, TransactionId, compare
@@ -118,6 +118,7 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
     return Corrupt(
         f"Whether {txn} was sent to topic {topic} cannot be told: its marker would be in topic {markers.topic}, which "
         f"{state(markers, voted.marker_topic_id if voted else None)} since the vote.",
+        code=codes.KAFKA_SENT_UNKNOWN,
         remedy=f"Look whether topic {topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md "
         "shows in 'The marker is lost'; then clear the commit task. Nothing was sent.",
     )
@@ -130,6 +131,7 @@ def _require_previous(this: TopicTransaction, stands: Shown) -> None:
     raise case.diagnosed() or OutcomeUnknown(
         f"The marker of {this.markers.key} in topic {this.markers.topic} is changing: another process commits "
         f"{this.txn}.",
+        code=codes.KAFKA_COMMIT_UNKNOWN,
         remedy="Clear the commit task: it looks again.",
     )
 
@@ -167,6 +169,7 @@ class _Transaction:
         if rows is None:
             raise NotApplied(
                 f"Topic {self.this.topic} is gone: it was there at the vote.",
+                code=codes.TOPIC_CHANGED,
                 remedy="Create it again, with as many partitions, and clear the commit task; or complete the epoch "
                 f"without this sink's rows: `{waive_command(self.this.txn, self.this.sink)}`.",
             )
@@ -181,6 +184,7 @@ class _Transaction:
             raise NotApplied(
                 f"Topic {rows.name} was deleted since the vote, and created again with {rows.partitions} partitions "
                 f"instead of {voted}: by a client, if the brokers create topics by use.",
+                code=codes.TOPIC_CHANGED,
                 remedy=f"Give it {voted} again, with kafka-topics.sh --alter if it has fewer, else by deleting it and "
                 "creating it anew; then clear the commit task. Or complete the epoch without this sink's rows: "
                 f"`{waive_command(self.this.txn, self.this.sink)}`.",
@@ -208,6 +212,7 @@ class _Transaction:
             raise NotApplied(
                 f"Topic {self.this.topic} was deleted while {self.this.txn} was being sent to it. The transaction was "
                 "ended.",
+                code=codes.TOPIC_CHANGED,
                 remedy="Create it again, with as many partitions, unless it is there; and clear the commit task: it "
                 "sends the epoch again.",
             )
@@ -227,6 +232,7 @@ class _Transaction:
         if sent != self.this.staged.rows:
             raise RowsGone(
                 f"{sent} rows were read at {self.this.staged.place}, promised were {self.this.staged.rows}.",
+                code=codes.PROMISED_ROWS_GONE,
                 remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
             )
 
@@ -285,6 +291,7 @@ class _Transaction:
             partition, failure = self.failed[0]
             return NotApplied(
                 f"Kafka did not take the rows of {self.this.txn} for {partition}: {failure.str()}.",
+                code=codes.KAFKA_SEND_FAILED,
                 remedy="If the topic was deleted or altered, or rights were withdrawn, mend that. Then clear the "
                 "commit task: it sends the epoch again.",
             )
@@ -306,11 +313,13 @@ class _Transaction:
             return NotApplied(
                 f"The brokers ended its transaction: {self.this.txn} was being sent for {self._seconds():.0f} s, and "
                 f"transaction_timeout is {self._timeout_s():.0f} s ({told.str()}).",
+                code=codes.KAFKA_SEND_FAILED,
                 remedy=f"Clear the commit task: it looks first. {TOO_SHORT}",
             )
         return NotApplied(
             f"Another process has taken over sending {self.this.txn}, or the brokers ended its transaction "
             f"({told.str()}).",
+            code=codes.KAFKA_SEND_FAILED,
             remedy="Clear the commit task: it looks first. If it happens again, and nothing else runs, see the "
             "brokers' logs.",
         )
@@ -355,10 +364,12 @@ class _Transaction:
             return OutcomeUnknown(
                 f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: it was being sent for "
                 f"{self._seconds():.0f} s, and transaction_timeout is {self._timeout_s():.0f} s ({last.str()}).",
+                code=codes.KAFKA_COMMIT_UNKNOWN,
                 remedy=f"Clear the commit task: it looks first. {TOO_SHORT}",
             )
         return OutcomeUnknown(
             f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: {last.str()}.",
+            code=codes.KAFKA_COMMIT_UNKNOWN,
             remedy="Nothing is lost: the next try of the commit task looks at the marker first.",
         )
 

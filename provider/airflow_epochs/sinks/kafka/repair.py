@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
@@ -69,6 +70,7 @@ class MarkerRepair:
             raise Refused(
                 f"Topic {self.topic} has rows of epoch {late[-1]} of {self._markers.key}, which is later than "
                 f"{txn_id or 'none'}: with that marker they would be sent twice.",
+                code=codes.MARKER_WOULD_DUPLICATE,
                 remedy="Put the transaction of that epoch, as the ledger or the error message names it.",
             )
         name = self.marker_topic

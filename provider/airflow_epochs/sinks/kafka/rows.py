@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_epochs import codes
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
@@ -79,6 +80,7 @@ class RowShape:
         if problems := [*_misfits(types, found), *_unsent(others, "value" in found)]:
             raise Refused(
                 f"The rows do not fit {target}: {'; '.join(problems)}.",
+                code=codes.TOPIC_ROWS_UNFIT,
                 remedy="Correct the transform: columns `key` and `value` (string or binary), `headers`, `partition`, "
                 "or any columns without `value`, which make a JSON object. See docs/kafka-sink.md.",
             )
@@ -113,6 +115,7 @@ class RowShape:
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
             raise Refused(
                 f"A row cannot be made a record of Kafka: {first_line(error)}",
+                code=codes.TOPIC_ROWS_UNFIT,
                 remedy="Correct the transform, for example by a cast to string of the column that is meant.",
             ) from error
 
@@ -203,12 +206,14 @@ def _headers(row: list[dict[str, Any]] | None) -> Headers:
         if header is None:
             raise Refused(
                 "A row has a NULL among its headers: column `headers` is an array of structs, and one is NULL.",
+                code=codes.TOPIC_ROWS_UNFIT,
                 remedy="Let the transform drop it: filter(headers, h -> h IS NOT NULL).",
             )
         name, value = header.values()
         if name is None:
             raise Refused(
                 "A row has a header without a key, which Kafka does not take.",
+                code=codes.TOPIC_ROWS_UNFIT,
                 remedy="Let the transform drop it: filter(headers, h -> h.key IS NOT NULL).",
             )
         if name != HEADER:

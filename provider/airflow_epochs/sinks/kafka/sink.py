@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.topics import require_topic_name
 from airflow_epochs.names import is_template, validated_name
@@ -96,6 +97,7 @@ class KafkaSink:
         except ValueError as error:
             raise Refused(
                 f"The Kafka sink is not configured right: {error}.",
+                code=codes.SINK_MISCONFIGURED,
                 remedy="Correct the KafkaSink of the DAG.",
                 sink=self.name,
             ) from error

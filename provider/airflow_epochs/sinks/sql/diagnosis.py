@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
@@ -50,6 +51,7 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
         f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch went to: "
         f"to {now}; "
         f"it was {then}.",
+        code=codes.TABLE_ELSEWHERE,
         remedy="Point the connection at that database again. If the database was moved on purpose by dump and "
         "restore, its "
         "marker must have come along. See docs/sql.md, 'The connection leads to another database'. Nothing was "
@@ -63,6 +65,7 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
         f"Table {sink.table} shows epoch {found.txn.epoch}, and the ledger has had epoch {expected.epoch} of it: the "
         "database "
         f"was restored to an earlier state, or a standby that lacked the last commits took over.{_at(found)}",
+        code=codes.SINK_BEHIND,
         remedy="Restore the database to the later state if you have it. Else give the sink another name in the DAG, "
         "with "
         f"backfill={{<the new name>: {found.txn.epoch + 1}}}: it takes the epochs that are missing from Kafka again. "
@@ -78,6 +81,7 @@ def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None) -> C
         f"Table {sink.table} shows epoch {found.txn.epoch} ({found.txn}), and the ledger is behind: {known}. Its "
         "newest records "
         f"are gone, it was restored from an older copy, or it is another ledger.{_at(found)}",
+        code=codes.LEDGER_BEHIND,
         remedy="Put the ledger's missing records back, or point `ledger_conn_id` at the right ledger. If they are "
         f"lost, give the pipeline another name and start it where the table ends: starting={_ends(found)}. If the "
         "pipeline has more sinks, see first where each ends. See docs/sql.md, 'The ledger is behind the database'. "
@@ -91,6 +95,7 @@ def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrup
         f"Table {sink.table} shows another transaction of epoch {expected.epoch} than the ledger: {found.txn}, not "
         f"{expected}. "
         f"Two ledgers have a pipeline of this name, or one was restored and went on with other data.{_at(found)}",
+        code=codes.TWO_LEDGERS,
         remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two ledgers "
         "write "
         "under one name'. Nothing was written.",
@@ -103,6 +108,7 @@ def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
         f"Table {sink.table} shows no epoch yet, only the reservation of the first one, and the ledger has had epoch "
         f"{expected.epoch} "
         "of it: the database was restored to a state before its first epoch.",
+        code=codes.SINK_EMPTY,
         remedy="Restore the database to the later state if you have it. Else give the sink another name in the DAG, "
         "with "
         "backfill={<the new name>: <its first epoch>}. See docs/sql.md, 'The database is behind the ledger'. Nothing "
@@ -121,6 +127,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             f"There is no table {sink.table} in {session.name}, and no marker: they were dropped, or `table` or the "
             "connection "
             "leads to another place.",
+            code=codes.TABLE_GONE,
             remedy="Restore table and marker, or correct the sink. To fill a new table, create it and give the sink "
             "another "
             "name in the DAG, with backfill={<the new name>: <the first epoch to take again>}. See docs/sql.md, 'The "
@@ -133,6 +140,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             f"Table {sink.table} was dropped and created again, and its marker is gone: it is table {table.id}, the "
             "last epoch "
             f"went into {recorded['table_id']}.",
+            code=codes.TABLE_REPLACED,
             remedy="If the rows were loaded again from a dump that ends with that epoch, put the marker back: "
             f"{put_back} To fill a new table, give the sink another name in the DAG, with "
             f"backfill={{<the new name>: <the "
@@ -143,6 +151,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
     return Corrupt(
         f"{what} {marker.schema}.{marker.name} is gone; table {sink.table} is still there, and the last epoch in it is "
         f"{expected.epoch}, says the ledger.",
+        code=codes.MARKERS_GONE,
         remedy=f"See that the rows of that epoch are in the table, then put the marker back: {put_back} See "
         "docs/sql.md, 'The "
         "marker or its table is gone'. Nothing was written.",
@@ -170,6 +179,7 @@ def unclaimed(
         return Corrupt(
             f"Another pipeline of this name has claimed {sink.table} meanwhile: {found.text}, not "
             f"{Reservation.of(attempt).text}.",
+            code=codes.TWO_LEDGERS,
             remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
             "ledgers write under one name'. Nothing was written.",
             sink=sink.name,
@@ -203,6 +213,7 @@ def not_previous(
     return Corrupt(
         f"The last epoch in table {sink.table} is {described_transaction(txn_of(found))}; the ledger expects "
         f"{described_transaction(attempt.previous)} before {attempt.txn}.",
+        code=codes.TWO_LEDGERS,
         remedy="Do not clear anything yet. Find out whether the database or the ledger was restored, or another "
         "pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
         sink=sink.name,
@@ -214,6 +225,7 @@ def _to_put_back(
 ) -> Corrupt:
     return Corrupt(
         what,
+        code=codes.MARKERS_GONE,
         remedy=f"Look whether the {rows} rows of epoch {attempt.txn.epoch} are in {sink.table}. If they are: "
         f"{marker.putting_back(attempt.txn, rows)} If they are not: {without} Then clear the commit task. See "
         "docs/sql.md, 'The marker or its table is gone'. Nothing was written.",

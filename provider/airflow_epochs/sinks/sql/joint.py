@@ -98,7 +98,9 @@ def _rehearsed(
 
 
 def _against(refused: Refused | Corrupt, missing: Sequence[str]) -> Vote:
-    return vote_against(refused, f" It was tried without the rows of {', '.join(missing)}." if missing else "")
+    if missing:
+        refused.what += f" It was tried without the rows of {', '.join(missing)}."
+    return vote_against(refused)
 
 
 def _reserve(voters: Sequence[Voter]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, require_sound, row_named
@@ -68,6 +69,7 @@ class Load:
         if read != rows:
             raise Refused(
                 f"{read} rows were read for table {self.table.name}, staged are {rows}.",
+                code=codes.STAGED_INCOMPLETE,
                 remedy="Clear the stage task: it stages into a fresh place.",
             )
 
@@ -77,6 +79,7 @@ class Load:
             raise Refused(
                 f"Of {rows} rows, table {self.table.name} took {taken}: a trigger, a rule or a clause of the table "
                 "drops rows without an error.",
+                code=codes.SQL_ROWS_DROPPED,
                 remedy="Leave such rows out in the transform, or change what drops them (a trigger that returns NULL "
                 "or RAISE(IGNORE)), and clear the failed tasks.",
             )
@@ -154,6 +157,7 @@ class Load:
                 named = "; ".join(", ".join(map(str, values)) for values in found)
                 raise Refused(
                     f"The keys ({', '.join(self.keys)}) {what}, among them: {named}.",
+                    code=codes.SQL_ROWS_UNFIT,
                     remedy="Let the transform return one row per key, with all key columns, and clear the stage task.",
                 )
 

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -158,6 +159,7 @@ class MarkerTable:
         if changed != 1:
             raise Refused(
                 f"The marker in {self.schema}.{self.name} could not be set: {changed} rows were changed, not one.",
+                code=codes.SQL_MARKER_TABLE,
                 remedy="Remove the triggers, rules and policies of that table, and clear the failed tasks.",
                 sink=self.sink,
             )
@@ -185,6 +187,7 @@ class MarkerTable:
             raise Corrupt(
                 f"The row of this sink in {self.schema}.{self.name} was not written by the provider: epoch {epoch}, "
                 f"txn_id {txn_id!r}.",
+                code=codes.MARKER_FOREIGN,
                 remedy="Find out who changed it, and put back what the ledger says (`airflow epochs show`).",
                 sink=self.sink,
             )
@@ -194,6 +197,7 @@ class MarkerTable:
         if self.table and self.table.problem:
             raise Refused(
                 f"{self.schema}.{self.name} cannot be the table of markers: {self.table.problem}.",
+                code=codes.SQL_MARKER_TABLE,
                 remedy=f"Make it an ordinary table (ALTER TABLE {self.name} SET LOGGED), or give the sink another "
                 "`marker_table`, and clear the failed tasks.",
                 sink=self.sink,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Marker, Receipt, Shown, Staged, StagedClaim, TransactionId, compare
@@ -84,18 +85,21 @@ class SqlParticipant:
                 raise Refused(
                     f"There is no table {self.sink.table} in {session.name} any more, and epoch {previous.epoch} went "
                     "into it: it was dropped or renamed, or the connection's user may not see it now.",
+                    code=codes.SQL_TABLE_MISSING,
                     remedy="Put it back, with its rows. To fill a new one, create it and give the sink another name in "
                     "the DAG, with backfill={<the new name>: <the first epoch to take again>}, and clear the failed "
                     "tasks. See docs/sql.md, 'The table is gone'.",
                 )
             raise Refused(
                 f"There is no table {self.sink.table} in {session.name}, or its user may not see it.",
+                code=codes.SQL_TABLE_MISSING,
                 remedy=f"Create it, for example {suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}, "
                 "and clear the stage task.",
             )
         if table.problem:
             raise Refused(
                 f"{self.sink.table} cannot be the table of a sink: {table.problem}.",
+                code=codes.SQL_TABLE_UNUSABLE,
                 remedy="Give the sink an ordinary table that the connection's user may write to.",
             )
         return table
@@ -115,6 +119,7 @@ class SqlParticipant:
             if left < rows:
                 raise Refused(
                     f"Sequence {sequence} of table {table.name} has {left} numbers left, and the epoch needs {rows}.",
+                    code=codes.SQL_TABLE_UNUSABLE,
                     remedy=f"Give it room (ALTER SEQUENCE {sequence} NO MAXVALUE; a rehearsal uses up as many as the "
                     "commit), and clear the failed tasks.",
                 )
@@ -171,6 +176,7 @@ class SqlParticipant:
         except Refused as refused:
             raise Corrupt(
                 f"Table {self.sink.table} does not take the rows of {txn} any more: {refused.what}",
+                code=codes.SQL_COMMIT_REFUSED,
                 remedy="The database was changed after the vote: undo that and clear the commit task; or complete the "
                 f"epoch without this sink's rows: `{waive_command(txn, self.sink.name)}`. Nothing was written.",
                 sink=self.sink.name,

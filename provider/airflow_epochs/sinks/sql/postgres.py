@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
@@ -187,6 +187,7 @@ class Postgres:
         except psycopg.Error as error:
             raise NotApplied(
                 f"There is no connection to {name}: {_said(error)}",
+                code=codes.SQL_UNREACHABLE,
                 remedy=f"See that the server is up and connection {connection.conn_id!r} is right, and clear the task.",
             ) from None  # the driver's exception may contain the password
         session = PostgresSession(name, opened, who, float(connection.extra.get("commit_timeout") or COMMIT_S))
@@ -375,11 +376,13 @@ class PostgresSession:
                 raise self._translated(error) from error
             raise OutcomeUnknown(
                 f"{self.name} did not say whether it has committed: {first_line(error)}",
+                code=codes.SQL_COMMIT_UNKNOWN,
                 remedy="Clear the task when the server, or its synchronous standby, is back: it looks at the marker.",
             ) from error
         if self._warnings:
             raise OutcomeUnknown(
                 f"{self.name} has committed and said: {' '.join(self._warnings)}",
+                code=codes.SQL_COMMIT_UNKNOWN,
                 remedy="Get a synchronous standby to run, or take it out of synchronous_standby_names, and clear the "
                 "task: it waits until the standby has the rows.",
             )
@@ -433,12 +436,14 @@ class PostgresSession:
         if session_ended or state.startswith(_MAY_PASS):
             return NotApplied(
                 f"{self.name} did not carry it out: {_said(error)}",
+                code=codes.SQL_UNREACHABLE,
                 remedy="See that the server is up and who holds locks for long (pg_stat_activity), and clear the task. "
                 "Where it takes longer than the timeout, set another in the connection's extra: "
                 '{"options": "-c statement_timeout=3h"}.',
             )
         refused = RowRefused(
             f"{self.name} refuses it: {_said(error)}",
+            code=codes.SQL_ROW_REFUSED,
             remedy="Correct the rows, the table or the rights of the connection's user, and clear the failed task.",
         )
         refused.line = _line(error)
@@ -451,6 +456,7 @@ def _driver() -> Any:
     except ImportError as missing:
         raise Refused(
             "The PostgreSQL driver psycopg is not installed.",
+            code=codes.SQL_CONNECTION,
             remedy="Install airflow-provider-epochs[postgres] on the workers.",
         ) from missing
     return psycopg

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template, validated_name
 from airflow_epochs.sinks.logins import require_no_login
@@ -133,6 +134,7 @@ class SqlSink:
             return (_plain(schema) if schema else None), _plain(table)
         raise Refused(
             f"{spelling!r} is no name of a table.",
+            code=codes.SINK_MISCONFIGURED,
             remedy='Spell it as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals.',
             sink=self.name,
         )

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
@@ -51,6 +52,7 @@ class Sqlite:
         if not path.is_absolute():
             raise Refused(
                 f"Connection {connection.conn_id!r} does not say which SQLite file it is for.",
+                code=codes.SQL_CONNECTION,
                 remedy="Set its host to the absolute path of the file.",
             )
         session = SqliteSession(f"SQLite file {path}")
@@ -156,7 +158,9 @@ class SqliteSession:
         """Always ``main``: a SQLite file has no other."""
         if schema not in (None, _MAIN):
             raise Refused(
-                f"SQLite has no schema {schema!r}.", remedy="Name the table alone; the connection says in which file."
+                f"SQLite has no schema {schema!r}.",
+                code=codes.SQL_CONNECTION,
+                remedy="Name the table alone; the connection says in which file.",
             )
         return _MAIN
 
@@ -201,6 +205,7 @@ class SqliteSession:
                 raise self._translated(error) from error
             raise OutcomeUnknown(
                 f"{self.name} did not say whether it has committed: {error}",
+                code=codes.SQL_COMMIT_UNKNOWN,
                 remedy="See that its disk is sound and has room, and clear the task: it looks at the marker first.",
             ) from error
 
@@ -216,10 +221,12 @@ class SqliteSession:
         if any(word in str(error).lower() for word in _MAY_PASS):
             return NotApplied(
                 f"{self.name} did not carry it out: {error}",
+                code=codes.SQL_UNREACHABLE,
                 remedy="See that the file is there, its disk has room and nobody writes for long, and clear the task.",
             )
         return RowRefused(
             f"{self.name} refuses it: {error}",
+            code=codes.SQL_ROW_REFUSED,
             remedy="Correct the rows or the table, and clear the failed task.",
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.schema import type_name
@@ -79,6 +80,7 @@ def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> li
     if found:
         raise Refused(
             f"The rows do not fit table {table.name!r}: {'; '.join(found)}.",
+            code=codes.SQL_ROWS_UNFIT,
             remedy="Correct the transform or the table, and clear the stage task.",
         )
     return names
@@ -105,11 +107,13 @@ def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str]) -> l
     if len(found) != len(keys):
         raise Refused(
             f"The rows do not have all key columns: {', '.join(keys)}.",
+            code=codes.SQL_ROWS_UNFIT,
             remedy="Correct `keys`, or the transform.",
         )
     if frozenset(found) not in table.unique:
         raise Refused(
             f"Table {table.name!r} has no unique index on exactly {', '.join(found)}.",
+            code=codes.SQL_TABLE_UNUSABLE,
             remedy=f"Create one that is neither partial nor deferrable: CREATE UNIQUE INDEX ON {table.name} "
             f"({', '.join(found)}).",
         )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Ranges
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
@@ -129,6 +130,7 @@ def _raise_moved(moved: Sequence[Partition], ranges: Ranges, cluster: ClusterLog
     raise Corrupt(
         f"The oldest records, with which this epoch was to begin, were deleted by retention before they were read: "
         f"{', '.join(map(str, gaps))}{', …' if len(moved) > SHOWN_MAX else ''}.",
+        code=codes.RECORDS_EXPIRED,
         remedy="Clear the failed tasks, or let the next run do it: the epoch is opened again and begins with the "
         "oldest records that are left.",
     )
@@ -182,6 +184,7 @@ def _require_same_cluster(state: JsonDict, cluster: ClusterLog) -> None:
         raise Corrupt(
             f"The connection leads to the Kafka cluster {cluster.cluster_id}, but this pipeline has read from "
             f"{then}. Its offsets mean nothing in another cluster, even for topics of the same name.",
+            code=codes.CLUSTER_CHANGED,
             remedy="Point the connection back to the cluster it led to. To move to the new cluster on purpose, "
             "give the pipeline a new name and say with starting= where to begin there.",
         )
@@ -217,6 +220,7 @@ def _require_none(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -
     more = f"; and in {len(gaps) - SHOWN_MAX} more partitions" if len(gaps) > SHOWN_MAX else ""
     raise Corrupt(
         f"Records that this pipeline has to read are gone from Kafka: {'; '.join(parts)}{more}.",
+        code=codes.RECORDS_GONE,
         remedy=_remedy(gaps, position, cluster),
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import PlannedEpoch, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
@@ -150,6 +151,7 @@ def _require_topics(topics: Sequence[str], cluster: ClusterLog) -> None:
     if missing:
         raise Refused(
             f"No such topic in the Kafka cluster: {', '.join(missing)}.",
+            code=codes.TOPIC_MISSING,
             remedy="Create the topic, or correct topics= of the KafkaSource.",
         )
 
@@ -184,12 +186,14 @@ def _require_inside(topic: str, offsets: Mapping[int, int], log: TopicLog) -> No
         if there is None:
             raise Refused(
                 f"starting names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s).",
+                code=codes.STARTING_UNUSABLE,
                 remedy="Correct starting= of the KafkaSource; partitions count from 0.",
             )
         if not there.start <= offset <= there.end:
             raise Refused(
                 f"starting names offset {offset} of {topic}[{partition}], but the brokers have "
                 f"[{there.start}, {there.end}).",
+                code=codes.STARTING_UNUSABLE,
                 remedy=f"Name an offset from {there.start} to {there.end}, or leave the partition out to start at "
                 "its oldest record.",
             )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, PlannedEpoch, Position, SparkRead
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
@@ -80,6 +80,7 @@ class KafkaReader:
             raise Refused(
                 f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the pipeline reads it "
                 f"through {self.config.conn_id!r}: its rows would come back as input, for ever.",
+                code=codes.LOOP,
                 remedy="Let the sink write to another topic. If the transform sorts those rows out, say "
                 "KafkaSource(allow_loop=True).",
             )

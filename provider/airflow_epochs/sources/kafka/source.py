@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import is_template
 from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_config
@@ -152,5 +153,6 @@ class KafkaSource:
         except ValueError as error:
             raise Refused(
                 f"The Kafka source is not configured right: {error}.",
+                code=codes.SOURCE_MISCONFIGURED,
                 remedy="Correct the KafkaSource of the DAG, or the parameters of the run.",
             ) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.stage import stage
 
@@ -39,6 +40,8 @@ def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str])
     """
     if kind not in JOBS:
         raise Refused(
-            f"Spark has no job {kind!r}.", remedy="Install the same version of this provider for tasks and Spark."
+            f"Spark has no job {kind!r}.",
+            code=codes.SPARK_VERSION_MIXED,
+            remedy="Install the same version of this provider for tasks and Spark.",
         )
     return JOBS[kind](spark, args, secrets)

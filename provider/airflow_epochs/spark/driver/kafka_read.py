@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def refuse_unless_redacting(spark: SparkSession, where: str) -> None:
             raise Refused(
                 f"{where} would write the Kafka connection's credentials into its event log: {key} is "
                 f"{pattern!r} there.",
+                code=codes.SPARK_CLEAR_TEXT,
                 remedy="Keep them out of plans by kafka_credentials_file in the connection's extra (docs/spark.md). Or "
                 f"start Spark with --conf '{REDACTION_CONF}={REDACTION}' (and leave its sql variant unset), and with "
                 f"logger.plans.name={LOGGER} and logger.plans.level=WARN in its log4j2.properties.",

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import determinism, kafka_read, observed, transform
 from airflow_epochs.spark.driver.delta import session as delta_session
@@ -90,6 +90,7 @@ def _stager(kind: str) -> StageSink:
     if kind not in STAGERS:
         raise Refused(
             f"Spark has no way to stage a sink of kind {kind!r}.",
+            code=codes.SPARK_VERSION_MIXED,
             remedy=f"Use one of {', '.join(sorted(STAGERS))}; the task and Spark must run the same version.",
         )
     module, function = STAGERS[kind].split(":")

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, Refused
 from airflow_epochs.spark.driver.user_files import importable, read_source
 
@@ -86,6 +86,7 @@ def _module(path: str, source: str) -> ModuleType:
     except Exception as error:
         raise Refused(
             f"The transform file {path} raises when it is loaded:\n{users_traceback(error, path)}",
+            code=codes.TRANSFORM_BROKEN,
             remedy="Correct the file; nothing was read or written.",
         ) from error
     finally:
@@ -104,6 +105,7 @@ def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
     )
     raise Refused(
         f"The transform file {path} has no function {name!r}; it has {', '.join(functions) or 'none'}.",
+        code=codes.TRANSFORM_MISSING,
         remedy="Correct `transform=` or the file.",
     )
 
@@ -143,6 +145,7 @@ class LoadedTransform:
     def _raised(self, error: Exception) -> Refused:
         return Refused(
             f"The transform {self.name} raised {type(error).__name__}:\n{users_traceback(error, self.path)}",
+            code=codes.TRANSFORM_RAISED,
             remedy=f"Correct {self.path} and clear the stage task; nothing was written.",
         )
 
@@ -172,6 +175,7 @@ class LoadedTransform:
         shape = "a DataFrame or a dict with the key" if len(sinks) == 1 else "a dict of DataFrames with the keys"
         return Refused(
             f"The transform {self.name} in {self.path} returned {what}.",
+            code=codes.TRANSFORM_RESULT,
             remedy=f"Return {shape} {wanted}, built from the batch; streaming DataFrames cannot be staged.",
         )
 

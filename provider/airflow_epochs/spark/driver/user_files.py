@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 
 SIZE_MAX = 64 * 1024 * 1024
@@ -36,6 +37,7 @@ def read_source(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(
             f"The transform file {path} cannot be read: {error}",
+            code=codes.TRANSFORM_MISSING,
             remedy="Correct `transform=`; the file must lie on the machine that runs the task.",
         ) from error
 
@@ -82,6 +84,7 @@ def _imported_modules(file: Path) -> set[str]:
     except SyntaxError as error:
         raise Refused(
             f"{file} is not valid Python: line {error.lineno}: {error.msg}",
+            code=codes.TRANSFORM_BROKEN,
             remedy="Correct the file; nothing was read or written.",
         ) from error
     names: set[str] = set()
@@ -128,6 +131,7 @@ def _require_inside(file: Path, folder: Path) -> None:
     if not _is_inside(file, folder):
         raise Refused(
             f"{file}, which the transform imports, is a link that leads out of its folder: it is not sent to Spark.",
+            code=codes.TRANSFORM_NOT_SENT,
             remedy="Put the file itself beside the transform, or install the module on Spark's machines under another "
             "name.",
         )
@@ -141,6 +145,7 @@ def _require_size(files: dict[str, Path]) -> None:
         raise Refused(
             f"The transform file and the modules that it imports have {sum(sizes.values()):,} bytes, more than "
             f"{SIZE_MAX:,}; the largest file is {largest}.",
+            code=codes.TRANSFORM_NOT_SENT,
             remedy="Keep data out of the packages that the transform imports: on a disk or a store that Spark "
             "reads, or installed on its machines.",
         )
