@@ -165,6 +165,7 @@ WITHIN = {
     "sinks/kafka/marker.py": "'The newest record … is no epoch marker'",
     "delta/log.py": "'The statistics of the staged file … are missing or not strict JSON'",
     "spark/driver/transform.py": "a plan that the provider itself wrote",
+    "spark/driver/wire.py": "a plan or a report that the provider itself wrote",
 }
 """Modules whose ValueErrors nobody sees by themselves: the error that tells of them."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from airflow_epochs.contracts import Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import NOTE
@@ -32,13 +32,10 @@ from airflow_epochs.spark.driver.delta.plans import (
     ThinNotesPlan,
 )
 from airflow_epochs.spark.driver.plans import JobPlan
-from airflow_epochs.spark.driver.wire import as_json, from_json
+from airflow_epochs.spark.driver.wire import Dataclass, as_json, from_json
 from airflow_epochs.staged.staging import Staging
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-R = TypeVar("R", bound="DataclassInstance")
+R = TypeVar("R", bound=Dataclass)
 
 
 @dataclass(frozen=True, kw_only=True)

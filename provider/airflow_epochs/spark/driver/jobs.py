@@ -12,10 +12,9 @@ from airflow_epochs.spark.driver.delta.jobs import delta_commit, delta_describe,
 from airflow_epochs.spark.driver.delta.merge import delta_change
 from airflow_epochs.spark.driver.plans import JobPlan, StagePlan
 from airflow_epochs.spark.driver.stage import stage
-from airflow_epochs.spark.driver.wire import JsonDict, as_json, from_json
+from airflow_epochs.spark.driver.wire import Dataclass, JsonDict, as_json, from_json
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from pyspark.sql import SparkSession
 
 P = TypeVar("P", bound=JobPlan)
@@ -26,7 +25,7 @@ def _stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> Json
     return as_json(stage(spark, from_json(StagePlan, args), secrets))
 
 
-def _delta(kind: type[P], run: Callable[[SparkSession, P], DataclassInstance]) -> Job:
+def _delta(kind: type[P], run: Callable[[SparkSession, P], Dataclass]) -> Job:
     return lambda spark, args, secrets: as_json(run(spark, from_json(kind, args)))
 
 

@@ -6,18 +6,23 @@ default on the way, and what does not fit is a mistake.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 JsonDict = dict[str, Any]
-T = TypeVar("T", bound="DataclassInstance")
 
 
-def as_json(value: DataclassInstance) -> JsonDict:
+class Dataclass(Protocol):
+    """Any plan or report."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound=Dataclass)
+
+
+def as_json(value: Dataclass) -> JsonDict:
     """All fields of a plan or a report, as JSON would give them back: with lists for tuples."""
     return {field.name: _told(getattr(value, field.name)) for field in fields(value)}
 
