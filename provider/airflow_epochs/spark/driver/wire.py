@@ -41,7 +41,7 @@ def from_json(kind: type[T], told: JsonDict) -> T:
     The fields' types may be plain ones, ``X | None``, ``tuple[X, ...]``, ``dict[str, X]``, and such dataclasses.
 
     Raises:
-        ValueError: A field is missing, unknown, or of another type.
+        ValueError: A field is missing or unknown, or is no list or object where it has to be one.
     """
     known = get_type_hints(kind)
     hints = {field.name: known[field.name] for field in fields(kind)}
@@ -53,14 +53,13 @@ def from_json(kind: type[T], told: JsonDict) -> T:
 
 
 def _understood(hint: Any, value: Any, where: str) -> Any:
+    # Plain values stay as they are: a DAG's author may write 10 where a text is meant, and Spark takes that.
     kind, of = get_origin(hint) or hint, get_args(hint)
     if NoneType in of:
         return None if value is None else _understood(next(one for one in of if one is not NoneType), value, where)
-    if kind is Any:
-        return value
     nested = is_dataclass(kind)
-    told: Any = dict if nested else list if kind is tuple else kind
-    if not isinstance(value, told):
+    container: Any = dict if nested or kind is dict else list if kind is tuple else object
+    if not isinstance(value, container):
         raise ValueError(f"{where} is of type {type(value).__name__}.")
     if nested:
         return from_json(kind, value)
