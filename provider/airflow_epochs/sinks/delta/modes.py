@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.driver.delta.plans import How
-
 if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict
+    from airflow_epochs.spark.driver.delta.plans import How
 
 APPEND, UPSERT, MERGE = "append", "upsert", "merge"
 OVERWRITE, OVERWRITE_PARTITIONS = "overwrite", "overwrite_partitions"
@@ -133,6 +132,8 @@ class Mode:
 
     def plan(self) -> How:
         """The options that ``spark.driver.delta.merge`` needs. The vote alone uses ``replaces_others``."""
+        from airflow_epochs.spark.driver.delta.plans import How
+
         options = asdict(self)
         del options["replaces_others"]
         return How(**options)
