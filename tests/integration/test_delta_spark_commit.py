@@ -290,6 +290,7 @@ def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+    from airflow_epochs.spark.driver.delta.plans import FoundMarker, MarkerPlan
 
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark")
@@ -297,15 +298,14 @@ def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     spark_epoch(sink, txn, None, session.range(2), world)
     for number in range(3):
         session.sql(f"INSERT INTO delta.`file://{table}` VALUES ({number})").collect()
-    args = {"target": table, "app": "airflow_epochs/orders/bronze"}
-    assert delta_jobs.delta_marker(session, args)["txn"] == str(txn)
+    plan = MarkerPlan(target=table, app="airflow_epochs/orders/bronze")
+    assert delta_jobs.delta_marker(session, plan).marker.txn == str(txn)
     monkeypatch.setattr(delta_jobs, "HISTORY_DEPTHS", (2,))
-    found = delta_jobs.delta_marker(session, args)
-    assert (found["epoch"], found["txn"]) == (1, None)
+    assert delta_jobs.delta_marker(session, plan).marker == FoundMarker(epoch=1)
     DeltaTable(table).create_checkpoint()
     for entry in sorted(Path(table, "_delta_log").glob("0*.json"))[:-1]:
         entry.unlink()
-    assert delta_jobs.delta_marker(session, args)["epoch"] == 1
+    assert delta_jobs.delta_marker(session, plan).marker.epoch == 1
     assert sink.last_committed("orders", world) == Marker(1, None)
 
 

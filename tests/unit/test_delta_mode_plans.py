@@ -17,13 +17,22 @@ from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.spark.driver import jobs
 from airflow_epochs.spark.driver import stage as stage_job
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
-from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.merge import _missing, _statement
-from tests.support.delta_world import attempt_of, promised, rows, stage, stage_with_deltalake, transaction
+from airflow_epochs.spark.driver.delta.plans import Change
+from airflow_epochs.spark.driver.wire import as_json
+from tests.support.delta_world import (
+    attempt_of,
+    commit_plan,
+    promised,
+    rows,
+    seen,
+    stage,
+    stage_with_deltalake,
+    transaction,
+)
 from tests.support.environment import Environment
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
@@ -96,8 +105,7 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
     plan = sink.plan_stage(attempt, "n", world)
     assert plan["committer"] == "spark"
-    assert stage_job._stager(plan["kind"]) is delta_merge.stage_sink
-    assert "delta_change" in jobs.JOBS
+    assert {plan["kind"], plain["kind"]} == stage_job.STAGERS.keys()
     assert json.loads(json.dumps(plan)) == plan
     assert plan["how"] == {
         "mode": "upsert",
@@ -218,15 +226,9 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
         sink.commit(attempt, staged, world)
     [job] = world.spark.jobs
     assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)
-    assert (
-        kind == "delta_commit"
-        or job.args.items()
-        >= {
-            "how": sink.how.plan(),
-            "rows": 2,
-            "notes": f"{table}/_epochs/{attempt.ledger_id}.silver",
-        }.items()
-    )
+    notes = f"{table}/_epochs/{attempt.ledger_id}.silver"
+    change = Change(how=sink.how.plan(), rows=2, notes=notes, notes_of_others=())
+    assert kind == "delta_commit" or job.args["change"] == as_json(change)
 
 
 @pytest.mark.parametrize(
@@ -243,9 +245,9 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
 def test_spark_commits_to_a_table_that_shows_the_epoch_before_by_its_transaction(
     shown: tuple[int | None, str | None], may: bool
 ) -> None:
-    before = {"exists": True, "table_id": "t", "epoch": shown[0], "txn": shown[1]}
-    args = {"table_id": "t", "epoch": 2, "previous_epoch": 1, "previous": "orders/1/1/aa"}
-    assert (delta_jobs.refusal(before, args) is None) is may
+    before = seen(epoch=shown[0], txn=shown[1])
+    plan = commit_plan(table_id="t", epoch=2, previous_epoch=1, previous="orders/1/1/aa")
+    assert (delta_jobs.refusal(before, plan) is None) is may
 
 
 def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
@@ -258,8 +260,7 @@ def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
 
 
 def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:
-    args = {"how": Mode.of(**options).plan(), "target": "/lake/t"} | ({} if rows is None else {"rows": rows})
-    return _statement(args, columns, "v")
+    return _statement(Mode.of(**options).plan(), "/lake/t", columns, "v", no_rows=rows == 0)
 
 
 def test_an_upsert_names_its_columns_and_lets_no_older_row_win() -> None:

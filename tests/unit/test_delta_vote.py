@@ -13,6 +13,8 @@ from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta.plans import Seen
+from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import (
     attempt_of,
@@ -20,6 +22,7 @@ from tests.support.delta_world import (
     promised,
     rows,
     run_epoch,
+    seen,
     stage,
     stage_with_deltalake,
     transaction,
@@ -440,9 +443,8 @@ def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was
     (entry,) = Path(path, "_delta_log").glob("*.json")
     note = json.loads(json.loads(entry.read_text().splitlines()[0])["commitInfo"]["userMetadata"])["airflow_epochs"]
     with_text(path)
-    asked = Environment(
-        spark=Answering({"exists": True, "epoch": 1, "deletions": None, "version": 0, "timestamp_ms": 1, **note})
-    )
+    shown = {name: note[name] for name in ("txn", "committer", "place")}
+    asked = Environment(spark=Answering(seen(epoch=1, version=0, timestamp_ms=1, **shown)))
     sink.discard(attempt, staged.place, asked, published=True)
     assert list(Path(staged.place).glob("*.parquet"))
 
@@ -450,8 +452,8 @@ def test_whose_commit_it_is_stands_in_the_commit_and_is_not_guessed_from_who_was
 class Answering:
     """A Spark that knows one answer."""
 
-    def __init__(self, report: JsonDict) -> None:
+    def __init__(self, report: Seen) -> None:
         self.report = report
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        return self.report
+        return as_json(self.report)

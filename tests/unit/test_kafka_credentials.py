@@ -24,13 +24,15 @@ from airflow_epochs.testing import MemorySource, MemorySpark
 from tests.support.kafka_certificates import Authority
 from tests.support.kafka_world import KafkaEnv
 from tests.support.scenario import Scenario, staged
+from tests.support.spark_world import stage_job
 
 FILE = "/etc/spark/kafka.properties"
 SECRETS = {"kafka.sasl.jaas.config": 'x password="hunter2";', "kafka.ssl.keystore.key": "-----BEGIN hunter3"}
 
 
 def job(**read: str) -> SparkJob:
-    return SparkJob(kind="stage", args={"read": read}, secrets=SECRETS, secrets_of="orders_kafka")
+    plan = stage_job(None, "/app.py:f", {}, read=read)
+    return replace(plan, secrets=SECRETS, secrets_of="orders_kafka")
 
 
 def server(**extra: Any) -> Connection:

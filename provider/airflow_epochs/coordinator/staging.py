@@ -11,6 +11,8 @@ from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry, attempt_fields
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
+from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TransformFile
+from airflow_epochs.spark.driver.wire import as_json, from_json
 
 log = secrecy.logger(__name__)
 
@@ -105,7 +107,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         name: planned(sink, attempt, nonce, this.places[name], task.env) for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
-    report = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
+    report = from_json(StageOutcome, task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session))
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming):
         source.confirm(ranges, opened.source_state, task.env)
@@ -113,9 +115,9 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
     return StageReport(
         txn_id=opened.txn_id,
         nonce=nonce,
-        claims={name: _claim(told) for name, told in report["sinks"].items()},
-        metrics=report.get("metrics", {}),
-        warnings=tuple(map(secrecy.scrubbed, report.get("warnings", ()))),
+        claims={name: _claim(told) for name, told in report.sinks.items()},
+        metrics=as_json(report.metrics) if report.metrics else {},
+        warnings=tuple(map(secrecy.scrubbed, report.warnings)),
     )
 
 
@@ -126,9 +128,12 @@ def planned(sink: Sink, attempt: SinkAttempt, nonce: str, place: str, env: Envir
     return sink.plan_stage(attempt, nonce, env)
 
 
-def _claim(told: JsonDict) -> StagedClaim:
-    problem = told.get("problem")
-    return StagedClaim(**{**told, "problem": problem and secrecy.scrubbed(problem)})
+def _claim(told: Claim) -> StagedClaim:
+    return StagedClaim(
+        place=told.place,
+        problem=told.problem and secrecy.scrubbed(told.problem),
+        content=as_json(told.content) if told.content else None,
+    )
 
 
 def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> None:
@@ -160,23 +165,24 @@ def _stage_job(
 ) -> SparkJob:
     read = task.pipeline.source.spark_read(ranges, task.env)
     transform = task.pipeline.transform
+    plan = StagePlan(
+        txn_id=opened.txn_id,
+        pipeline=task.pipeline.name,
+        epoch=opened.txn.epoch,
+        attempt=opened.txn.attempt,
+        now=opened.now,
+        seed=opened.seed,
+        read=read.options,
+        transform=TransformFile(path=transform.path, function=transform.function),
+        outputs=tuple(sorted([sink.name for sink in task.pipeline.sinks] if promised else opened.sinks)),
+        again=promised is not None,
+        files_of_0_1=promised is not None and promised.content is None,
+        measure_input=task.pipeline.measure_input,
+        sinks=plans,
+    )
     return SparkJob(
-        kind="stage",
-        args={
-            "txn_id": opened.txn_id,
-            "pipeline": task.pipeline.name,
-            "epoch": opened.txn.epoch,
-            "attempt": opened.txn.attempt,
-            "now": opened.now,
-            "seed": opened.seed,
-            "read": read.options,
-            "transform": {"path": transform.path, "function": transform.function},
-            "outputs": sorted([sink.name for sink in task.pipeline.sinks] if promised else opened.sinks),
-            "again": promised is not None,
-            "files_of_0_1": promised is not None and promised.content is None,
-            "measure_input": task.pipeline.measure_input,
-            "sinks": plans,
-        },
+        kind=plan.JOB,
+        args=as_json(plan),
         secrets=read.secrets,
         secrets_of=read.secrets_of,
         files=(transform.path,),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.delta.plans import Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -83,18 +84,17 @@ class TableShape:
         )
 
     @classmethod
-    def of_description(cls, about: JsonDict) -> TableShape:
+    def of_description(cls, table: Table) -> TableShape:
         """From Spark's description (the ``delta_describe`` job)."""
-        features = tuple(about["features"])
         return cls(
-            id=about["id"],
-            schema=about["schema"],
-            partition_by=tuple(about["partition_by"]),
-            properties=about["properties"],
-            min_reader=about["min_reader"],
-            min_writer=about["min_writer"],
+            id=table.id,
+            schema=table.schema,
+            partition_by=table.partition_by,
+            properties=table.properties,
+            min_reader=table.min_reader,
+            min_writer=table.min_writer,
             reader_features=None,
-            writer_features=features,
+            writer_features=table.features,
         )
 
     @property

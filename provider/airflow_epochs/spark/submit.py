@@ -17,6 +17,7 @@ import os
 import socket
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import processes, reports
 from airflow_epochs.spark.driver import kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.plans import StagePlan
+from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.spark.runners import stop_session
 from airflow_epochs.spark.work_folder import work_folder
 
@@ -186,7 +189,7 @@ class _Submit:
         self._config, self._mode, self._token = config, mode, session["session_id"]
         self.application = _write(folder / "airflow_epochs_main.py", (Path(main.__file__)).read_bytes())
         self._packed = self._pack(folder, job)
-        plan = json.dumps({"kind": job.kind, "args": _with_source(job.args)}).encode()
+        plan = json.dumps({"kind": job.kind, "args": _with_source(job)}).encode()
         self._plan = _write(folder / f"plan-{self._token}.json", plan)
         self._digest = hashlib.sha256(plan).hexdigest()
         work_url = config.work_url and config.work_url.rstrip("/")
@@ -234,12 +237,13 @@ def driver_code() -> bytes:
     return user_files.archive({str(file.relative_to(_PACKAGE.parent)): file for file in files})
 
 
-def _with_source(args: JsonDict) -> JsonDict:
-    """Add the transform's source to the arguments: in cluster mode the driver does not have the file."""
-    if "transform" not in args:
-        return args
-    transform = args["transform"]
-    return {**args, "transform": {**transform, "source": user_files.read_source(transform["path"])}}
+def _with_source(job: SparkJob) -> JsonDict:
+    """The job's arguments with the transform's source: in cluster mode the driver does not have the file."""
+    if job.kind != StagePlan.JOB:
+        return job.args
+    plan = from_json(StagePlan, job.args)
+    source = user_files.read_source(plan.transform.path)
+    return as_json(replace(plan, transform=replace(plan.transform, source=source)))
 
 
 def _write(path: Path, content: bytes) -> Path:

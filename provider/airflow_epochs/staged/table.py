@@ -21,6 +21,8 @@ from airflow_epochs.errors import NotApplied, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.delta.jobs import compact_json
+from airflow_epochs.spark.driver.delta.plans import DeltaStaging
+from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged import checks, owner, parquet_batches
 from airflow_epochs.staged.digest import staged_of
 from airflow_epochs.staged.parquet_calendar import misread
@@ -100,19 +102,20 @@ class StagedTable:
             "anchor": None,
         }
         owner.sign(self._where.files, self._folder(attempt), attempt, self.sink)
-        return {
-            "kind": "delta",
-            "committer": "copy",
-            "place": self.place(attempt, nonce),
-            "target": self.target,
-            "app": self._app(attempt),
-            "epoch": attempt.txn.epoch,
-            "has_version_0": False,
-            "schema": None,
-            "partition_by": [],
-            "properties": {},
-            "user_metadata": compact_json({NOTE: note}),
-        }
+        plan = DeltaStaging(
+            committer="copy",
+            place=self.place(attempt, nonce),
+            target=self.target,
+            app=self._app(attempt),
+            epoch=attempt.txn.epoch,
+            has_version_0=False,
+            schema=None,
+            partition_by=(),
+            properties={},
+            optimize_write=None,
+            user_metadata=compact_json({NOTE: note}),
+        )
+        return as_json(plan)
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
         """What lies at the claimed place, durable and whole, and what a vote promises of it.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict
+    from airflow_epochs.spark.driver.delta.plans import How
 
 APPEND, UPSERT, MERGE = "append", "upsert", "merge"
 OVERWRITE, OVERWRITE_PARTITIONS = "overwrite", "overwrite_partitions"
@@ -129,11 +130,13 @@ class Mode:
         options = {key: value for key, value in asdict(self).items() if value != getattr(Mode, key)}
         return options | {"mode": self.mode} | ({"keys": list(self.keys)} if self.keys else {})
 
-    def plan(self) -> JsonDict:
-        """The options that ``spark.driver.delta.merge`` needs, as JSON. The vote alone uses ``replaces_others``."""
-        options = asdict(self) | {"keys": list(self.keys)}
+    def plan(self) -> How:
+        """The options that ``spark.driver.delta.merge`` needs. The vote alone uses ``replaces_others``."""
+        from airflow_epochs.spark.driver.delta.plans import How
+
+        options = asdict(self)
         del options["replaces_others"]
-        return options
+        return How(**options)
 
 
 def _any_of(names: Sequence[str]) -> str:

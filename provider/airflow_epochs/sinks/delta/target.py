@@ -23,6 +23,7 @@ from airflow_epochs.delta.table import (
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import checks, spark_commit
+from airflow_epochs.spark.driver.delta.plans import Seen
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -79,9 +80,7 @@ class Target:
         """None if there is no table."""
         if self.problem is None:
             return self.opened_shape
-        about = self._told["about"]
-        spark_commit.require_table(about, self.location.name)
-        return TableShape.of_description(about)
+        return TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
 
     @cached_property
     def version(self) -> int:
@@ -110,6 +109,6 @@ class Target:
         return find_commit(self.location.files, self.app, txn.epoch, self.version) or FoundCommit.unknown()
 
     @cached_property
-    def _told(self) -> JsonDict:
+    def _told(self) -> Seen:
         """What Spark says of the table and its marker, in one job."""
         return spark_commit.look(self.location.name, self.app, self.env)

@@ -12,6 +12,7 @@ from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, s
 from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.spark.driver.wire import as_json
 
 
 def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
@@ -36,8 +37,9 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
 def _optimized(at: Whereabouts, due: bool) -> JsonDict:
     if not due:
         return {}
-    done = spark_commit.optimize(at.sink.target, at.env)
-    return done | (spark_commit.thin_notes(_notes_left(at), at.env) if at.sink.how.notes_deletions else {})
+    done = as_json(spark_commit.optimize(at.sink.target, at.env))
+    notes = _notes_left(at) if at.sink.how.notes_deletions else []
+    return done | (as_json(spark_commit.thin_notes(notes, at.env)) if notes else {})
 
 
 def _notes_left(at: Whereabouts) -> list[str]:

@@ -43,8 +43,7 @@ class Whereabouts:
         url = self.sink.target
         if self.sink.in_catalog:
             about = spark_commit.describe(self.sink.target, self.env)
-            spark_commit.require_table(about, self.sink.target)
-            url = normalised(about["location"])
+            url = normalised(spark_commit.require_table(about, self.sink.target).location)
         return self._at(url)
 
     def location_of(self, place: str, attempt: SinkAttempt) -> TableLocation:

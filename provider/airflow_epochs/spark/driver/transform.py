@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
 
 if TYPE_CHECKING:
@@ -50,29 +51,26 @@ class EpochContext:
     txn_id: str
 
     @classmethod
-    def of(cls, args: dict[str, Any]) -> EpochContext:
-        """Make the context from the arguments of a ``stage`` job."""
-        now = datetime.fromisoformat(args["now"].replace("Z", "+00:00"))
+    def of(cls, plan: StagePlan) -> EpochContext:
+        """Make the context from the plan of a ``stage`` job."""
+        now = datetime.fromisoformat(plan.now.replace("Z", "+00:00"))
         if now.tzinfo is None:
-            raise ValueError(f"now has no time zone: {args['now']!r}")
-        return cls(args["epoch"], args["attempt"], args["pipeline"], now, args["seed"], args["txn_id"])
+            raise ValueError(f"now has no time zone: {plan.now!r}")
+        return cls(plan.epoch, plan.attempt, plan.pipeline, now, plan.seed, plan.txn_id)
 
 
 @contextmanager
-def loaded(where: dict[str, str]) -> Iterator[LoadedTransform]:
+def loaded(where: TransformFile) -> Iterator[LoadedTransform]:
     """Load the user's function. It can import its siblings until the block ends.
-
-    Args:
-        where: ``path`` and ``function``; also ``source`` if the file is not on this machine.
 
     Raises:
         Refused: The file or the function does not exist, or the file raises when it is loaded.
     """
-    path, source = where["path"], where.get("source")
+    path, source = where.path, where.source
     folder = Path(path).resolve().parent
     with importable(folder):
         module = _module(path, read_source(path) if source is None else source)
-        yield LoadedTransform(path, where["function"], _function(module, path, where["function"]), module)
+        yield LoadedTransform(path, where.function, _function(module, path, where.function), module)
 
 
 def _module(path: str, source: str) -> ModuleType:
