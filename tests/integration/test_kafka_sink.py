@@ -233,7 +233,7 @@ def test_an_epoch_is_sent_in_little_memory_whether_its_rows_are_many_or_large(
     feed: Feed, broker: Broker, data: Callable[[], pa.Table]
 ) -> None:
     attempt = feed.attempt()
-    assert memory_to_commit(feed, broker.bootstrap, attempt, feed.staged(attempt, data())) <= 300
+    assert memory_to_commit(feed, broker.bootstrap, attempt, feed.staged(attempt, data())) <= 200
     assert feed.shown
     assert feed.marker() == Marker.of(feed.shown)
 

@@ -6,7 +6,9 @@ from collections.abc import Collection
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
@@ -67,9 +69,16 @@ def _of_others(kind: str, today: Collection[Sink]) -> Any:
 
 
 def _understood(sink: Any, spec: JsonDict) -> JsonDict:
+    """The fields that the class knows. Raises TypeError if one is of another type than its constructor takes."""
     known = {"kind", *signature(sink).parameters, *getattr(sink, "recorded", ())}
     if unknown := sorted(spec.keys() - known):
         log.warning("sink %s: a newer version has written %s, which this one ignores", spec["name"], ", ".join(unknown))
+    types = get_type_hints(sink.__init__)
+    for key in sorted(spec.keys() & types.keys()):
+        try:
+            msgspec.convert(spec[key], types[key])
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{key}: {error}") from error
     return {key: value for key, value in spec.items() if key in known}
 
 
