@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
@@ -77,7 +78,7 @@ class Coordinator:
         """
         identity = self.task.ledger.register(self.task.pipeline.dag_id, at=self.task.now(), writer=self.task.writer)
         for _ in range(OPEN_STEPS_MAX):
-            view = self.task.ledger.view(self.task.ledger.newest_complete() + 1)
+            view = self.task.ledger.view_of_next()
             self.task.ledger.require_no_gap(view.number)
             with self.task.unless_overtaken(view):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
@@ -237,7 +238,7 @@ class Coordinator:
             OutcomeUnknown, NotApplied: Try again; after GLOBAL_COMMIT the only way is forward.
             Corrupt: The sink cannot keep its promise, not even by staging the epoch again.
         """
-        view = self.task.mine(run)
+        view = self.task.mine(run, of=[sink])
         if view.state is State.COMPLETE:
             return self.checkpoint(view)
         if view.state is not State.IN_DOUBT:
@@ -314,8 +315,12 @@ class Coordinator:
     def newest_complete(self) -> CompleteRecord:
         """The newest complete epoch: what hints (asset events, consumer offsets) carry, also if an old run is cleared.
 
-        There must be one.
+        There must be one. It is looked for once per task: hints need no more.
         """
+        return self._newest_complete
+
+    @cached_property
+    def _newest_complete(self) -> CompleteRecord:
         record = self.task.ledger.complete_record(self.task.ledger.newest_complete())
         assert record, "complete.json is never deleted"
         return record
@@ -335,7 +340,7 @@ class Coordinator:
             )
         opened = view.opened
         receipts = self._receipts_that_hold(view)
-        waived = set(view.waived) - set(receipts)
+        waived = opened.sinks.keys() - receipts.keys()
         before = self.task.ledger.complete_record(view.number - 1) if view.number > 1 else None
         waived_before = {sink: before.may_show(sink) for sink in before.waived} if before else {}
         waived_ids = {
@@ -381,13 +386,14 @@ class Coordinator:
                 with self.task.unless_overtaken(view):
                     holding[name] = self._shown_again(view, name, receipt)
             except Corrupt:
-                if name not in view.waived:
+                if not self.task.ledger.waiver(view.number, name):
                     raise
         return holding
 
     def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
         opened, sink = view.opened, self.task.sink_of(view.opened, name)
-        if name not in view.waived and (lost := self._lost_since(receipt, sink, opened)):
+        lost = self._lost_since(receipt, sink, opened)
+        if lost and not self.task.ledger.waiver(view.number, name):
             log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
             return Promise(self.task, view, name).keep()
         agreement.require_marker(sink, opened.txn, self.task.pipeline.name, self.task.env, receipt, in_doubt=opened.txn)

@@ -64,15 +64,16 @@ class TaskTry:
 
     def view_of(self, run: Run) -> EpochView:
         """The epoch that the run opened; the one after the newest complete one if it opened none."""
-        return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
+        number = self.ledger.epoch_of(run)
+        return self.ledger.view(number) if number else self.ledger.view_of_next()
 
-    def mine(self, run: Run) -> EpochView:
+    def mine(self, run: Run, of: Collection[str] | None = None) -> EpochView:
         """The epoch whose newest attempt this run opened, or that it had before others completed it.
 
-        Raises Fenced naming the run in charge if there is none.
+        Raises Fenced naming the run in charge if there is none. ``of``: as ``Ledger.view``.
         """
         number = self.ledger.epoch_of(run)
-        view = self.ledger.view(number or self.ledger.newest_complete() + 1)
+        view = self.ledger.view(number, of) if number else self.ledger.view_of_next()
         if view.complete:
             if number or view.complete.opened_by == run:
                 return self.passing(view)

@@ -6,6 +6,7 @@ How a record is read and put: ``ledger.records``. How a ledger comes to be signe
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from airflow_epochs.ledger.writable import require_put_if_absent
 from airflow_epochs.model import (
     FORMAT_UNSIGNED,
     CompleteRecord,
+    DecisionKind,
     DecisionRecord,
     OpenRecord,
     PipelineRecord,
@@ -42,7 +44,7 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
-from airflow_epochs.protocol import IllegalTransition
+from airflow_epochs.protocol import IllegalTransition, State
 
 R = TypeVar("R")
 
@@ -181,37 +183,60 @@ class Ledger:
             epoch=number,
         )
 
-    def view(self, number: int) -> EpochView:
-        """All that stands about an epoch. ``complete.json`` is read first: it closes the epoch for every task."""
+    def view(self, number: int, of: Collection[str] | None = None) -> EpochView:
+        """What stands about an epoch. ``complete.json`` is read first: it closes the epoch for every task.
+
+        Only what can stand is looked for: no receipt before GLOBAL_COMMIT, and a waiver only in place of a receipt.
+
+        Args:
+            number: The epoch.
+            of: The sinks that matter, to a task that commits: other sinks' receipts are not read, and whether somebody
+                has put an attempt after one that was committed, which no task does, is left to ``complete`` to notice.
+        """
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
-        view = self._unfinished(number)
-        if not view.complete and not view.is_signed:
+        view = self._not_complete(number, of)
+        return view if view.open else replace(view, complete=self.complete_record(number))  # pruned since, perhaps
+
+    def view_of_next(self) -> EpochView:
+        """The epoch after the newest complete one, which the search for that one has just seen not to be complete."""
+        return self._not_complete(self.newest_complete() + 1, None)
+
+    def _not_complete(self, number: int, of: Collection[str] | None) -> EpochView:
+        """The newest attempt of an epoch that had no completion record a moment ago."""
+        attempt, decision = self._newest_attempt(number, thoroughly=of is None)
+        opened = self.open_record(number, attempt) if attempt else None
+        if attempt and opened is None:  # pruned since: complete by now
+            return EpochView(number=number, complete=self.complete_record(number))
+        view = self._consistent(EpochView(number=number, open=opened, decision=decision))
+        if view.state is State.IN_DOUBT:
+            view = self._consistent(
+                self._acknowledged(view, view.opened.sinks.keys() & (view.opened.sinks if of is None else of))
+            )
+        if not view.is_signed:
             self._require_no_history(number)
         return view
 
-    def _unfinished(self, number: int) -> EpochView:
-        """The newest attempt of an epoch that had no completion record a moment ago."""
+    def _newest_attempt(self, number: int, *, thoroughly: bool) -> tuple[int, DecisionRecord | None]:
+        """The newest attempt, 0 if there is none, and its decision. No attempt follows one that was committed."""
+        if not self._records.has(attempt_key(number, 1, "open")):
+            return 0, None
+        decision = self.decision_record(number, 1)
+        if decision and decision.decision is DecisionKind.GLOBAL_COMMIT and not thoroughly:
+            return 1, decision
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
-        if attempt == 0:
-            return EpochView(number=number)
-        opened = self.open_record(number, attempt)
-        if opened is None:  # pruned since: complete by now
-            return EpochView(number=number, complete=self.complete_record(number))
-        return self._consistent(
-            EpochView(
-                number=number,
-                open=opened,
-                decision=self.decision_record(number, attempt),
-                receipts=self._per_sink(number, opened, "receipt", Receipt),
-                waived=self._per_sink(number, opened, "waived", WaivedRecord),
-            )
-        )
+        return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
 
-    def _per_sink(self, number: int, opened: OpenRecord, what: str, kind: type[R]) -> dict[str, R]:
-        found = {sink: self._records.get(sink_key(number, sink, what), kind) for sink in opened.sinks}
-        return {sink: record for sink, record in found.items() if record is not None}
+    def _acknowledged(self, view: EpochView, sinks: Collection[str]) -> EpochView:
+        """The epoch with these sinks' receipts, and the waivers in place of those that there are not."""
+        receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sorted(sinks)}
+        waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}
+        return replace(view, receipts=_present(receipts), waived=_present(waived))
+
+    def waiver(self, number: int, sink: str) -> WaivedRecord | None:
+        """An operator's word that the sink cannot keep its promise. Beside a receipt it counts if that was lost."""
+        return self._records.get(sink_key(number, sink, "waived"), WaivedRecord)
 
     def _require_no_history(self, number: int) -> None:
         """Raise Corrupt for an epoch that was complete when signing began: what is left of it may be anybody's."""
@@ -302,3 +327,7 @@ class Ledger:
         for key in keys:
             self._records.delete(key)
         return len(keys)
+
+
+def _present(found: Mapping[str, R | None]) -> dict[str, R]:
+    return {sink: record for sink, record in found.items() if record is not None}

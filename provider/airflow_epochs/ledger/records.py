@@ -55,6 +55,10 @@ class Records:
         with self._reading(key):
             return self._store.exists(self.key(key))
 
+    def has(self, key: str) -> bool:
+        """As ``exists``, for a record that is about to be read."""
+        return self.read(key) is not None
+
     def keys_in(self, folder: str) -> list[str]:
         with self._reading(folder):
             return [key.removeprefix(f"{self.pipeline}/") for key in self._store.list(self.key(folder))]
