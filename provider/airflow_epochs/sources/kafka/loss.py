@@ -225,12 +225,13 @@ def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
     resume = _resume_at(gaps, position, cluster)
     text = (
         "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
-        "the loss instead, give the pipeline a new name and keep its sinks"
+        "the loss instead, give the pipeline a new name"
     )
     text += (
-        f", with starting={json.dumps(resume)}: the new pipeline leaves out no record that Kafka has now."
+        f", keep its sinks, and set starting={json.dumps(resume)}: the new pipeline leaves out no record that Kafka "
+        "has now."
         if resume
-        else "."
+        else " and keep its sinks."
     )
     cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED))
     if cut:
