@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,20 @@ def test_a_pkcs12_keystore_serves_as_certificate_and_key(tmp_path: Path, authori
     assert access.spark_secrets() == {"kafka.ssl.keystore.key": " ".join(pair.key_pem().split())}
     with pytest.raises(Refused, match=r"ssl\.keystore\.password does not decrypt it"):
         read({**extra, "ssl.keystore.password": "wrong"})
+
+
+def test_a_keystore_that_is_not_on_the_worker_can_be_given_as_the_settings_that_the_error_names(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("client")
+    extra = {"security.protocol": "SSL", "ssl.keystore.location": "/no/such.p12"}
+    with pytest.raises(Refused, match=r"the file /no/such\.p12 of ssl\.keystore\.location: No such file") as refused:
+        read(extra)
+    assert "take the setting out" in refused.value.remedy
+    names = re.findall(r"ssl\.\w+\.pem", refused.value.remedy)
+    del extra["ssl.keystore.location"]
+    access = read({**extra, **dict(zip(names, (pair.certificate_pem, pair.key_pem()), strict=True))})
+    assert access.spark_secrets() == {"kafka.ssl.keystore.key": " ".join(pair.key_pem().split())}
 
 
 def test_host_names_are_checked_unless_the_connection_says_none(authority: Authority) -> None:
