@@ -428,39 +428,54 @@ KAFKA = Chapter("Kafka, as source and sink")
 KAFKA_CONNECTION = KAFKA.code(
     "EPOCHS-KAFKA-CONNECTION",
     Refused,
-    "A field of a connection of type kafka is not usable.",
+    "A field of a connection of type kafka is missing or wrong.",
     "Correct the field that the message names. docs/kafka.md lists all fields.",
 )
 KAFKA_LOGIN = KAFKA.code(
     "EPOCHS-KAFKA-LOGIN",
     Refused,
-    "Kafka does not accept the login of the connection.",
-    "Check sasl.mechanism, sasl.username and sasl.password in the connection's extra.",
+    "Kafka rejects the login of the connection's user.",
+    "Check sasl.mechanism, sasl.username and sasl.password in the connection's extra, or the connection's login and "
+    "password. Clear the failed task.",
 )
 KAFKA_FORBIDDEN = KAFKA.code(
     "EPOCHS-KAFKA-FORBIDDEN",
     Refused,
-    "Kafka does not permit what the source or the sink needs.",
-    "Grant the rights that docs/kafka.md or docs/kafka-sink.md lists.",
+    "The connection's user lacks a right in Kafka.",
+    "Grant the user the rights that docs/kafka.md lists for the source and docs/kafka-sink.md for the sink. Clear the "
+    "failed task.",
 )
 KAFKA_TOO_OLD = KAFKA.code(
     "EPOCHS-KAFKA-TOO-OLD",
     Refused,
-    "The brokers are too old.",
-    "Use Kafka 0.11 or newer.",
+    "The brokers are too old for a request of the provider.",
+    "Use Kafka 0.11 or newer. To show which transactions hang, `airflow epochs in-doubt` needs Kafka 3.0 or newer.",
 )
 KAFKA_UNREACHABLE = KAFKA.code(
     "EPOCHS-KAFKA-UNREACHABLE",
     NotApplied,
-    "Kafka does not answer.",
-    "Check from the task's machine that the brokers run, and that security.protocol is that of their "
-    "listener; then clear the task.",
+    "Kafka does not answer a request, or answers with an error.",
+    "Check that the brokers run, and that the task's machine can reach every address in the message. Check that "
+    "security.protocol in the connection's extra is the protocol of the brokers' listener. Clear the failed task.",
 )
-KAFKA_CLIENT = KAFKA.code(
-    "EPOCHS-KAFKA-CLIENT",
+KAFKA_CLIENT_MISSING = KAFKA.code(
+    "EPOCHS-KAFKA-CLIENT-MISSING",
     Refused,
-    "The client confluent-kafka is not installed, or does not take the connection's settings.",
-    "Install airflow-provider-epochs[kafka-sink], or correct the connection or the sink's options.",
+    "The Python package confluent-kafka is not installed. The KafkaSink needs it.",
+    "Install it where Airflow's tasks run: pip install 'airflow-provider-epochs[kafka-sink]'. Clear the failed task.",
+)
+KAFKA_CLIENT_SETTINGS = KAFKA.code(
+    "EPOCHS-KAFKA-CLIENT-SETTINGS",
+    Refused,
+    "The client confluent-kafka rejects a setting of the connection or of the sink.",
+    "Correct the connection, or the `options` of the sink. For GSSAPI, install a confluent-kafka that was built with "
+    "it. Clear the failed task.",
+)
+TOPIC_MISSING = KAFKA.code(
+    "EPOCHS-TOPIC-MISSING",
+    Refused,
+    "The Kafka cluster does not have a topic that the source reads or a sink writes to.",
+    "Create the topic, or correct its name or `conn_id` in the DAG. Clear the failed task.",
 )
 
 SOURCE = Chapter("The Kafka source")
@@ -468,50 +483,51 @@ SOURCE = Chapter("The Kafka source")
 GROUP_OFFSETS_REFUSED = SOURCE.code(
     "EPOCHS-GROUP-OFFSETS-REFUSED",
     NotApplied,
-    "Kafka did not take the offsets of the consumer group. Only lag monitors are affected.",
-    "Choose another `group_id` for the KafkaSource if real consumers are in this group.",
+    "Kafka rejects the offsets that the pipeline writes for its consumer group. This affects lag monitors only.",
+    "Choose another `group_id` for the KafkaSource if real consumers are in this group. Otherwise correct what the "
+    "message names: the next epoch writes the offsets again.",
 )
 GROUP_FOREIGN = SOURCE.code(
     "EPOCHS-GROUP-FOREIGN",
     Refused,
     "The consumer group has offsets that no pipeline has committed.",
-    "Choose a `group_id` for the KafkaSource that nobody else uses, or leave it out.",
+    "Choose a `group_id` for the KafkaSource that no other program uses, or leave it out. If no program uses the group "
+    "any more, you can delete it instead (kafka-consumer-groups.sh --delete). Clear the failed task.",
 )
 RECORDS_EXPIRED = SOURCE.code(
     "EPOCHS-RECORDS-EXPIRED",
     Corrupt,
-    "Retention deleted the epoch's first records before the epoch read them.",
-    "Clear the failed tasks, or let the next run open the epoch again; it begins with the oldest record that is left.",
+    "Retention deleted the first records of the epoch before the epoch read them.",
+    "Clear the failed tasks, or let the next run start: it opens the epoch again, which then begins with the oldest "
+    "records that are left.",
 )
 CLUSTER_CHANGED = SOURCE.code(
     "EPOCHS-CLUSTER-CHANGED",
     Corrupt,
-    "The connection leads to another Kafka cluster than before. Offsets mean nothing there.",
-    "Point the connection back. To move on purpose, give the pipeline a new name.",
+    "The connection leads to another Kafka cluster than before. Offsets of one cluster have no meaning in another.",
+    "Point the connection back to the old cluster, and clear the failed task. To move to the new cluster on purpose, "
+    "give the pipeline a new name, and set `starting` of the KafkaSource to where it begins there.",
 )
 RECORDS_GONE = SOURCE.code(
     "EPOCHS-RECORDS-GONE",
     Corrupt,
-    "Records that the pipeline has not read are gone from Kafka.",
-    "Restore the records. To accept the loss, go on under a new pipeline name, as the message says.",
-)
-TOPIC_MISSING = SOURCE.code(
-    "EPOCHS-TOPIC-MISSING",
-    Refused,
-    "The Kafka cluster has no such topic.",
-    "Create the topic, or correct its name in the DAG.",
+    "Kafka no longer has records that the pipeline must read.",
+    "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
+    "the loss instead, give the pipeline a new name and the `starting` that the message prints.",
 )
 STARTING_UNUSABLE = SOURCE.code(
     "EPOCHS-STARTING-UNUSABLE",
     Refused,
     "`starting` names a partition or an offset that the topic does not have.",
-    "Correct `starting` of the KafkaSource.",
+    "Correct `starting` of the KafkaSource, and clear the failed task. If a param of the run set it, start a run with "
+    "another value.",
 )
 LOOP = SOURCE.code(
     "EPOCHS-LOOP",
     Refused,
-    "A sink writes to a topic that the pipeline reads. Its rows would come back as input, for ever.",
-    "Let the sink write to another topic. If the transform sorts those rows out, say KafkaSource(allow_loop=True).",
+    "A sink writes to a topic that the source reads. The pipeline would read its own rows again and again.",
+    "Let the sink write to another topic. If the transform leaves those rows out, set KafkaSource(allow_loop=True). "
+    "Clear the failed task.",
 )
 
 TRANSFORM = Chapter("The transform")
@@ -777,80 +793,122 @@ KAFKA_SINK = Chapter("The Kafka sink")
 TOPIC_SETTINGS = KAFKA_SINK.code(
     "EPOCHS-TOPIC-SETTINGS",
     Refused,
-    "A setting of the topic makes it refuse the rows.",
-    "Change the setting as the message says, then clear the stage task.",
+    "With its present settings, the topic would reject the sink's records.",
+    "Change the setting as the message says. Clear the stage task.",
 )
-TRANSACTION_TIMEOUT = KAFKA_SINK.code(
-    "EPOCHS-TRANSACTION-TIMEOUT",
+TRANSACTION_TIMEOUT_SHORT = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-TIMEOUT-SHORT",
     Refused,
-    "The sink's transaction_timeout is too short for the rows, or longer than the brokers permit.",
-    "Change `transaction_timeout` of the sink, or transaction.max.timeout.ms of the brokers.",
+    "The sink cannot send the epoch within its transaction_timeout.",
+    "Raise `transaction_timeout` of the sink, and transaction.max.timeout.ms of the brokers if it is lower. Clear the "
+    "stage task. A lower `max_records` of the source makes later epochs smaller, but not this one.",
+)
+TRANSACTION_TIMEOUT_LONG = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-TIMEOUT-LONG",
+    Refused,
+    "The sink's transaction_timeout is longer than the brokers permit.",
+    "Raise transaction.max.timeout.ms of the brokers, or lower `transaction_timeout` of the sink. (An epoch in doubt "
+    "keeps the timeout that it was opened with if that is longer.) Clear the failed task.",
 )
 TOPIC_ROWS_UNFIT = KAFKA_SINK.code(
     "EPOCHS-TOPIC-ROWS-UNFIT",
     Refused,
-    "The rows are no records that the topic takes.",
-    "Correct the transform or the topic's settings, then clear the stage task.",
+    "The sink cannot make records that the topic takes of the rows.",
+    "Correct the transform or the topic's settings. Clear the stage task.",
 )
 MARKER_TOO_LARGE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOO-LARGE",
     Refused,
-    "The marker topic does not take a marker of the epoch's size.",
-    "Raise max.message.bytes of the marker topic, as the message says.",
+    "The marker topic does not take a record as large as the epoch's marker.",
+    "Raise max.message.bytes of the marker topic as the message says. Clear the stage task.",
 )
 MARKER_CHANGED = KAFKA_SINK.code(
     "EPOCHS-MARKER-CHANGED",
     Refused,
-    "The marker is not that of the ledger's last epoch.",
-    "Find out who else sends under these names, or what was restored.",
+    "The sink's marker is not the marker of its last epoch in the ledger.",
+    "Find out whether another program sends under these names, and whether the ledger or the topics were restored. "
+    "See docs/kafka-sink.md, 'The marker topic'. Clear the stage task: if the marker still differs, the task says what "
+    "to do.",
 )
 MARKER_TOPIC_OCCUPIED = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-OCCUPIED",
     Refused,
-    "The marker topic has records of other programs.",
-    "Give the sink a `marker_topic` of its own.",
+    "The marker topic has records that its partition 0 does not assign to a sink.",
+    "Give a new sink a `marker_topic` of its own, which is empty or does not exist yet. If other sinks use this topic, "
+    "also stop the program that writes other records to it. If its partition 0 lost its records, see "
+    "docs/kafka-sink.md, 'The marker is lost'. Clear the stage task.",
 )
 MARKER_TOPIC_SETTINGS = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-SETTINGS",
     Refused,
     "The marker topic could lose markers: its cleanup policy, replicas or durability are too weak.",
-    "Change the setting as the message says, then clear the failed task.",
+    "Change the setting as the message says. Clear the failed task. Never delete the marker topic.",
 )
 MARKER_TOPIC_GONE = KAFKA_SINK.code(
     "EPOCHS-MARKER-TOPIC-GONE",
     Refused,
-    "The marker topic is gone.",
-    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
+    "The marker topic is gone, and the ledger expects a marker in it.",
+    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Clear the stage task.",
 )
 KAFKA_SENT_UNKNOWN = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SENT-UNKNOWN",
     Corrupt,
-    "Whether the epoch was sent cannot be told: the marker topic has changed since the vote.",
-    "Look whether the topic has the epoch, and put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
+    "The sink cannot tell whether the epoch was sent, because the marker topic has lost records since the vote.",
+    "Look whether the topic has the epoch, and put the marker back: docs/kafka-sink.md, 'The marker is lost'. Clear "
+    "the commit task.",
 )
 KAFKA_COMMIT_UNKNOWN = KAFKA_SINK.code(
     "EPOCHS-KAFKA-COMMIT-UNKNOWN",
     OutcomeUnknown,
-    "Whether the transaction was committed is not known.",
-    "Clear the commit task: it looks at the marker first.",
+    "The sink does not know whether the brokers committed its transaction.",
+    "Clear the commit task: it reads the marker first, and sends the epoch only if the marker is missing.",
 )
 TOPIC_CHANGED = KAFKA_SINK.code(
     "EPOCHS-TOPIC-CHANGED",
     NotApplied,
-    "The topic was deleted or created again after the vote.",
-    "Create it with as many partitions as before, and clear the commit task.",
+    "The topic was deleted after the vote, or created again with another number of partitions.",
+    "Let the topic have as many partitions as before, and clear the commit task. Or waive the sink's rows.",
+)
+TOPIC_NOT_READY = KAFKA_SINK.code(
+    "EPOCHS-TOPIC-NOT-READY",
+    NotApplied,
+    "The sink has created the marker topic or added partitions to it, and not all brokers know them yet.",
+    "Let Airflow retry the task, or clear the failed task. If the error comes again, check that all brokers run.",
+)
+TRANSACTION_OPEN = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-OPEN",
+    NotApplied,
+    "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer.",
+    "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
+    "transaction timeout. If the error comes again, check that all brokers run.",
 )
 KAFKA_SEND_FAILED = KAFKA_SINK.code(
     "EPOCHS-KAFKA-SEND-FAILED",
     NotApplied,
-    "The transaction failed and was ended. No row is visible.",
-    "Correct what the message names, and clear the commit task.",
+    "Kafka did not accept rows of the epoch. No row is visible.",
+    "Check that the brokers run, that nobody deleted or altered the topic, and that the connection's user still has "
+    "its rights. Clear the commit task: it sends the epoch again.",
+)
+KAFKA_SEND_TIMEOUT = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-SEND-TIMEOUT",
+    NotApplied,
+    "The brokers ended the sink's transaction, because sending took longer than transaction_timeout.",
+    "Clear the commit task: it reads the marker first. If the error comes again, raise `transaction_timeout` of the "
+    "sink in the DAG, and transaction.max.timeout.ms of the brokers if it is lower, and clear the commit task again: "
+    "an epoch in doubt uses today's timeout of the DAG if that is longer.",
+)
+KAFKA_SEND_FENCED = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-SEND-FENCED",
+    NotApplied,
+    "Another process has taken over the sink's transactional id, or the brokers ended the sink's transaction.",
+    "Clear the commit task: it reads the marker first. If the error comes again and no other process sends the epoch, "
+    "look at the brokers' logs.",
 )
 MARKER_WOULD_DUPLICATE = KAFKA_SINK.code(
     "EPOCHS-MARKER-WOULD-DUPLICATE",
     Refused,
-    "The marker to be put back is older than rows that the topic has: they would be sent twice.",
-    "Name the transaction of the newest epoch that the topic has.",
+    "The topic has rows of a later epoch than the marker that was to be put back. They would be sent twice.",
+    "Put the transaction of the newest epoch that the topic has.",
 )
 
 SQL = Chapter("SQL databases")

@@ -222,7 +222,7 @@ def test_the_marker_topic_says_where_to_go_on_where_the_error_has_no_room_for_al
     assert world.run(2) is None
     world.produce("hij")
     error = world.told_after_the_ledger_is_lost()
-    assert "starting={…} (the offsets that the marker has under `ends`)" in error.remedy
+    assert "starting={…} (use the offsets in `ends` of the marker)" in error.remedy
     assert "docs/kafka-sink.md, 'The ledger is behind the marker'" in error.remedy
     require_link("kafka-sink.md", "The ledger is behind the marker", "", "The marker topic")
     ends = in_the_marker_topic(world, "events", jars)

@@ -53,13 +53,13 @@ def test_it_stands_for_an_asset_by_connection_and_topic_until_which_is_known() -
     ("options", "message"),
     [
         ({"topic": "a b"}, "not a topic name"),
-        ({"marker_topic": "out"}, "one topic, 'out', for its rows and for its markers"),
+        ({"marker_topic": "out"}, "the same topic, 'out', for its rows and its markers"),
         ({"transaction_timeout": 0}, "from 1 to a day"),
         ({"transaction_timeout": True}, "from 1 to a day"),
-        ({"options": {"acks": 1}}, "may not set acks"),
-        ({"options": {"batch.size": "big"}}, "is a whole number"),
-        ({"options": {"enable.idempotence": False}}, "may not set enable.idempotence"),
-        ({"options": {"queue.buffering.max.kbytes": 1}}, "may not set queue.buffering"),
+        ({"options": {"acks": 1}}, "must not set acks"),
+        ({"options": {"batch.size": "big"}}, "must be a whole number"),
+        ({"options": {"enable.idempotence": False}}, "must not set enable.idempotence"),
+        ({"options": {"queue.buffering.max.kbytes": 1}}, "must not set queue.buffering"),
     ],
 )
 def test_what_cannot_work_fails_where_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
@@ -70,7 +70,7 @@ def test_what_cannot_work_fails_where_the_dag_is_parsed(options: dict[str, Any],
 def test_what_a_template_became_is_checked_before_it_is_recorded() -> None:
     it = sink(topic="{{ x }}")
     it.topic = "a b"
-    with pytest.raises(Refused, match="not configured right"):
+    with pytest.raises(Refused, match="An option of the KafkaSink is not valid"):
         it.spec()
     with pytest.raises(Refused, match="no place to stage rows"):
         sink(staging="lake").spec()
@@ -193,7 +193,7 @@ def test_what_does_not_say_which_partition_is_a_sinks_own_stops_everything(
     access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
     assignments = Assignments(cluster=Cluster(access), topic="m")
     assert assignments.find("orders/audit") is None
-    with pytest.raises(Corrupt, match="does not say which partition"):
+    with pytest.raises(Corrupt, match="does not name the partition of this sink"):
         assignments.find("orders/events")
 
 

@@ -214,7 +214,10 @@ def test_a_loop_through_another_connection_to_the_same_brokers_is_refused_by_ope
     assert isinstance(pipeline.source, KafkaSource)
     env = KafkaEnv(**{"bootstrap.servers": "kafka-1:9092"})
     writes = {"kafka://other/orders", "file:///tables/orders"}
-    with pytest.raises(Refused, match="through the connection 'other', and the pipeline reads it through 'kafka_def"):
+    with pytest.raises(
+        Refused,
+        match="through the connection 'other', and the source reads the same topic through the connection 'kafka_def",
+    ):
         pipeline.source.prepare("p", writes, None, env)
     KafkaSource(["orders"], allow_loop=True).prepare("p", writes, None, env)
     KafkaSource(["clicks"]).prepare("p", writes, None, env)

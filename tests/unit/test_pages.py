@@ -20,7 +20,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
-from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, codes
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
@@ -214,19 +214,36 @@ def test_every_record_of_the_ledger_that_a_page_names_is_one_that_there_is() -> 
 
 
 def quoted_errors() -> list[str]:
-    """``*"…"*`` in docs/sql.md, and the first column of the errors in docs/kafka.md."""
-    _, _, table = (ROOT / "docs" / "kafka.md").read_text().partition("| error | what happened")
-    firsts = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
-    return re.findall(r'\*"([^"]+)"\*', text_of("docs/sql.md")) + re.findall(r"`([^`]+)`", "\n".join(firsts))
+    """``*"…"*`` in docs/sql.md, and what stands beside the codes in docs/kafka.md."""
+    firsts = "\n".join(errors_in_the_table("docs/kafka.md"))
+    return re.findall(r'\*"([^"]+)"\*', text_of("docs/sql.md")) + re.findall(r'"([^"]+)"', firsts)
 
 
 def test_the_pages_quote_errors_as_the_source_has_them() -> None:
     """But for the dots, and for what the source fills in."""
     known, quotes = texts_of_the_source(), quoted_errors()
-    assert len(quotes) >= 20
+    assert len(quotes) >= 17
     for quote in quotes:
-        for part in re.split(r"…|\bX\b|orders\[3\] offsets \[120, 4711\)|\d|[()]", quote):
+        for part in re.split(r"…|\bX\b|\d|[()]", quote):
             assert part.strip(" .,") in known, quote
+
+
+def errors_in_the_table(page: str) -> list[str]:
+    """The first column of the page's table of errors."""
+    table = (ROOT / page).read_text().partition("\n| error | what happened")[2].partition("\n\n")[0]
+    return [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize(
+    ("page", "rows", "chapter"), [("docs/kafka.md", 14, codes.SOURCE), ("docs/kafka-sink.md", 11, codes.KAFKA_SINK)]
+)
+def test_a_table_of_errors_names_codes_that_are_declared_and_all_of_its_chapter(
+    page: str, rows: int, chapter: codes.Chapter
+) -> None:
+    named = [re.findall(r"`(EPOCHS-[A-Z-]+)`", row) for row in errors_in_the_table(page)]
+    assert len(named) == rows and all(named)
+    wanted = {code.name for code in chapter.codes} - {codes.GROUP_OFFSETS_REFUSED.name}  # which stops nothing
+    assert wanted <= {code for row in named for code in row} <= codes.BY_NAME.keys()
 
 
 # -- rooms, modules, tests -----------------------------------------------------------------------------------------

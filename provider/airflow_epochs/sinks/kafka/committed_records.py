@@ -109,8 +109,7 @@ class PartitionLog:
     def _require_time(self, deadline: float, position: int, end: int) -> None:
         if position < end and time.monotonic() > deadline:
             raise NotApplied(
-                f"Of {self.topic}[{self.partition}] only what is before offset {position} can be read, not all before "
+                f"The task could read {self.topic}[{self.partition}] up to offset {position}, but not to its end at "
                 f"{end}: a transaction is still open there, or the brokers do not answer.",
-                code=codes.KAFKA_UNREACHABLE,
-                remedy="Try again: the brokers end a transaction that was left open after its transaction timeout.",
+                code=codes.TRANSACTION_OPEN,
             )

@@ -83,9 +83,8 @@ class KafkaParticipant:
             facts = kafka_marker_topic.create(self._cluster, name, topic)
         if facts is None:
             raise Refused(
-                f"The marker topic {name} is gone: the ledger expects {attempt.previous} in it.",
+                f"The marker topic {name} is gone. The ledger expects the marker {attempt.previous} in it.",
                 code=codes.MARKER_TOPIC_GONE,
-                remedy="Put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
             )
         kafka_marker_topic.require_as_safe(kafka_marker_topic.require_compacted(facts), topic)
         return facts

@@ -96,9 +96,8 @@ class KafkaSink:
             self._require_topics()
         except ValueError as error:
             raise Refused(
-                f"The Kafka sink is not configured right: {error}.",
+                f"An option of the KafkaSink is not valid: {error}.",
                 code=codes.SINK_MISCONFIGURED,
-                remedy="Correct the KafkaSink of the DAG.",
                 sink=self.name,
             ) from error
         return {
@@ -130,7 +129,7 @@ class KafkaSink:
         require_topic_name(self.topic)
         require_topic_name(self.marker_topic)
         if self.topic == self.marker_topic:
-            raise ValueError(f"sink {self.name!r} has one topic, {self.topic!r}, for its rows and for its markers")
+            raise ValueError(f"sink {self.name!r} has the same topic, {self.topic!r}, for its rows and its markers")
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
@@ -176,7 +175,7 @@ class KafkaSink:
 def _seconds(sink: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value not in _TIMEOUT_S:
         raise ValueError(
-            f"transaction_timeout of sink {sink!r} is a whole number of seconds from 1 to a day; not {value!r}"
+            f"transaction_timeout of sink {sink!r} must be a whole number of seconds from 1 to a day, not {value!r}"
         )
     return value
 
@@ -185,10 +184,10 @@ def _options(sink: str, given: Mapping[str, str | int]) -> dict[str, str | int]:
     refused = sorted(str(name) for name in given if name not in TUNABLE)
     if refused:
         raise ValueError(
-            f"options of sink {sink!r} may not set {', '.join(refused)}, only {', '.join(TUNABLE)}: acks=all, "
-            "idempotence and the transaction are what exactly-once rests on, and the rest belongs to the connection"
+            f"options of sink {sink!r} must not set {', '.join(refused)}, only {', '.join(TUNABLE)}: exactly-once "
+            "depends on acks=all, idempotence and the transaction, and all other settings belong to the connection"
         )
     for name, value in given.items():
         if name != "compression.type" and not str(value).isdigit():
-            raise ValueError(f"options[{name!r}] of sink {sink!r} is a whole number; not {value!r}")
+            raise ValueError(f"options[{name!r}] of sink {sink!r} must be a whole number, not {value!r}")
     return dict(given)

@@ -133,10 +133,9 @@ class Brokers:
         failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
         if failed:
             raise NotApplied(
-                f"Kafka did not take the offsets of consumer group {group}: {', '.join(failed[:20])}.",
+                f"Kafka rejected offsets of the consumer group {group}: {', '.join(failed[:20])}. This affects lag "
+                "monitors only.",
                 code=codes.GROUP_OFFSETS_REFUSED,
-                remedy="If real consumers are in this group, choose another group_id for the KafkaSource. Only lag "
-                "monitors are affected.",
             )
 
     def _describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:

@@ -29,9 +29,7 @@ def require_own_group(group: str, committed: Mapping[Partition, tuple[int, str]]
     if strange:
         shown = ", ".join(strange[:20]) + (", …" if len(strange) > 20 else "")
         raise Refused(
-            f"The consumer group {group} has offsets that no pipeline has committed: {shown}. Whoever reads from "
-            "there would go on where this pipeline stands.",
+            f"The consumer group {group} has offsets that no pipeline has committed: {shown}. The pipeline would "
+            "overwrite them, and consumers of this group would continue at the pipeline's position.",
             code=codes.GROUP_FOREIGN,
-            remedy="Choose a group_id for the KafkaSource that nobody else uses, or leave it out. If nobody reads with "
-            "the group any more, delete it (kafka-consumer-groups.sh --delete).",
         )

@@ -150,9 +150,8 @@ def _require_topics(topics: Sequence[str], cluster: ClusterLog) -> None:
     missing = sorted(topic for topic in topics if topic not in cluster.topics)
     if missing:
         raise Refused(
-            f"No such topic in the Kafka cluster: {', '.join(missing)}.",
+            f"The Kafka cluster does not have the topic {', '.join(missing)}.",
             code=codes.TOPIC_MISSING,
-            remedy="Create the topic, or correct topics= of the KafkaSource.",
         )
 
 
@@ -185,15 +184,15 @@ def _require_inside(topic: str, offsets: Mapping[int, int], log: TopicLog) -> No
         there = log.partitions.get(partition)
         if there is None:
             raise Refused(
-                f"starting names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s).",
+                f"`starting` names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s), which "
+                "count from 0.",
                 code=codes.STARTING_UNUSABLE,
-                remedy="Correct starting= of the KafkaSource; partitions count from 0.",
             )
         if not there.start <= offset <= there.end:
             raise Refused(
-                f"starting names offset {offset} of {topic}[{partition}], but the brokers have "
+                f"`starting` names offset {offset} of {topic}[{partition}], but the brokers have the offsets "
                 f"[{there.start}, {there.end}).",
                 code=codes.STARTING_UNUSABLE,
-                remedy=f"Name an offset from {there.start} to {there.end}, or leave the partition out to start at "
-                "its oldest record.",
+                remedy=f"Name an offset from {there.start} to {there.end} in `starting`. Or leave the partition out: "
+                "the pipeline then begins at its oldest record. Clear the failed task.",
             )

@@ -78,11 +78,10 @@ class KafkaReader:
         there = read_connection(self.env.connection(conn_id)).servers
         if set(there) & set(self.access.servers):
             raise Refused(
-                f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the pipeline reads it "
-                f"through {self.config.conn_id!r}: its rows would come back as input, for ever.",
+                f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the source reads the same "
+                f"topic through the connection {self.config.conn_id!r}. The pipeline would read its own rows again and "
+                "again.",
                 code=codes.LOOP,
-                remedy="Let the sink write to another topic. If the transform sorts those rows out, say "
-                "KafkaSource(allow_loop=True).",
             )
 
     def plan(self, position: Position | None) -> PlannedEpoch | None:

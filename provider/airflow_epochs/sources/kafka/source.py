@@ -152,7 +152,6 @@ class KafkaSource:
             return read_config(raw)
         except ValueError as error:
             raise Refused(
-                f"The Kafka source is not configured right: {error}.",
+                f"An option of the KafkaSource is not valid: {error}.",
                 code=codes.SOURCE_MISCONFIGURED,
-                remedy="Correct the KafkaSource of the DAG, or the parameters of the run.",
             ) from error
