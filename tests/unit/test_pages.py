@@ -20,7 +20,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
-from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, codes
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
@@ -214,19 +214,54 @@ def test_every_record_of_the_ledger_that_a_page_names_is_one_that_there_is() -> 
 
 
 def quoted_errors() -> list[str]:
-    """``*"…"*`` in docs/sql.md, and the first column of the errors in docs/kafka.md."""
+    """The first column of the errors in docs/kafka.md."""
     _, _, table = (ROOT / "docs" / "kafka.md").read_text().partition("| error | what happened")
     firsts = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
-    return re.findall(r'\*"([^"]+)"\*', text_of("docs/sql.md")) + re.findall(r"`([^`]+)`", "\n".join(firsts))
+    return re.findall(r"`([^`]+)`", "\n".join(firsts))
 
 
 def test_the_pages_quote_errors_as_the_source_has_them() -> None:
     """But for the dots, and for what the source fills in."""
     known, quotes = texts_of_the_source(), quoted_errors()
-    assert len(quotes) >= 20
+    assert len(quotes) >= 10
     for quote in quotes:
         for part in re.split(r"…|\bX\b|orders\[3\] offsets \[120, 4711\)|\d|[()]", quote):
             assert part.strip(" .,") in known, quote
+
+
+def cited_sections(page: str, folder: str) -> Iterator[tuple[str, str]]:
+    """Code, and section of the page, of each error below the folder whose remedy cites the page."""
+    for path in (PROVIDER / folder).rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+            if isinstance(code := given.get("code"), ast.Attribute) and "remedy" in given:
+                remedy = "".join(
+                    str(part.value) for part in ast.walk(given["remedy"]) if isinstance(part, ast.Constant)
+                )
+                for section in re.findall(rf"{page}, '([^']+)'", remedy):
+                    yield code.attr, section
+
+
+def section(page: str, title: str) -> str:
+    """The section's text; empty if the page has none of this title."""
+    return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_a_section_that_an_error_of_a_database_cites_names_the_code_of_the_error() -> None:
+    cited = set(cited_sections("docs/sql.md", "sinks/sql"))
+    assert len(cited) >= 9
+    for constant, title in sorted(cited):
+        assert f"`{getattr(codes, constant).name}`" in section("docs/sql.md", title), (constant, title)
+
+
+def test_the_codes_on_the_page_of_databases_are_those_of_its_errors_and_link_to_their_sections() -> None:
+    linked = re.findall(r"\[`(EPOCHS-[A-Z-]+)`\]\(failures\.md#([a-z-]+)\)", text_of("docs/sql.md"))
+    assert len(linked) >= 11
+    assert [(name, anchor) for name, anchor in linked if name.lower() != anchor] == []
+    folders = [*(PROVIDER / "sinks" / "sql").rglob("*.py"), PROVIDER / "sinks" / "row_flaws.py"]
+    raised = {name for path in folders for name in re.findall(r"code=codes\.(\w+)", path.read_text())}
+    assert sorted({name for name, _ in linked} - {getattr(codes, name).name for name in raised}) == []
+    assert not re.findall(r'\*"[^"]+"\*', text_of("docs/sql.md")), "a quote goes stale; the code does not"
 
 
 # -- rooms, modules, tests -----------------------------------------------------------------------------------------
