@@ -911,7 +911,8 @@ SQL_TABLE_MISSING = SQL.code(
     "EPOCHS-SQL-TABLE-MISSING",
     Refused,
     "The sink's table does not exist, or the connection's user cannot see it.",
-    "Create the table, or grant its rights to the user. Then clear the failed task.",
+    "Create the table, or restore it with its rows if epochs were committed to it. If it exists, grant its rights to "
+    "the connection's user. Then clear the failed task.",
 )
 SQL_TABLE_UNUSABLE = SQL.code(
     "EPOCHS-SQL-TABLE-UNUSABLE",
@@ -936,7 +937,8 @@ SQL_MARKER_TABLE = SQL.code(
     "EPOCHS-SQL-MARKER-TABLE",
     Refused,
     "The provider cannot use the marker table, or cannot write the marker into it.",
-    "Make it an ordinary table without triggers, rules and policies. Then clear the failed task.",
+    "Make it an ordinary table without triggers, rules and policies, that the connection's user may write to. Then "
+    "clear the failed task.",
 )
 SQL_MARKER_CHANGED = SQL.code(
     "EPOCHS-SQL-MARKER-CHANGED",

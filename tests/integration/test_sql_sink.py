@@ -462,7 +462,7 @@ def test_a_specification_holds_all_and_no_secret() -> None:
 )
 def test_a_table_is_spelled_as_in_sql(table: str, expected: tuple[str | None, str] | None) -> None:
     if expected is None:
-        with pytest.raises(Refused, match="no name of a table"):
+        with pytest.raises(Refused, match="not the name of a table in SQL"):
             sinks_with(table=table).destination()
     else:
         assert sinks_with(table=table).table_name == expected
