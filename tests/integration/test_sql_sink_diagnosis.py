@@ -135,6 +135,7 @@ def test_a_marker_that_is_lost_before_the_vote_aborts_the_epoch_and_the_next_run
     assert "EPOCHS-SQL-MARKER-CHANGED: The last epoch in table" in str(error)
     assert "INSERT INTO" not in str(error)
     follow_statement(world, told(world))
+    assert world.run(3) is None, "the failed task, cleared"
     goes_on(world)
 
 
@@ -146,6 +147,7 @@ def test_a_marker_that_somebody_edits_before_the_vote_is_no_vote_and_stops_until
         assert stopped.code is codes.MARKER_FOREIGN
         assert stopped.sink == "orders"
     world.db.run("UPDATE epoch_markers SET epoch = 2")
+    assert world.run(3) is None, "the failed task, cleared"
     goes_on(world)
 
 
