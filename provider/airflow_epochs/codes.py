@@ -916,68 +916,109 @@ SQL = Chapter("SQL databases")
 SQL_CONNECTION = SQL.code(
     "EPOCHS-SQL-CONNECTION",
     Refused,
-    "The connection or the table's name does not fit the database.",
-    "Correct the connection, or `table` of the sink.",
+    "The provider cannot use the connection, or the table's name, for this kind of database.",
+    "Correct the connection, or `table` of the sink. Then clear the failed task.",
+)
+SQL_DRIVER_MISSING = SQL.code(
+    "EPOCHS-SQL-DRIVER-MISSING",
+    Refused,
+    "The worker lacks the PostgreSQL driver psycopg.",
+    "Install airflow-provider-epochs[postgres] on all workers. Then clear the failed task.",
 )
 SQL_UNREACHABLE = SQL.code(
     "EPOCHS-SQL-UNREACHABLE",
     NotApplied,
-    "The database does not answer, or did not carry the statement out.",
-    "Check that the server or file is there, and who holds locks for long; then clear the task.",
+    "The provider cannot connect to the database, or the database did not complete a statement.",
+    "Check that the server is up, or that the SQLite file exists. Check which sessions hold locks for a long time. "
+    "Then clear the failed task.",
 )
 SQL_COMMIT_UNKNOWN = SQL.code(
     "EPOCHS-SQL-COMMIT-UNKNOWN",
     OutcomeUnknown,
-    "The database did not say whether it has committed.",
-    "Clear the task when the database is back: it looks at the marker first.",
+    "The provider sent COMMIT and does not know the result: the database did not confirm the commit, or no "
+    "synchronous standby did.",
+    "Clear the failed task when the database is up again: the task reads the marker before it writes.",
 )
 SQL_ROW_REFUSED = SQL.code(
     "EPOCHS-SQL-ROW-REFUSED",
     Refused,
-    "The database refuses a row or a statement.",
-    "Correct the rows, the table or the rights of the connection's user, and clear the failed task.",
+    "The database refused a row or a statement.",
+    "Correct the transform, the table, or the rights of the connection's user. Then clear the failed task.",
 )
 SQL_ROWS_UNFIT = SQL.code(
     "EPOCHS-SQL-ROWS-UNFIT",
     Refused,
-    "The rows do not fit the table: columns, types or keys.",
-    "Correct the transform or the table, and clear the stage task.",
+    "The rows do not fit the table: columns, types or keys differ.",
+    "Correct the transform or the table. Then clear the stage task.",
+)
+BAD_RECORD = SQL.code(
+    "EPOCHS-BAD-RECORD",
+    Refused,
+    "A row has a value that the sink cannot write, for example bytes that are not UTF-8.",
+    "Change the transform: let it send such records to a sink for rejected records, as spark_apps/orders.py does. See "
+    "docs/sql.md, 'Records that no table takes'. Then clear the failed task: it stages the same offsets again.",
 )
 SQL_ROWS_DROPPED = SQL.code(
     "EPOCHS-SQL-ROWS-DROPPED",
     Refused,
-    "The table took fewer rows than were staged: a trigger or a rule drops some.",
-    "Leave such rows out in the transform, or change what drops them.",
+    "The database wrote fewer rows than the sink sent: a trigger or a rule drops rows without an error.",
+    "Remove such rows in the transform, or change the trigger or rule that drops them (for example, a trigger that "
+    "returns NULL or calls RAISE(IGNORE)). Then clear the failed task.",
 )
 SQL_TABLE_MISSING = SQL.code(
     "EPOCHS-SQL-TABLE-MISSING",
     Refused,
-    "The database has no such table, or the connection's user may not see it.",
-    "Create the table, or grant the right, and clear the failed task.",
+    "The sink's table does not exist, or the connection's user cannot see it.",
+    "Create the table, or restore it with its rows if epochs were committed to it. If it exists, grant its rights to "
+    "the connection's user. Then clear the failed task.",
 )
 SQL_TABLE_UNUSABLE = SQL.code(
     "EPOCHS-SQL-TABLE-UNUSABLE",
     Refused,
-    "The table is of a kind that cannot be a sink.",
-    "Give the sink an ordinary table that the connection's user may write to.",
+    "A sink cannot write to this kind of table, or the connection's user may not write to it.",
+    "Give the sink an ordinary or partitioned table that the connection's user may write to. Then clear the failed "
+    "task.",
+)
+SQL_UNIQUE_INDEX_MISSING = SQL.code(
+    "EPOCHS-SQL-UNIQUE-INDEX-MISSING",
+    Refused,
+    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has none.",
+    "Create a unique index on these columns, neither partial nor deferrable. Then clear the failed task.",
+)
+SQL_SEQUENCE_EXHAUSTED = SQL.code(
+    "EPOCHS-SQL-SEQUENCE-EXHAUSTED",
+    Refused,
+    "A sequence of the table has fewer numbers left than the epoch has rows.",
+    "Raise the limit of the sequence with ALTER SEQUENCE. Then clear the failed task.",
 )
 SQL_MARKER_TABLE = SQL.code(
     "EPOCHS-SQL-MARKER-TABLE",
     Refused,
-    "The table of markers is not usable, or does not take the marker.",
-    "Make it an ordinary table without triggers, rules and policies.",
+    "The provider cannot use the marker table, or cannot write the marker into it.",
+    "Make it an ordinary table without triggers, rules and policies, that the connection's user may write to. Then "
+    "clear the failed task.",
+)
+SQL_MARKER_CHANGED = SQL.code(
+    "EPOCHS-SQL-MARKER-CHANGED",
+    Refused,
+    "The sink's marker in the database changed after the epoch was opened. It does not show the previous epoch of "
+    "the ledger.",
+    "Clear the task `open` with its downstream tasks, or start a new run: `open` compares the marker with the ledger "
+    "again, and its error says how to repair it.",
 )
 SQL_COMMIT_REFUSED = SQL.code(
     "EPOCHS-SQL-COMMIT-REFUSED",
     Corrupt,
-    "The table does not take the promised rows any more: the database was changed after the vote.",
-    "Undo the change and clear the commit task; or waive the sink's rows.",
+    "The database refuses the rows of an epoch that the sink promised in its vote: somebody changed the database "
+    "after the vote, or the vote did not rehearse the rows (`rehearse=False`).",
+    "Undo the change, or remove what conflicts with the rows. Then clear the commit task. If that is impossible, "
+    "complete the epoch without this sink's rows: `airflow epochs waive`.",
 )
 SINK_UNANSWERED = SQL.code(
     "EPOCHS-SINK-UNANSWERED",
     OutcomeUnknown,
-    "A sink cannot be asked whether it shows the epoch.",
-    "Follow the remedy in the message, and clear the task.",
+    "A sink does not answer, so the provider does not know whether the sink shows the epoch.",
+    "Follow the remedy in the message. Then clear the commit task.",
 )
 
 CHAPTERS = (

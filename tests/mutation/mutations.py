@@ -385,7 +385,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql/participant.py", "attempt.previous) is not Shown.EXPECTED:", "attempt.previous) and False:")],
+        [
+            (
+                "sinks/sql/participant.py",
+                "attempt.previous) is not Shown.EXPECTED:\n            raise diagnosis",
+                "attempt.previous) and False:\n            raise diagnosis",
+            )
+        ],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
@@ -399,8 +405,8 @@ MUTATIONS = [
             ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and stands is Shown.ALREADY:", "False:"),
             (
                 "sinks/sql/participant.py",
-                "if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:",
-                "if txn_of(found) not in (attempt.previous, attempt.txn):",
+                "if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:\n            raise diagnosis",
+                "if txn_of(found) not in (attempt.previous, attempt.txn):\n            raise diagnosis",
             ),
         ],
         [SINKS, "-k", "TestSqliteSinkThatUpserts and repeated_commit"],
@@ -467,7 +473,7 @@ MUTATIONS = [
         [
             (
                 "sinks/sql/participant.py",
-                "        self._require_previous(attempt, marker, marker.make())\n",
+                "        self._require_unchanged(attempt, marker, marker.make())\n",
                 "        marker.make()\n",
             )
         ],

@@ -301,7 +301,7 @@ def test_a_vote_believes_what_is_staged_and_not_what_spark_claims() -> None:
     coordinator = scenario.coordinator()
     report = staged(scenario, coordinator)
     scenario.world.places.clear()
-    with pytest.raises(Refused, match="orders: nothing is staged"):
+    with pytest.raises(Refused, match="orders: no rows are staged at the claimed place"):
         coordinator.vote(run(1), report)
 
 

@@ -190,7 +190,9 @@ def test_a_value_without_a_form_in_json_is_refused_with_its_record(
         records(tmp_path / "told", data)
     assert "the record at topic 'clicks', partition 4, offset 103: column 'bad'" in caught.value.what
     assert expected in caught.value.what
-    with pytest.raises(Refused, match=r"a row with key = 'd' \(a struct of topic, partition and offset"):
+    with pytest.raises(
+        Refused, match=r"a row with key = 'd' \(its record is unknown: the rows have no struct with topic"
+    ):
         records(tmp_path / "not told", data.drop_columns(["origin"]))
 
 

@@ -214,15 +214,14 @@ def test_every_record_of_the_ledger_that_a_page_names_is_one_that_there_is() -> 
 
 
 def quoted_errors() -> list[str]:
-    """``*"…"*`` in docs/sql.md, and what stands beside the codes in docs/kafka.md."""
-    firsts = "\n".join(errors_in_the_table("docs/kafka.md"))
-    return re.findall(r'\*"([^"]+)"\*', text_of("docs/sql.md")) + re.findall(r'"([^"]+)"', firsts)
+    """What stands beside the codes in docs/kafka.md."""
+    return re.findall(r'"([^"]+)"', "\n".join(errors_in_the_table("docs/kafka.md")))
 
 
 def test_the_pages_quote_errors_as_the_source_has_them() -> None:
     """But for the dots, and for what the source fills in."""
     known, quotes = texts_of_the_source(), quoted_errors()
-    assert len(quotes) >= 17
+    assert len(quotes) >= 6
     for quote in quotes:
         for part in re.split(r"…|\bX\b|\d|[()]", quote):
             assert part.strip(" .,") in known, quote
@@ -244,6 +243,41 @@ def test_a_table_of_errors_names_codes_that_are_declared_and_all_of_its_chapter(
     assert len(named) == rows and all(named)
     wanted = {code.name for code in chapter.codes} - {codes.GROUP_OFFSETS_REFUSED.name}  # which stops nothing
     assert wanted <= {code for row in named for code in row} <= codes.BY_NAME.keys()
+
+
+def cited_sections(page: str, folder: str) -> Iterator[tuple[str, str]]:
+    """Code, and section of the page, of each error below the folder whose remedy cites the page."""
+    for path in (PROVIDER / folder).rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+            if isinstance(code := given.get("code"), ast.Attribute) and "remedy" in given:
+                remedy = "".join(
+                    str(part.value) for part in ast.walk(given["remedy"]) if isinstance(part, ast.Constant)
+                )
+                for section in re.findall(rf"{page}, '([^']+)'", remedy):
+                    yield code.attr, section
+
+
+def section(page: str, title: str) -> str:
+    """The section's text; empty if the page has none of this title."""
+    return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_a_section_that_an_error_of_a_database_cites_names_the_code_of_the_error() -> None:
+    cited = set(cited_sections("docs/sql.md", "sinks/sql"))
+    assert len(cited) >= 9
+    for constant, title in sorted(cited):
+        assert f"`{getattr(codes, constant).name}`" in section("docs/sql.md", title), (constant, title)
+
+
+def test_the_codes_on_the_page_of_databases_are_those_of_its_errors_and_link_to_their_sections() -> None:
+    linked = re.findall(r"\[`(EPOCHS-[A-Z-]+)`\]\(failures\.md#([a-z-]+)\)", text_of("docs/sql.md"))
+    assert len(linked) >= 11
+    assert [(name, anchor) for name, anchor in linked if name.lower() != anchor] == []
+    folders = [*(PROVIDER / "sinks" / "sql").rglob("*.py"), PROVIDER / "sinks" / "row_flaws.py"]
+    raised = {name for path in folders for name in re.findall(r"code=codes\.(\w+)", path.read_text())}
+    assert sorted({name for name, _ in linked} - {getattr(codes, name).name for name in raised}) == []
+    assert not re.findall(r'\*"[^"]+"\*', text_of("docs/sql.md")), "a quote goes stale; the code does not"
 
 
 # -- rooms, modules, tests -----------------------------------------------------------------------------------------

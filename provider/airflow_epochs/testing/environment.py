@@ -76,7 +76,7 @@ class MemorySpark:
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         """Run the job at once, in this process."""
         if job.kind != "stage":
-            raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="use real Spark for this job.")
+            raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="Use real Spark for this job.")
         self.jobs.append(job)
         plan = from_json(StagePlan, job.args)
         batch = _read(plan.read)
@@ -98,7 +98,9 @@ class MemorySpark:
         try:
             result = self.transform(batch, epoch)
         except Exception as error:
-            raise NotApplied(f"The transform failed: {error!r}.", remedy="mend it and clear the task.") from error
+            raise NotApplied(
+                f"The transform failed: {error!r}.", remedy="Correct the transform. Then clear the stage task."
+            ) from error
         return result if isinstance(result, Mapping) else dict.fromkeys(plan.sinks, result)
 
 
@@ -126,7 +128,7 @@ class MemoryEnvironment:
     def connection(self, conn_id: str) -> Connection:
         """From ``connections``. Raises Refused if it is not there."""
         if conn_id not in self.connections:
-            raise Refused(f"There is no connection {conn_id!r}.", remedy="add it to MemoryEnvironment.connections.")
+            raise Refused(f"Connection {conn_id!r} does not exist.", remedy="Add it to MemoryEnvironment.connections.")
         return self.connections[conn_id]
 
     def reached(self, phase: str) -> None:

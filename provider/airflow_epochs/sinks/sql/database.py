@@ -162,9 +162,10 @@ def database_of(connection: Connection) -> Database:
 
         return Sqlite()
     raise Refused(
-        f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, no database of a SqlSink.",
+        f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}. A SqlSink supports postgres and "
+        "sqlite.",
         code=codes.SQL_CONNECTION,
-        remedy="Give a connection of type postgres or sqlite.",
+        remedy="Give the sink a connection of type postgres or sqlite. Then clear the failed task.",
     )
 
 

@@ -133,9 +133,10 @@ class SqlSink:
             schema, table = found.groups()
             return (_plain(schema) if schema else None), _plain(table)
         raise Refused(
-            f"{spelling!r} is no name of a table.",
+            f"`table` of the sink is {spelling!r}, which is not the name of a table in SQL.",
             code=codes.SINK_MISCONFIGURED,
-            remedy='Spell it as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals.',
+            remedy='Write `table` as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals. Then '
+            "clear the failed task.",
             sink=self.name,
         )
 

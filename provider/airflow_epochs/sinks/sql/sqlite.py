@@ -51,9 +51,9 @@ class Sqlite:
         path = Path(connection.host or connection.schema or "")
         if not path.is_absolute():
             raise Refused(
-                f"Connection {connection.conn_id!r} does not say which SQLite file it is for.",
+                f"Connection {connection.conn_id!r} does not have the absolute path of a SQLite file.",
                 code=codes.SQL_CONNECTION,
-                remedy="Set its host to the absolute path of the file.",
+                remedy="Set the host of the connection to the absolute path of the file. Then clear the failed task.",
             )
         session = SqliteSession(f"SQLite file {path}")
         with session.answers():
@@ -160,7 +160,8 @@ class SqliteSession:
             raise Refused(
                 f"SQLite has no schema {schema!r}.",
                 code=codes.SQL_CONNECTION,
-                remedy="Name the table alone; the connection says in which file.",
+                remedy="Write `table` of the sink without a schema: the connection names the file. Then clear the "
+                "failed task.",
             )
         return _MAIN
 
@@ -204,9 +205,10 @@ class SqliteSession:
             if any(word in str(error).lower() for word in _NOT_DONE):
                 raise self._translated(error) from error
             raise OutcomeUnknown(
-                f"{self.name} did not say whether it has committed: {error}",
+                f"{self.name} did not confirm the COMMIT, so its result is unknown: {error}",
                 code=codes.SQL_COMMIT_UNKNOWN,
-                remedy="See that its disk is sound and has room, and clear the task: it looks at the marker first.",
+                remedy="Check that its disk works and has free space. Then clear the failed task: it reads the marker "
+                "before it writes.",
             ) from error
 
     @contextmanager
@@ -220,14 +222,14 @@ class SqliteSession:
     def _translated(self, error: Exception) -> NotApplied:
         if any(word in str(error).lower() for word in _MAY_PASS):
             return NotApplied(
-                f"{self.name} did not carry it out: {error}",
+                f"{self.name} did not complete a statement: {error}",
                 code=codes.SQL_UNREACHABLE,
-                remedy="See that the file is there, its disk has room and nobody writes for long, and clear the task.",
+                remedy="Check that the file exists and may be written, that its disk has free space, and that no other "
+                "process writes to it for a long time. Then clear the failed task.",
             )
         return RowRefused(
-            f"{self.name} refuses it: {error}",
+            f"{self.name} refused a row or a statement: {error}",
             code=codes.SQL_ROW_REFUSED,
-            remedy="Correct the rows or the table, and clear the failed task.",
         )
 
 
