@@ -130,8 +130,8 @@ STORE_UNREACHABLE = STORAGE.code(
     "EPOCHS-STORE-UNREACHABLE",
     NotApplied,
     "A request to the object store, or an operation of the file system, failed.",
-    "Check that the object store is up and that the bucket exists, or that the disk is mounted and has free space. Then "
-    "clear the failed task.",
+    "Check that the object store is up and that the bucket exists, or that the disk is mounted and has free space. "
+    "Then clear the failed task.",
 )
 STORE_FORBIDDEN = STORAGE.code(
     "EPOCHS-STORE-FORBIDDEN",
@@ -166,7 +166,8 @@ LEDGER_RECORD_LOST = LEDGER.code(
     Corrupt,
     "The ledger has lost the completion record of an epoch.",
     "Restore the file from a backup of the ledger, and every other file that is then missing. If there is no backup, "
-    "give the pipeline a new name, and `starting` offsets where the sinks end: docs/operations.md#where-the-offsets-are.",
+    "give the pipeline a new name, and `starting` offsets where the sinks end: "
+    "docs/operations.md#where-the-offsets-are.",
 )
 LEDGER_CONTRADICTS = LEDGER.code(
     "EPOCHS-LEDGER-CONTRADICTS",
@@ -226,8 +227,8 @@ LEDGER_RECORD_RACE = LEDGER.code(
 RECORD_CONNECTION_FOREIGN = LEDGER.code(
     "EPOCHS-RECORD-CONNECTION-FOREIGN",
     Refused,
-    "A record of the ledger names a connection that the DAG does not use, or a connection of another type. The provider "
-    "did not use the connection.",
+    "A record of the ledger names a connection that the DAG does not use, or a connection of another type. The "
+    "provider did not use the connection.",
     "Undo the change of the DAG or of the connection until the epoch is complete. If you changed neither, find out who "
     "wrote the record, and restore it from a backup of the ledger.",
 )
@@ -236,8 +237,8 @@ RECORD_SINK_UNTRUSTED = LEDGER.code(
     Corrupt,
     "The provider does not trust what a record of the ledger says about a sink: its name, its options or its staging "
     "place cannot be right. Nothing was read, written or deleted there.",
-    "Find out who wrote this file, and restore it from a backup of the ledger. If an earlier version of the provider, or "
-    "another class of the sink, wrote it, finish the epoch with that version or class.",
+    "Find out who wrote this file, and restore it from a backup of the ledger. If an earlier version of the provider, "
+    "or another class of the sink, wrote it, finish the epoch with that version or class.",
 )
 
 AGREEMENT = Chapter("Ledger and sinks do not agree")
@@ -246,7 +247,8 @@ ATTEMPT_UNDECIDED = AGREEMENT.code(
     "EPOCHS-ATTEMPT-UNDECIDED",
     Corrupt,
     "A sink shows an epoch for which this ledger has no decision: the ledger is an old copy.",
-    "Restore the newest copy of the ledger. If you use this copy on purpose, see docs/failures.md#the-ledger-is-behind.",
+    "Restore the newest copy of the ledger. If you use this copy on purpose, see "
+    "docs/failures.md#the-ledger-is-behind.",
 )
 LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-BEHIND",
@@ -258,8 +260,8 @@ SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",
     Corrupt,
     "A sink shows no epoch, but the ledger has epochs of this sink.",
-    "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is possible, give "
-    "the sink another name, with `backfill`.",
+    "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is possible, "
+    "give the sink another name, with `backfill`.",
 )
 SINK_BEHIND = AGREEMENT.code(
     "EPOCHS-SINK-BEHIND",
@@ -279,8 +281,8 @@ TABLE_GONE = AGREEMENT.code(
     "EPOCHS-TABLE-GONE",
     Corrupt,
     "The table of the sink's last epoch is gone.",
-    "Restore the whole table from a backup, or correct the sink. If there is no backup, give the sink another name, with "
-    "`backfill`.",
+    "Restore the whole table from a backup, or correct the sink. If there is no backup, give the sink another name, "
+    "with `backfill`.",
 )
 TABLE_ELSEWHERE = AGREEMENT.code(
     "EPOCHS-TABLE-ELSEWHERE",
@@ -304,8 +306,8 @@ TOPICS_GONE = AGREEMENT.code(
     "EPOCHS-TOPICS-GONE",
     Corrupt,
     "The topic of the rows and the topic of the markers are both gone or empty.",
-    "Point the connection back to the old cluster. If the topics are lost, follow docs/kafka-sink.md, 'Topic and marker "
-    "are lost'.",
+    "Point the connection back to the old cluster. If the topics are lost, follow docs/kafka-sink.md, 'Topic and "
+    "marker are lost'.",
 )
 MARKER_DELETED = AGREEMENT.code(
     "EPOCHS-MARKER-DELETED",
@@ -317,8 +319,8 @@ MARKER_FOREIGN = AGREEMENT.code(
     "EPOCHS-MARKER-FOREIGN",
     Corrupt,
     "This version of the provider did not write the marker of the sink: another program or a newer version did.",
-    "Upgrade the provider to the version that wrote the marker. If another program wrote it, stop that program, and put "
-    "the marker back.",
+    "Upgrade the provider to the version that wrote the marker. If another program wrote it, stop that program, and "
+    "put the marker back.",
 )
 
 STEPS = Chapter("Running the steps: open, decide, complete, abort")
@@ -339,8 +341,8 @@ RUNS_COMPETE = STEPS.code(
     "EPOCHS-RUNS-COMPETE",
     Fenced,
     "Several runs of the pipeline open and end epochs at the same time.",
-    "Let only one run at a time work on the pipeline: set max_active_runs=1 on the DAG, and do not run the same pipeline "
-    "in a second Airflow. Then clear the open task.",
+    "Let only one run at a time work on the pipeline: set max_active_runs=1 on the DAG, and do not run the same "
+    "pipeline in a second Airflow. Then clear the open task.",
 )
 EPOCH_COMPLETED_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-COMPLETED-BY-OTHER",
@@ -383,8 +385,8 @@ GLOBAL_ABORT = STEPS.code(
     Refused,
     "The attempt was aborted, because a sink voted against it or a task failed before the decision. No sink shows its "
     "rows.",
-    "Correct what the message, or the log of the failed task, names. Then clear the failed tasks of the run, or let the "
-    "next run take the same offsets.",
+    "Correct what the message, or the log of the failed task, names. Then clear the failed tasks of the run, or let "
+    "the next run take the same offsets.",
 )
 BACKFILL_TOO_LATE = STEPS.code(
     "EPOCHS-BACKFILL-TOO-LATE",
@@ -402,8 +404,8 @@ SINKS_COLLIDE = STEPS.code(
     "EPOCHS-SINKS-COLLIDE",
     Refused,
     "Two sinks write to the same table.",
-    "Give each sink a table of its own in the DAG, or remove one of them. Then clear the failed tasks of the run, or let "
-    "the next run take the same offsets.",
+    "Give each sink a table of its own in the DAG, or remove one of them. Then clear the failed tasks of the run, or "
+    "let the next run take the same offsets.",
 )
 STAGING_PLACE_UNRECOGNISED = STEPS.code(
     "EPOCHS-STAGING-PLACE-UNRECOGNISED",

@@ -130,8 +130,8 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
             sink=sink.name,
         )
     return Corrupt(
-        f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. The "
-        "sink was restored from an older copy. Nothing was read or written.",
+        f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. "
+        "The sink was restored from an older copy. Nothing was read or written.",
         code=codes.SINK_BEHIND,
         remedy="Restore the newest copy of the sink. If there is none, give the sink another name and "
         f'backfill={{"<the new name>": {found.epoch + 1}}}: the sink then gets the missing epochs again. See '

@@ -79,8 +79,8 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
     """What is not recognised now would be taken for a forgery once it is promised."""
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
-            f"The sink does not recognise the staging place {place!r}, which its own method `place` returned: the place "
-            "does not contain the nonce unchanged.",
+            f"The sink does not recognise the staging place {place!r}, which its own method `place` returned: the "
+            "place does not contain the nonce unchanged.",
             code=codes.STAGING_PLACE_UNRECOGNISED,
             sink=sink.name,
             **attempt_fields(attempt.txn),

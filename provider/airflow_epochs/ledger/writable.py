@@ -14,8 +14,8 @@ from airflow_epochs.ledger.store import Store
 log = secrecy.logger(__name__)
 
 DISK_REMEDY = (
-    "Free space on the ledger's disk, or make the disk writable again. Then let Airflow retry, or clear the failed task: "
-    "it goes on where it stopped."
+    "Free space on the ledger's disk, or make the disk writable again. Then let Airflow retry, or clear the failed "
+    "task: it goes on where it stopped."
 )
 
 

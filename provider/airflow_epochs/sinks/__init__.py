@@ -57,12 +57,12 @@ def _of_others(kind: str, today: Collection[Sink]) -> Any:
         if kind in (entry.name, entry.value):
             return _class(entry.module, entry.attr)
     raise Refused(
-        f"A record of the ledger names a sink of kind {kind!r}. No sink of the DAG has this kind, and no package on this "
-        "worker registers it. Nothing was imported.",
+        f"A record of the ledger names a sink of kind {kind!r}. No sink of the DAG has this kind, and no package on "
+        "this worker registers it. Nothing was imported.",
         code=codes.SINK_KIND_UNKNOWN,
-        remedy="Upgrade airflow-provider-epochs to the version that wrote the ledger, if the kind belongs to it. If the "
-        "kind is a class of your own, put the sink back into the DAG, or register the class in the entry point group "
-        f"{GROUP} of a package on every worker, until the last epoch of the sink is complete. If it is neither, "
+        remedy="Upgrade airflow-provider-epochs to the version that wrote the ledger, if the kind belongs to it. If "
+        "the kind is a class of your own, put the sink back into the DAG, or register the class in the entry point "
+        f"group {GROUP} of a package on every worker, until the last epoch of the sink is complete. If it is neither, "
         "somebody else wrote to the ledger: restore the record from a backup.",
     )
 
