@@ -139,7 +139,7 @@ def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]
     for name, table in _tables(task, tries):
         if taken.setdefault(table, name) != name:
             raise Refused(
-                f"The sinks {taken[table]!r} and {name!r} write to the same table: {table}.",
+                f"The sinks {taken[table]!r} and {name!r} write to the same place: {table}.",
                 code=codes.SINKS_COLLIDE,
                 **attempt_fields(opened.txn),
             )

@@ -13,6 +13,6 @@ def require_no_login(what: str, url: str, sink: str) -> None:
         raise Refused(
             f"The URL of {what} {shown(url)} contains a login. Records and asset events would show it.",
             code=codes.LOGIN_IN_URL,
-            remedy="Remove the login from the URL, and put it into the connection that `storage_conn_id` names.",
+            remedy="Put the login into the connection that `storage_conn_id` names, and take it out of the URL.",
             sink=sink,
         )

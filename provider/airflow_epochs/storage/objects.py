@@ -192,7 +192,7 @@ class ObjectFiles:
             raise Refused(
                 f"The storage options of the object store at {self._place} turn conditional writes off.",
                 code=codes.STORE_UNCONDITIONAL,
-                remedy="Remove `aws_conditional_put` from the storage options of the connection.",
+                remedy="Take `aws_conditional_put` out of the storage options of the connection.",
             ) from error
 
     def upload(self, path: str, source: Path) -> None:
