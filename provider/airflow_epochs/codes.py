@@ -411,7 +411,7 @@ STAGING_PLACE_UNRECOGNISED = STEPS.code(
     "EPOCHS-STAGING-PLACE-UNRECOGNISED",
     Refused,
     "A sink of your own does not recognise the staging place that its method `place` returned.",
-    "Return a place from `place` that contains the nonce unchanged. Then clear the stage task.",
+    "Return a place from `place` that contains the id of the try unchanged. Then clear the stage task.",
 )
 
 COMMANDS = Chapter("The command line")
