@@ -133,9 +133,12 @@ def test_a_put_that_nobody_answers_is_an_unknown_outcome_after_a_bounded_number_
 @pytest.mark.parametrize(
     ("number", "told"),
     [
-        (errno.ENOSPC, r"The ledger's disk is full: p/epochs/.*decision.json was not written: .*No space left"),
-        (errno.EDQUOT, r"The ledger's disk is full: .*quota exceeded"),
-        (errno.EROFS, r"The ledger's disk is read-only: .*Read-only file system"),
+        (
+            errno.ENOSPC,
+            r"The ledger's disk is full\. The provider cannot write p/epochs/.*decision.json: .*No space left",
+        ),
+        (errno.EDQUOT, r"The ledger's disk is full\. .*quota exceeded"),
+        (errno.EROFS, r"The ledger's disk is read-only\. .*Read-only file system"),
     ],
     ids=["full", "quota", "read-only"],
 )

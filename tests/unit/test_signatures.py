@@ -148,7 +148,7 @@ def test_a_forged_record_is_corrupt_and_named(store: DictStore, forge: Callable[
     keyed(store).view(1)
     forge(store)
     with pytest.raises(
-        Corrupt, match=r"does not trust the ledger record .*: (it is not signed|.* not have the key of its signature)"
+        Corrupt, match=r"does not trust the ledger record .*: it.* (is not signed|does not match|has no signature)"
     ) as corrupt:
         keyed(store).view(1)
     assert f"p/{OPEN}" in corrupt.value.what and "airflow epochs sign p" in corrupt.value.remedy
@@ -206,7 +206,7 @@ def test_a_new_key_signs_and_the_old_one_is_still_believed(store: DictStore) -> 
     assert both.view(1).open
     both.put_receipt(receipt())
     assert Ledger(store, "p", Keys.parse(f"{KEY},{NEWER}")).view(1).receipts
-    with pytest.raises(Corrupt, match="does not have the key of its signature"):
+    with pytest.raises(Corrupt, match="its signature does not match a key"):
         keyed(store, KEY).view(1)
 
 
@@ -227,7 +227,7 @@ def test_a_key_that_was_dropped_signs_nothing_any_more(store: DictStore) -> None
     other = DictStore()
     claimed(other, KEY).put_receipt(receipt())
     store.values[f"p/{key_of(receipt())}"] = other.values[f"p/{key_of(receipt())}"]
-    with pytest.raises(Corrupt, match="does not have the key of its signature"):
+    with pytest.raises(Corrupt, match="its signature does not match a key"):
         keyed(store, NEWER).view(1)
 
 

@@ -80,7 +80,7 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
             f"The sink does not recognise the staging place {place!r}, which its own method `place` returned: the "
-            "place does not contain the nonce unchanged.",
+            "place does not contain the id of the try unchanged.",
             code=codes.STAGING_PLACE_UNRECOGNISED,
             sink=sink.name,
             **attempt_fields(attempt.txn),

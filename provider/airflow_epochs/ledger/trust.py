@@ -123,7 +123,7 @@ class Trust:
             raise KeyMissing
         if self.keys and not self._is_exempt(key, value, record, signature):
             raise NotBelieved(
-                "the ledger's connection does not have the key of its signature" if signature else "it is not signed"
+                "its signature does not match a key of the ledger's connection" if signature else "it is not signed"
             )
         return _as(record, FORMAT_UNSIGNED)
 
