@@ -110,33 +110,35 @@ STORAGE = Chapter("Disks and object stores")
 STORE_UNUSABLE = STORAGE.code(
     "EPOCHS-STORE-UNUSABLE",
     Refused,
-    "The object store's URL or its storage options are not usable.",
-    "Correct the URL, or the storage options of its connection.",
+    "The provider cannot open the object store: its URL or its storage options are not valid.",
+    "Correct the URL, or the storage options of the connection.",
 )
 STORE_UNCONDITIONAL = STORAGE.code(
     "EPOCHS-STORE-UNCONDITIONAL",
     Refused,
-    "The store overwrites an object although it was asked not to: two writers could replace each other's records.",
-    "Use a local disk, or an object store with conditional writes (If-None-Match), and remove "
-    "aws_conditional_put from the storage options.",
+    "The store does not support put-if-absent: two writers could overwrite each other's files.",
+    "Use a local disk, or an object store with conditional writes (If-None-Match). Remove `aws_conditional_put` from "
+    "the storage options, or correct it.",
 )
 STORE_WRITE_UNKNOWN = STORAGE.code(
     "EPOCHS-STORE-WRITE-UNKNOWN",
     OutcomeUnknown,
-    "The store did not answer to a write.",
-    "Let Airflow retry the task, or clear it: it looks at the store first.",
+    "The object store did not confirm a write. The file may exist, or not.",
+    "Let Airflow retry, or clear the failed task: it looks at the store first.",
 )
 STORE_UNREACHABLE = STORAGE.code(
     "EPOCHS-STORE-UNREACHABLE",
     NotApplied,
-    "The object store or the file system does not answer.",
-    "Check that the store or the disk is up, and clear the task.",
+    "A request to the object store, or an operation of the file system, failed.",
+    "Check that the object store is up and that the bucket exists, or that the disk is mounted and has free space. "
+    "Then clear the failed task.",
 )
 STORE_FORBIDDEN = STORAGE.code(
     "EPOCHS-STORE-FORBIDDEN",
     Refused,
-    "The store does not permit what the provider needs.",
-    "Grant the worker's user, or the connection's credentials, the rights to read, write, list and delete there.",
+    "The object store or the file system denies access.",
+    "Grant the user of the Airflow worker, or the credentials of the connection, the permissions to read, write, list "
+    "and delete there.",
 )
 PATH_RELATIVE = STORAGE.code(
     "EPOCHS-PATH-RELATIVE",
@@ -150,87 +152,93 @@ LEDGER = Chapter("The ledger")
 PIPELINE_OF_OTHER_DAG = LEDGER.code(
     "EPOCHS-PIPELINE-OF-OTHER-DAG",
     Refused,
-    "The ledger says that the pipeline belongs to another DAG.",
+    "The ledger says that another DAG owns the pipeline.",
     "Give this pipeline another name, or hand it over: `airflow epochs takeover PIPELINE --dag-id DAG --why …`.",
 )
 TAKEOVER_RACE = LEDGER.code(
     "EPOCHS-TAKEOVER-RACE",
     Refused,
-    "The pipeline was handed to a DAG at the same moment.",
-    "Look at the pipeline again, and repeat the takeover if you still want it.",
+    "Somebody else handed the pipeline to a DAG before this takeover. This takeover changed nothing.",
+    "Look at the pipeline again. Repeat the takeover if you still want it.",
 )
 LEDGER_RECORD_LOST = LEDGER.code(
     "EPOCHS-LEDGER-RECORD-LOST",
     Corrupt,
-    "A record of a complete epoch is gone from the ledger.",
-    "Restore the file from a backup of the ledger. If there is none, give the pipeline a new name, and "
-    "`starting` offsets where the last complete epoch ended.",
+    "The ledger has lost the completion record of an epoch.",
+    "Restore the file from a backup of the ledger, and every other file that is then missing. If there is no backup, "
+    "give the pipeline a new name, and `starting` offsets where the sinks end: "
+    "docs/operations.md#where-the-offsets-are.",
 )
 LEDGER_CONTRADICTS = LEDGER.code(
     "EPOCHS-LEDGER-CONTRADICTS",
     Corrupt,
-    "Two records of the ledger contradict each other: two backups were mixed, or a file was changed.",
-    "Restore the epoch's folder as a whole.",
+    "Records of the ledger contradict each other: somebody mixed files of two backups, or changed a file.",
+    "Restore the whole folder of the epoch from one backup of the ledger.",
 )
 LEDGER_UNREADABLE = LEDGER.code(
     "EPOCHS-LEDGER-UNREADABLE",
     OutcomeUnknown,
-    "The ledger's store does not answer to a read.",
-    "Check the ledger's store and its connection, then clear the task.",
+    "The provider cannot read the ledger.",
+    "Check that the ledger's store is up, and that its connection is correct. Then let Airflow retry, or clear the "
+    "failed task: it goes on where it stopped.",
 )
 LEDGER_TOO_NEW = LEDGER.code(
     "EPOCHS-LEDGER-TOO-NEW",
     Refused,
-    "A record was written by a newer version of the provider.",
-    "Upgrade airflow-provider-epochs to at least the version that wrote it.",
+    "A newer version of the provider wrote a record of the ledger.",
+    "Upgrade airflow-provider-epochs to at least the version that wrote the record.",
 )
 LEDGER_NOT_WRITTEN = LEDGER.code(
     "EPOCHS-LEDGER-NOT-WRITTEN",
     NotApplied,
-    "The ledger's disk or store takes no record: it is full or read-only, or does not answer.",
-    "Make room there, or make it writable again, and clear the task.",
+    "The provider cannot write to the ledger. No record was written.",
+    "Check that the ledger's store is up, has free space, and lets its connection write. Then clear the failed task.",
 )
 LEDGER_WRITE_UNKNOWN = LEDGER.code(
     "EPOCHS-LEDGER-WRITE-UNKNOWN",
     OutcomeUnknown,
-    "The ledger did not answer when a record was written.",
-    "Let Airflow retry the task, or clear it: it reads the record before it does anything.",
+    "The ledger's store did not confirm that it wrote a record. The record may exist, or not.",
+    "Let Airflow retry, or clear the failed task: it reads the record before it does anything else.",
 )
 LEDGER_RECORD_TOO_LARGE = LEDGER.code(
     "EPOCHS-LEDGER-RECORD-TOO-LARGE",
     Refused,
-    "A record would be larger than the provider reads again.",
-    "Let a run take less: fewer topics, partitions or sinks, or smaller options.",
+    "A record is too large, or nested too deeply, for the provider to read it again. It was not written.",
+    "Use fewer topics, partitions or sinks in the pipeline, or smaller options of its source and its sinks.",
 )
 LEDGER_RECORD_FORGED = LEDGER.code(
     "EPOCHS-LEDGER-RECORD-FORGED",
     Corrupt,
-    "A record is not signed with the ledger's key, although it has to be.",
-    "Find out who wrote the file. docs/operations.md#the-signing-key lists the cases.",
+    "A record of the ledger has no valid signature, although it must have one. Nothing was written.",
+    "Find out who wrote the file. Then follow docs/operations.md#the-signing-key, which lists the cases.",
 )
 LEDGER_RECORD_DAMAGED = LEDGER.code(
     "EPOCHS-LEDGER-RECORD-DAMAGED",
     Corrupt,
-    "A record of the ledger cannot be read: its text or a value in it is damaged.",
+    "A record of the ledger is damaged, or it is a copy of another record.",
     "Restore this one file from a backup of the ledger. Do not delete it.",
 )
 LEDGER_RECORD_RACE = LEDGER.code(
     "EPOCHS-LEDGER-RECORD-RACE",
     Refused,
     "Another process wrote a record of this name at the same moment.",
-    "Clear the task, or type the command again.",
+    "Clear the failed task, or run the command again.",
 )
 RECORD_CONNECTION_FOREIGN = LEDGER.code(
     "EPOCHS-RECORD-CONNECTION-FOREIGN",
     Refused,
-    "An unsigned record has a sink use a connection that no sink of the DAG uses.",
-    "Undo the change of the DAG until the epoch is complete. If you changed nothing, restore the record from a backup.",
+    "A record of the ledger names a connection that the DAG does not use, or a connection of another type. The "
+    "provider did not use the connection.",
+    "Undo the change of the DAG or of the connection until the epoch is complete. If you changed neither, find out who "
+    "wrote the record, and restore it from a backup of the ledger.",
 )
 RECORD_SINK_UNTRUSTED = LEDGER.code(
     "EPOCHS-RECORD-SINK-UNTRUSTED",
     Corrupt,
-    "What a record says of a sink does not belong to this attempt. Nothing was read, written or deleted there.",
-    "Find out who wrote the file, and restore it from a backup of the ledger.",
+    "The provider does not trust what a record of the ledger says about a sink: its name, its options or its staging "
+    "place cannot be right. Nothing was read, written or deleted there.",
+    "Find out who wrote this file, and restore it from a backup of the ledger. If an earlier version of the provider, "
+    "or another class of the sink, wrote it, finish the epoch with that version or class.",
 )
 
 AGREEMENT = Chapter("Ledger and sinks do not agree")
@@ -238,8 +246,9 @@ AGREEMENT = Chapter("Ledger and sinks do not agree")
 ATTEMPT_UNDECIDED = AGREEMENT.code(
     "EPOCHS-ATTEMPT-UNDECIDED",
     Corrupt,
-    "A sink shows a transaction that this ledger has not decided: the ledger is an old copy.",
-    "Restore the newest copy of the ledger. If this is a copy on purpose, see docs/failures.md#the-ledger-is-behind.",
+    "A sink shows an epoch for which this ledger has no decision: the ledger is an old copy.",
+    "Restore the newest copy of the ledger. If you use this copy on purpose, see "
+    "docs/failures.md#the-ledger-is-behind.",
 )
 LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-BEHIND",
@@ -250,63 +259,68 @@ LEDGER_BEHIND = AGREEMENT.code(
 SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",
     Corrupt,
-    "A sink shows no epoch, and the ledger has epochs of it.",
-    "Put back what was dropped, or point the sink back. Else give the sink another name, with `backfill`.",
+    "A sink shows no epoch, but the ledger has epochs of this sink.",
+    "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is possible, "
+    "give the sink another name, with `backfill`.",
 )
 SINK_BEHIND = AGREEMENT.code(
     "EPOCHS-SINK-BEHIND",
     Corrupt,
-    "A sink shows an earlier epoch than the ledger: it was put back from an older copy.",
-    "Put the newest copy back. If there is none, give the sink another name, with `backfill`.",
+    "A sink shows an earlier epoch than the ledger: the sink was restored from an older copy.",
+    "Restore the newest copy of the sink, or follow the message. It says how to write the missing epochs again.",
 )
 TWO_LEDGERS = AGREEMENT.code(
     "EPOCHS-TWO-LEDGERS",
     Corrupt,
-    "A sink and the ledger have different transactions of one epoch: two ledgers of one pipeline name "
-    "have written to the sink.",
-    "Let only the ledger go on that has the sink's transaction.",
+    "A sink and the ledger have different transactions of one epoch. Two ledgers with one pipeline name wrote to the "
+    "sink, or one ledger was restored and ran the epoch again.",
+    "Find the ledger that has the sink's transaction, and let only that ledger go on. If both must go on, follow the "
+    "message.",
 )
 TABLE_GONE = AGREEMENT.code(
     "EPOCHS-TABLE-GONE",
     Corrupt,
-    "The table that the last epoch was committed to is gone.",
-    "Put it back from a backup, as a whole. Else give the sink another name, with `backfill`.",
+    "The table of the sink's last epoch is gone.",
+    "Restore the whole table from a backup, or correct the sink. If there is no backup, give the sink another name, "
+    "with `backfill`.",
 )
 TABLE_ELSEWHERE = AGREEMENT.code(
     "EPOCHS-TABLE-ELSEWHERE",
     Corrupt,
-    "The sink points to another place than the last epoch was committed to.",
-    "Point the sink back. To begin anew there, give the sink another name.",
+    "The sink points to another place than the place of its last epoch.",
+    "Point the sink back to the old place. To begin a new table at the new place, give the sink another name.",
 )
 TABLE_REPLACED = AGREEMENT.code(
     "EPOCHS-TABLE-REPLACED",
     Corrupt,
-    "Another table stands where the last epoch was committed to.",
-    "Put the old table back from a backup. To go on in the new one, give the sink another name.",
+    "Somebody replaced the table of the sink's last epoch with another table.",
+    "Restore the old table from a backup. To go on in the new table, give the sink another name.",
 )
 MARKERS_GONE = AGREEMENT.code(
     "EPOCHS-MARKERS-GONE",
     Corrupt,
-    "The sink's target is there, and has lost the markers of its epochs.",
-    "Put the target back from a backup, or the marker as the message says.",
+    "The table or the topic of the sink exists, but the marker of its last epoch is gone.",
+    "Restore the table or the topic from a backup, or put the marker back as the message says.",
 )
 TOPICS_GONE = AGREEMENT.code(
     "EPOCHS-TOPICS-GONE",
     Corrupt,
     "The topic of the rows and the topic of the markers are both gone or empty.",
-    "Point the connection back to the old cluster, or follow docs/kafka-sink.md.",
+    "Point the connection back to the old cluster. If the topics are lost, follow docs/kafka-sink.md, 'Topic and "
+    "marker are lost'.",
 )
 MARKER_DELETED = AGREEMENT.code(
     "EPOCHS-MARKER-DELETED",
     Corrupt,
-    "Another program has deleted the sink's marker from the marker topic.",
-    "Find out which, and put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
+    "Another program deleted the sink's marker from the marker topic.",
+    "Find out which program it was. Then put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
 )
 MARKER_FOREIGN = AGREEMENT.code(
     "EPOCHS-MARKER-FOREIGN",
     Corrupt,
-    "The sink's marker was not written by the provider, or by a newer version.",
-    "Use the version that wrote it. If another program writes there, stop it, and put the marker back.",
+    "This version of the provider did not write the marker of the sink: another program or a newer version did.",
+    "Upgrade the provider to the version that wrote the marker. If another program wrote it, stop that program, and "
+    "put the marker back.",
 )
 
 STEPS = Chapter("Running the steps: open, decide, complete, abort")
@@ -314,80 +328,90 @@ STEPS = Chapter("Running the steps: open, decide, complete, abort")
 NO_NEW_DATA = STEPS.code(
     "EPOCHS-NO-NEW-DATA",
     NoNewData,
-    "The source has no new records that may be read.",
+    "The source has no new data that may be read.",
     "Do nothing: the next run looks again.",
 )
 NOTHING_TO_ABORT = STEPS.code(
     "EPOCHS-NOTHING-TO-ABORT",
     NoNewData,
-    "The run has no attempt that could be aborted.",
-    "Do nothing here; look at the other tasks of the run.",
+    "The run has no undecided attempt.",
+    "Do nothing here. Look at the other tasks of the run, and clear the one that failed.",
 )
 RUNS_COMPETE = STEPS.code(
     "EPOCHS-RUNS-COMPETE",
     Fenced,
-    "Several runs of the pipeline keep opening epochs.",
-    "Let one run at a time work on the pipeline: set max_active_runs=1 on the DAG.",
+    "Several runs of the pipeline open and end epochs at the same time.",
+    "Let only one run at a time work on the pipeline: set max_active_runs=1 on the DAG, and do not run the same "
+    "pipeline in a second Airflow. Then clear the open task.",
 )
 EPOCH_COMPLETED_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-COMPLETED-BY-OTHER",
     Fenced,
-    "Another run has completed this run's epoch.",
-    "Clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
+    "Another run, or another try of this run, has completed the epoch.",
+    "Clear the open task with its downstream tasks: the run then succeeds with its complete epoch, or opens a new one.",
 )
 EPOCH_HELD_BY_OTHER = STEPS.code(
     "EPOCHS-EPOCH-HELD-BY-OTHER",
     Fenced,
-    "Another run has taken the epoch over.",
-    "Look at that run. Once it has completed the epoch, clear this one's task if you want it green.",
+    "Another run, or a newer attempt of this run, now has the epoch.",
+    "Look at that run. When it has completed the epoch, clear the failed task if you want this run green.",
 )
 EPOCH_NOT_OPENED = STEPS.code(
     "EPOCHS-EPOCH-NOT-OPENED",
     Refused,
-    "This run has opened no epoch.",
-    "Clear the task `open` with its downstream tasks.",
+    "This run has not opened an epoch.",
+    "Clear the open task with its downstream tasks.",
 )
 NOTHING_STAGED = STEPS.code(
     "EPOCHS-NOTHING-STAGED",
     Refused,
-    "This attempt has no staged rows.",
-    "Clear the task `stage` with its downstream tasks.",
+    "No rows are staged for this attempt.",
+    "Clear the stage task with its downstream tasks.",
 )
 NOT_DECIDED = STEPS.code(
     "EPOCHS-NOT-DECIDED",
     Refused,
     "The attempt has no GLOBAL_COMMIT.",
-    "Clear the task `stage` with its downstream tasks.",
+    "Clear the stage task with its downstream tasks.",
 )
 RECEIPT_MISSING = STEPS.code(
     "EPOCHS-RECEIPT-MISSING",
     Refused,
-    "The epoch cannot be completed: a sink has given no receipt.",
-    "Clear the commit task of that sink with its downstream tasks.",
+    "The epoch cannot be completed yet, because the ledger has no receipt of a sink.",
+    "Clear the commit task of each sink that the message names, with its downstream tasks.",
 )
 GLOBAL_ABORT = STEPS.code(
     "EPOCHS-GLOBAL-ABORT",
     Refused,
-    "The votes led to GLOBAL_ABORT. No sink shows the epoch.",
-    "Correct what the message names. Then clear the run's failed tasks, or let the next run take the same offsets.",
+    "The attempt was aborted, because a sink voted against it or a task failed before the decision. No sink shows its "
+    "rows.",
+    "Correct what the message, or the log of the failed task, names. Then clear the failed tasks of the run, or let "
+    "the next run take the same offsets.",
 )
 BACKFILL_TOO_LATE = STEPS.code(
     "EPOCHS-BACKFILL-TOO-LATE",
     Refused,
-    "`backfill` names a later epoch than the one that is being opened.",
-    "Let `backfill` name an epoch up to that one, or leave the sink out.",
+    "`backfill` names an epoch that is later than the epoch that the run is opening.",
+    "Let `backfill` name that epoch or an earlier one, or remove the sink from `backfill`.",
 )
 BACKFILL_GONE = STEPS.code(
     "EPOCHS-BACKFILL-GONE",
     Corrupt,
-    "The input of the epoch that `backfill` names is gone.",
-    "Let `backfill` name a later epoch, or leave the sink out of it.",
+    "The source does not have all the input any more that `backfill` asks for.",
+    "Let `backfill` name a later epoch whose input is still there, or remove the sink from `backfill`.",
 )
 SINKS_COLLIDE = STEPS.code(
     "EPOCHS-SINKS-COLLIDE",
     Refused,
-    "Two sinks write to one table.",
-    "Give each sink a table of its own in the DAG, and clear the run.",
+    "Two sinks write to the same table.",
+    "Give each sink a table of its own in the DAG, or remove one of them. Then clear the failed tasks of the run, or "
+    "let the next run take the same offsets.",
+)
+STAGING_PLACE_UNRECOGNISED = STEPS.code(
+    "EPOCHS-STAGING-PLACE-UNRECOGNISED",
+    Refused,
+    "A sink of your own does not recognise the staging place that its method `place` returned.",
+    "Return a place from `place` that contains the id of the try unchanged. Then clear the stage task.",
 )
 
 COMMANDS = Chapter("The command line")

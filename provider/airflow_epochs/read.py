@@ -57,10 +57,12 @@ class CompleteEpoch:
         found = self.sinks.get(sink)
         if found is None or found.version is None:
             raise Refused(
-                f"There is no version of sink {sink!r} in epoch {self.number} of {self.pipeline}.",
+                f"The epoch has no version of sink {sink!r}. Sinks with a version: "
+                f"{', '.join(self._versioned) or 'none'}.",
                 code=codes.VERSION_MISSING,
-                remedy=f"Sinks with versions are: {', '.join(self._versioned) or 'none'}. Read another epoch, or the "
-                "newest state of that sink.",
+                pipeline=self.pipeline,
+                epoch=self.number,
+                sink=sink,
             )
         return found.version
 

@@ -71,7 +71,7 @@ def assert_refused_until_restored(world: DiskWorld, path: Path, damage: Damage, 
     error = world.run(number)
     assert isinstance(error, Corrupt), error
     assert str(path.relative_to(world.ledger_root)) in error.what
-    assert "restore this one file" in error.remedy
+    assert "Restore this one file" in error.remedy
     assert world.snapshot() == before
     path.write_bytes(sound)
     assert world.run(number) is None

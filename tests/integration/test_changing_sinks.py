@@ -128,7 +128,7 @@ def test_a_backfill_from_an_epoch_that_is_still_to_come_is_refused(world: DiskWo
     world = with_gold(world, {"gold": 12})
     error = world.run(3)
     assert isinstance(error, Refused)
-    assert "Sink 'gold' is to begin with epoch 12; this is epoch 3." in str(error)
+    assert "`backfill` lets sink 'gold' begin with epoch 12, but the run is opening epoch 3." in str(error)
     assert world.ledger.open_record(3, 1) is None
 
 

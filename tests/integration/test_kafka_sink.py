@@ -290,7 +290,7 @@ def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its
     staged = feed.staged(attempt, rows("b"))
     own.stop()
     feed.world = world_at(own.bootstrap, **{"socket.timeout.ms": 1000})
-    with pytest.raises(OutcomeUnknown, match="cannot be asked"):
+    with pytest.raises(OutcomeUnknown, match="cannot find out whether the sink shows the epoch"):
         feed.commit(attempt, staged)
     own.start()
     own.wait_ready()

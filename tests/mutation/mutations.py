@@ -144,8 +144,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "if view.state is not State.IN_DOUBT:\n            raise",
-                "if view.decision is None:\n            raise",
+                "if view.state is not State.IN_DOUBT:\n            raise _undecided(view)\n        if sink not in",
+                "if view.decision is None:\n            raise _undecided(view)\n        if sink not in",
             ),
             (
                 "coordinator/coordinator.py",
@@ -301,8 +301,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "missing = sorted(view.epoch.unacknowledged) if",
-                "missing = [] if",
+                "if missing := sorted(view.epoch.unacknowledged):",
+                "if missing := list[str]():",
             )
         ],
         [STRANGERS],

@@ -297,7 +297,7 @@ def test_a_pipeline_that_is_handed_over_while_the_question_stands_is_left_to_its
         return True
 
     monkeypatch.setattr(cli, "ask_yesno", meanwhile)
-    with terminal(""), pytest.raises(SystemExit, match="handed to another DAG while the question stood"):
+    with terminal(""), pytest.raises(SystemExit, match="handed the pipeline to another DAG before you confirmed"):
         take_over(yes=False)
     assert [record["dag_id"] for record in words(tmp_path)] == ["third"]
 

@@ -80,7 +80,7 @@ def test_the_test_button_says_why_a_store_will_not_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr(EpochsHook, "get_conn", lambda self: Overwriting(tmp_path))
     ok, why = EpochsHook().test_connection()
     assert not ok
-    assert "a second put of the same key was accepted" in why
+    assert "does not support put-if-absent" in why
 
 
 def test_credentials_do_not_show_in_the_description(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_a_new_task_reads_again_what_an_earlier_one_has_believed() -> None:
     ledger.put_complete(complete())
     store.values[key] = b"forged"
     assert ledger.view(1).complete
-    with pytest.raises(Exception, match="cannot be trusted"):
+    with pytest.raises(Exception, match="is damaged"):
         Ledger(store, "p").view(1)
 
 

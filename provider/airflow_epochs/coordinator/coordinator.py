@@ -85,9 +85,9 @@ class Coordinator:
                     self._sweep(opened.number - 1)  # whoever completed it may have died before it had
                     return opened
         raise Fenced(
-            "Other runs of the pipeline keep opening and ending epochs.",
+            f"This run looked {OPEN_STEPS_MAX} times for an epoch to work on. Each time, another run of the pipeline "
+            "had opened or ended it first.",
             code=codes.RUNS_COMPETE,
-            remedy="Let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
             pipeline=self.task.pipeline.name,
         )
 
@@ -184,17 +184,16 @@ class Coordinator:
             raise self.task.fenced(view.opened)  # a newer attempt of this same run
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
-            raise self._aborted(view)
+            raise _aborted(view.opened, view.decision)
         return self.checkpoint(view, stage=report)
 
     def _decide(self, opened: OpenRecord, run: Run, report: StageReport | None) -> DecisionRecord:
         if report is None or report.txn_id != opened.txn_id:
             raise Refused(
-                "There is nothing staged for this attempt."
+                "No rows are staged for this attempt."
                 if report is None
-                else f"What is staged is {report.txn_id}, not this attempt.",
+                else f"The staged rows belong to {report.txn_id}, not to this attempt.",
                 code=codes.NOTHING_STAGED,
-                remedy="Clear the task `stage` with its downstream tasks.",
                 **attempt_fields(opened.txn),
             )
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
@@ -242,12 +241,7 @@ class Coordinator:
         if view.state is State.COMPLETE:
             return self.checkpoint(view)
         if view.state is not State.IN_DOUBT:
-            raise Refused(
-                f"There is no GLOBAL_COMMIT: the attempt is {view.state.value}.",
-                code=codes.NOT_DECIDED,
-                remedy="Clear the task `stage` with its downstream tasks.",
-                **attempt_fields(view.opened.txn),
-            )
+            raise _undecided(view)
         if sink not in view.epoch.unacknowledged:
             # Shown, waived, or added to the DAG after the attempt was opened: its turn is the next epoch.
             return self.checkpoint(view)
@@ -328,15 +322,13 @@ class Coordinator:
     def _put_complete(self, view: EpochView, run: Run, metrics: JsonDict) -> EpochView:
         if view.complete:
             return view
-        missing = sorted(view.epoch.unacknowledged) if view.state is State.IN_DOUBT else ["(no GLOBAL_COMMIT)"]
-        if missing:
+        if view.state is not State.IN_DOUBT:
+            raise _undecided(view)
+        if missing := sorted(view.epoch.unacknowledged):
             raise Refused(
-                f"The epoch cannot be completed: no receipt of {', '.join(missing)}.",
+                f"The epoch cannot be completed yet. The ledger has no receipt of: {', '.join(missing)}.",
                 code=codes.RECEIPT_MISSING,
-                remedy="Clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT, with its "
-                "downstream tasks.",
-                pipeline=self.task.pipeline.name,
-                epoch=view.number,
+                **attempt_fields(view.opened.txn),
             )
         opened = view.opened
         receipts = self._receipts_that_hold(view)
@@ -426,8 +418,11 @@ class Coordinator:
 
     # -- abort ------------------------------------------------------------------------------------------------
 
-    def abort(self, run: Run, reason: str) -> str:
-        """Abort this run's undecided attempt and clear its places away; the reason that stands in the ledger.
+    def abort(self, run: Run, reason: str) -> Refused:
+        """Abort this run's undecided attempt and clear its places away.
+
+        Returns:
+            The error that says so, with the reason that stands in the ledger.
 
         Raises:
             NoNewData: Nothing to abort: nothing opened, decided GLOBAL_COMMIT, complete, or another run's.
@@ -437,7 +432,6 @@ class Coordinator:
             raise NoNewData(
                 "This run has no attempt to abort.",
                 code=codes.NOTHING_TO_ABORT,
-                remedy="Nothing.",
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
@@ -449,13 +443,12 @@ class Coordinator:
             raise NoNewData(
                 f"There is nothing to abort: the epoch is {view.state.value}.",
                 code=codes.NOTHING_TO_ABORT,
-                remedy="Look at the other tasks: the one that failed can be cleared.",
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
         stop_earlier_tries(self.task, view.number)
         self._discard_attempt(view)
-        return reason_and_remedy(view.decision)[0]
+        return _aborted(view.opened, view.decision)
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
         self.task.env.reached("abort.put")
@@ -490,22 +483,34 @@ class Coordinator:
             warnings=view.open.warnings if view.open else (),
         )
 
-    def _aborted(self, view: EpochView) -> Refused:
-        assert view.decision
-        what, remedy = reason_and_remedy(view.decision)
-        return Refused(
-            f"GLOBAL_ABORT: {what}.",
-            code=codes.GLOBAL_ABORT,
-            remedy=f"{remedy or 'mend the cause'}; then clear this run's failed tasks (same offsets again) or let the "
-            "next run do it.",
-            **attempt_fields(view.opened.txn),
-        )
+
+def _undecided(view: EpochView) -> Refused:
+    return Refused(
+        f"The attempt has no GLOBAL_COMMIT: it is {view.state.value}.",
+        code=codes.NOT_DECIDED,
+        **attempt_fields(view.opened.txn),
+    )
+
+
+def _aborted(opened: OpenRecord, decision: DecisionRecord) -> Refused:
+    what, remedy = reason_and_remedy(decision)
+    return Refused(
+        f"The attempt was aborted (GLOBAL_ABORT), and no sink shows its rows. {what}",
+        code=codes.GLOBAL_ABORT,
+        remedy=f"{remedy} {_AGAIN}" if remedy else None,
+        **attempt_fields(opened.txn),
+    )
+
+
+_AGAIN = "Then clear the failed tasks of the run, or let the next run take the same offsets."
 
 
 def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> EpochError:
     """The error of a commit, which names first what is being waited for."""
     if not isinstance(error, Fenced):
-        error.what = f"Epoch {view.number} is in doubt: sink {', '.join(sinks)}. {error.what}"
+        txn = view.opened.txn
+        error.pipeline, error.epoch, error.attempt = txn.pipeline, txn.epoch, txn.attempt
+        error.what = f"The epoch is in doubt: it waits for sink {', '.join(sinks)}. {error.what}"
     return error
 
 

@@ -68,15 +68,13 @@ def _no_new_data(task: TaskTry) -> NoNewData:
     source, name = task.pipeline.source, task.pipeline.name
     if isinstance(source, Explaining) and (why := source.why_nothing(task.env)):
         return NoNewData(
-            f"There is no new data that may be read: {why}.",
+            f"The source has no new data that may be read: {why}.",
             code=codes.NO_NEW_DATA,
-            remedy="Nothing, if the producer is at work: the next run looks again. "
-            f"`airflow epochs in-doubt {name}` shows the open transactions, and how to end one whose producer is gone.",
+            remedy="Do nothing if the producer is still at work: the next run looks again. If the producer is gone, "
+            f"run `airflow epochs in-doubt {name}`: it lists the open transactions, and how to end them.",
             pipeline=name,
         )
-    return NoNewData(
-        "There is no new data.", code=codes.NO_NEW_DATA, remedy="Nothing; the next run looks again.", pipeline=name
-    )
+    return NoNewData("The source has no new data.", code=codes.NO_NEW_DATA, pipeline=name)
 
 
 def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:

@@ -7,12 +7,16 @@ from airflow_epochs.model import DecisionRecord, VoteKind
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
-    """Every sink's reason, and each remedy once, however many sinks ask for it; empty if none names one."""
+    """Sentences: every sink's reason, and each remedy once, however many sinks ask for it; empty if none names one."""
     against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
     whats, remedies = [], dict[str, None]()
     for sink, reason in against.items():
         what, remedy = cause_and_remedy(reason)
-        whats.append(f"{sink}: {what.rstrip('.')}")
+        whats.append(f"Sink {sink} voted against it: {_sentence(what)}")
         if remedy:
-            remedies[remedy.rstrip(".")] = None
-    return "; ".join(whats) or decision.reason.rstrip("."), "; ".join(remedies)
+            remedies[_sentence(remedy)] = None
+    return " ".join(whats) or f"The reason: {_sentence(decision.reason)}", " ".join(remedies)
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}."

@@ -81,9 +81,9 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
     """What is not recognised now would be taken for a forgery once it is promised."""
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
-            f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
-            code=codes.STAGING_PLACE,
-            remedy="Put the nonce into what the sink's `place` returns, and clear the task.",
+            f"The sink does not recognise the staging place {place!r}, which its own method `place` returned: the "
+            "place does not contain the id of the try unchanged.",
+            code=codes.STAGING_PLACE_UNRECOGNISED,
             sink=sink.name,
             **attempt_fields(attempt.txn),
         )
@@ -144,10 +144,8 @@ def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]
     for name, table in _tables(task, tries):
         if taken.setdefault(table, name) != name:
             raise Refused(
-                f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
+                f"The sinks {taken[table]!r} and {name!r} write to the same place: {table}.",
                 code=codes.SINKS_COLLIDE,
-                remedy="Give each sink a table of its own in the DAG, or leave one of them out; then clear the run, or "
-                "let the next one take the same offsets.",
                 **attempt_fields(opened.txn),
             )
 

@@ -80,9 +80,8 @@ class TaskTry:
             raise self.fenced(view.complete)
         if view.open is None:
             raise Refused(
-                "This run has opened no epoch.",
+                "This run has not opened an epoch.",
                 code=codes.EPOCH_NOT_OPENED,
-                remedy="Clear the task `open` with its downstream tasks.",
                 pipeline=self.pipeline.name,
             )
         if view.open.run != run:
@@ -99,15 +98,14 @@ class TaskTry:
     def fenced(self, by: OpenRecord | CompleteRecord) -> Fenced:
         if isinstance(by, CompleteRecord):
             return Fenced(
-                f"The epoch, of {by.opened_by}, is complete, by {by.completed_by}{process_of(by.writer)}.",
+                f"The epoch is already complete. Opened by: {by.opened_by}. Completed by: "
+                f"{by.completed_by}{process_of(by.writer)}.",
                 code=codes.EPOCH_COMPLETED_BY_OTHER,
-                remedy="Clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
                 **attempt_fields(by.txn),
             )
         return Fenced(
-            f"The epoch is in the hands of {by.run}{process_of(by.writer)}.",
+            f"The epoch now belongs to {by.run}{process_of(by.writer)}.",
             code=codes.EPOCH_HELD_BY_OTHER,
-            remedy="Look at that run. Once it has completed the epoch, a cleared task of this one passes it on.",
             **attempt_fields(by.txn),
         )
 

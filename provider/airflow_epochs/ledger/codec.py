@@ -86,13 +86,13 @@ def decode(value: bytes, kind: type[R]) -> R:
             raise NewerFormat(written)
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise ValueError(f"it is no {kind.__name__}: {error}") from error
+        raise ValueError(f"it is not a valid {kind.__name__}: {error}") from error
 
 
 def require_readable(value: bytes) -> None:
     """Raise ValueError for a record that would be too large or too deep to be read again."""
     if len(value) > VALUE_BYTES_MAX:
-        raise ValueError(f"it has {len(value)} bytes, more than {VALUE_BYTES_MAX}")
+        raise ValueError(f"it has {len(value)} bytes, and the limit is {VALUE_BYTES_MAX}")
     _require_shallow(value)
 
 
@@ -101,7 +101,7 @@ def _require_shallow(body: bytes) -> None:
     for bracket in _BRACKET.finditer(_TEXT.sub(b"", body)):
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > DEPTH_MAX:
-            raise ValueError(f"its values lie more than {DEPTH_MAX} deep in one another")
+            raise ValueError(f"its values are nested more than {DEPTH_MAX} levels deep")
 
 
 def _digest(body: bytes) -> bytes:

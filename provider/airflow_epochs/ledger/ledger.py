@@ -118,9 +118,9 @@ class Ledger:
         owner = self.owner(identity)
         if owner != dag_id:
             raise Refused(
-                f"The pipeline belongs to DAG {owner!r}; DAG {dag_id!r} may not run it.",
+                f"The pipeline belongs to DAG {owner!r}. DAG {dag_id!r} may not run it.",
                 code=codes.PIPELINE_OF_OTHER_DAG,
-                remedy=f"Give this pipeline another name, or hand it over with "
+                remedy="Give this pipeline another name, or hand it over with "
                 f"`airflow epochs takeover {self._pipeline} --dag-id {dag_id} --why …`.",
                 pipeline=self._pipeline,
             )
@@ -138,9 +138,9 @@ class Ledger:
         standing = self._records.put_at(takeover_key(len(self._takeovers()) + 1), record)
         if replace(standing, format=record.format) != record:
             raise Refused(
-                f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment.",
+                f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment. This takeover "
+                "changed nothing.",
                 code=codes.TAKEOVER_RACE,
-                remedy="Look at the pipeline again, and repeat the takeover if it is still wanted.",
                 pipeline=self._pipeline,
             )
         return standing
@@ -169,16 +169,20 @@ class Ledger:
         }
         if not later or self._records.exists(complete_key(number)):
             return
-        raise self._lost(number, max(later))
+        newest = max(later)
+        raise self._lost(
+            number,
+            f"epoch {newest}, which is later, has a completion record, and epoch {number} has none",
+            remedy="Restore this file from a backup of the ledger, and every other file that is then missing. If there "
+            "is no backup, give the pipeline a new name, and `starting` offsets: the ends of the ranges in "
+            f"complete.json of epoch {newest}.",
+        )
 
-    def _lost(self, number: int, newest: int) -> Corrupt:
+    def _lost(self, number: int, why: str, remedy: str | None = None) -> Corrupt:
         return Corrupt(
-            f"The ledger has lost {self._records.key(complete_key(number))}: epoch {number} lacks its completion "
-            f"record, and epoch {newest} has one.",
+            f"The ledger has lost the file {self._records.key(complete_key(number))}: {why}.",
             code=codes.LEDGER_RECORD_LOST,
-            remedy="Restore that file from a backup of the ledger, and any other one that is then missed. If there is "
-            "none, give the pipeline a new name, and `starting` offsets: the ends of the ranges in complete.json of "
-            f"epoch {newest}.",
+            remedy=remedy,
             pipeline=self._pipeline,
             epoch=number,
         )
@@ -242,16 +246,16 @@ class Ledger:
         """Raise Corrupt for an epoch that was complete when signing began: what is left of it may be anybody's."""
         with self._records.believing(complete_key(number)):
             if self._records.trust.is_history(number) and not self._records.exists(complete_key(number)):
-                raise self._lost(number, self.newest_complete())
+                raise self._lost(number, f"epoch {number} was complete when the ledger was signed")
 
     def _consistent(self, view: EpochView) -> EpochView:
         try:
             _ = view.epoch  # replays the messages that the records stand for
         except (IllegalTransition, ValueError) as error:
             raise Corrupt(
-                f"The ledger's records contradict each other: {error}.",
+                f"The ledger's records of this epoch contradict each other: {error}. Somebody mixed files of two "
+                "backups, or changed a file.",
                 code=codes.LEDGER_CONTRADICTS,
-                remedy="Two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
                 pipeline=self._pipeline,
                 epoch=view.number,
             ) from error

@@ -19,7 +19,7 @@ from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust
-from airflow_epochs.ledger.writable import disk_says_no
+from airflow_epochs.ledger.writable import DISK_REMEDY, disk_says_no
 from airflow_epochs.model import FORMAT, OpenRecord, PipelineRecord
 from airflow_epochs.names import validated_name
 from airflow_epochs.storage.blobs import TooLarge
@@ -72,10 +72,8 @@ class Records:
             raise self.damaged(key, error) from error
         except Exception as error:
             raise OutcomeUnknown(
-                f"The ledger cannot be read ({self.key(key)}): {error!r}.",
+                f"The provider cannot read {self.key(key)} in the ledger: {error!r}.",
                 code=codes.LEDGER_UNREADABLE,
-                remedy="See that the ledger's store can be reached and that its connection is right; "
-                "Airflow's retry, or a clear of the task, goes on from there.",
                 pipeline=self.pipeline,
             ) from error
 
@@ -103,9 +101,9 @@ class Records:
             self._require_home(key, record)
         except NewerFormat as newer:
             raise Refused(
-                f"{self.key(key)} has format {newer.format}; this version reads up to {FORMAT}.",
+                f"The ledger record {self.key(key)} has format {newer.format}. This version of the provider reads "
+                f"formats up to {FORMAT}.",
                 code=codes.LEDGER_TOO_NEW,
-                remedy="Upgrade airflow-provider-epochs to at least the version that wrote it.",
                 pipeline=self.pipeline,
             ) from newer
         except ValueError as error:
@@ -147,16 +145,14 @@ class Records:
                     return standing
         if disk := disk_says_no(error):
             raise NotApplied(
-                f"The ledger's disk {disk}: {self.key(key)} was not written: {error!r}.",
+                f"The ledger's disk {disk}. The provider cannot write {self.key(key)}: {error!r}.",
                 code=codes.LEDGER_NOT_WRITTEN,
-                remedy="Make room there, or make it writable again; Airflow's retry, or a clear of the task, then goes "
-                "on where this one stopped.",
+                remedy=DISK_REMEDY,
                 pipeline=self.pipeline,
             ) from error
         raise OutcomeUnknown(
-            f"The ledger did not answer when {self.key(key)} was written: {error!r}.",
+            f"The ledger's store did not confirm that it wrote {self.key(key)}: {error!r}.",
             code=codes.LEDGER_WRITE_UNKNOWN,
-            remedy="Let Airflow retry the task, or clear it: it reads the record back before it does anything.",
             pipeline=self.pipeline,
         ) from error
 
@@ -167,9 +163,9 @@ class Records:
             require_readable(value)
         except ValueError as error:
             raise Refused(
-                f"{self.key(key)} would be a record that nobody can read: {error}.",
+                f"The provider did not write the ledger record {self.key(key)}, because it could not read it again: "
+                f"{error}.",
                 code=codes.LEDGER_RECORD_TOO_LARGE,
-                remedy="Let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
                 pipeline=self.pipeline,
             ) from error
         return value
@@ -197,34 +193,33 @@ class Records:
         try:
             yield
         except KeyMissing as error:
-            raise self.lacks_key(f"has signed records, such as {self.key(key)}") from error
+            raise self.lacks_key(f"The ledger has signed records, such as {self.key(key)}") from error
         except NotBelieved as error:
             raise Corrupt(
-                f"The ledger record {self.key(key)} is not believed: {error}.",
+                f"The provider does not trust the ledger record {self.key(key)}: {error}. Nothing was written.",
                 code=codes.LEDGER_RECORD_FORGED,
-                remedy="Find out who wrote that file. If the password of the ledger's connection was changed, put "
-                "the old one behind the new one, with a comma between them. If a task of yours wrote it before the "
-                f"password was set, `airflow epochs sign {self.pipeline} --why …` lists what is not signed, and lets "
-                "it count. If nobody of yours wrote it, it is forged: put back what a backup of the ledger has there, "
-                "or move the file away if the backup has nothing there. Nothing was written.",
+                remedy="Find out who wrote this file. If you changed the password of the ledger's connection, set it "
+                "to the new password, a comma and the old password. If one of your tasks wrote the file before the "
+                f"password was set, run `airflow epochs sign {self.pipeline} --why …`: it lists the records that are "
+                "not signed, and accepts them. If none of your tasks wrote the file, it is forged: restore it from a "
+                "backup of the ledger, or move it away if the backup does not have it.",
                 pipeline=self.pipeline,
             ) from error
 
     def lacks_key(self, why: str) -> Refused:
         return Refused(
-            f"The ledger of pipeline {self.pipeline} {why}, and its connection has no password.",
+            f"{why}, but the ledger's connection has no password.",
             code=codes.SIGNING_PASSWORD_MISSING,
             remedy="Set the password of the connection of type epochs to the key that the ledger is signed with. If "
-            f"that is lost, set a new one (`{RANDOM_KEY}`), and let "
-            f"what stands count by `airflow epochs sign {self.pipeline} --why …`.",
+            f"that key is lost, make a new one (`{RANDOM_KEY}`), set it as the password, and accept the present "
+            f"records with `airflow epochs sign {self.pipeline} --why …`.",
             pipeline=self.pipeline,
         )
 
     def damaged(self, key: str, why: ValueError) -> Corrupt:
         return Corrupt(
-            f"The ledger record {self.key(key)} cannot be trusted: {why}.",
+            f"The ledger record {self.key(key)} is damaged, or in the wrong place: {why}.",
             code=codes.LEDGER_RECORD_DAMAGED,
-            remedy="Restore this one file from a backup of the ledger; do not delete it.",
             pipeline=self.pipeline,
         )
 

@@ -38,7 +38,7 @@ class Signing:
             Refused: There is no key, no such pipeline, or somebody else did the same at this moment.
         """
         if not self.has_keys:
-            raise self._records.lacks_key("is to be signed")
+            raise self._records.lacks_key("The ledger cannot be signed without a key")
         return self._put_signing(self._needed_next(), why=why, at=at, writer=writer, who=who, host=host, login=login)
 
     def sign_from_here(self, at: str, writer: str) -> None:
@@ -79,9 +79,8 @@ class Signing:
         standing = self._records.put(record)
         if standing.writer != writer:
             raise Refused(
-                f"Somebody else has put {self._records.key(signing_key(number))} at the same moment.",
+                f"Another process wrote {self._records.key(signing_key(number))} at the same moment.",
                 code=codes.LEDGER_RECORD_RACE,
-                remedy="Clear the task, or type the command again.",
                 pipeline=self._records.pipeline,
             )
         return standing

@@ -68,11 +68,11 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
-            f"The ledger root {shown(url)!r} has a '#' or a '?'. What follows it names no place: version 0.1 put the "
-            f"ledger, and any other that differs only there, into {shown(meant)!r}.",
+            f"The ledger root {shown(url)!r} has a '#' or a '?'. Version 0.1 ignored this character and the text after "
+            f"it: it put this ledger, and every other one that differs only in that text, into {shown(meant)!r}.",
             code=codes.LEDGER_ROOT_UNUSABLE,
             remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
-            "that is there, or to another place without these characters for a new one.",
+            "that is there. For a new ledger, set it to another place without these characters.",
         )
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
@@ -113,9 +113,8 @@ class LocalStore(BlobStore):
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
             raise Refused(
-                f"The ledger root must be an absolute path or a URL, not {shown(str(root))!r}.",
+                f"The ledger root {shown(str(root))!r} is neither an absolute path nor a URL.",
                 code=codes.LEDGER_ROOT_UNUSABLE,
-                remedy="Correct the field `ledger_root` of the connection of type epochs.",
             )
         super().__init__(Disk(root), str(root))
         self._folder = root

@@ -59,12 +59,13 @@ def _of_others(kind: str, today: Collection[Sink]) -> Any:
         if kind in (entry.name, entry.value):
             return _class(entry.module, entry.attr)
     raise Refused(
-        f"A record names a sink of kind {kind!r}. No sink of the DAG is one, and none is registered on this worker.",
+        f"A record of the ledger names a sink of kind {kind!r}. No sink of the DAG has this kind, and no package on "
+        "this worker registers it. Nothing was imported.",
         code=codes.SINK_KIND_UNKNOWN,
-        remedy="If it is a kind of airflow-provider-epochs, upgrade that to the version that wrote the ledger. "
-        "If it is a class of your own, put the sink back into the DAG, or register it in the entry point group "
-        f"{GROUP} of a package on every worker, until its last epoch is complete. If it is neither, somebody else has "
-        "written to the ledger. Nothing was imported.",
+        remedy="Upgrade airflow-provider-epochs to the version that wrote the ledger, if the kind belongs to it. If "
+        "the kind is a class of your own, put the sink back into the DAG, or register the class in the entry point "
+        f"group {GROUP} of a package on every worker, until the last epoch of the sink is complete. If it is neither, "
+        "somebody else wrote to the ledger: restore the record from a backup.",
     )
 
 
@@ -87,7 +88,7 @@ def _class(module: str, name: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise Refused(
-            f"The sink class {module}:{name}, of which the ledger says that it takes part, is not there: {error}",
+            f"The ledger names the sink class {module}:{name}, and this worker cannot import it: {error}.",
             code=codes.SINK_KIND_UNKNOWN,
-            remedy="Install or put back the module that has it on every worker, until its last epoch is complete.",
+            remedy="Install the module of this class on every worker, until the last epoch of the sink is complete.",
         ) from error

@@ -42,5 +42,8 @@ def unknown_without_answer(sink: str) -> Iterator[None]:
         raise
     except NotApplied as error:
         raise OutcomeUnknown(
-            f"The sink cannot be asked now: {error.what}", code=codes.SINK_UNANSWERED, remedy=error.remedy, sink=sink
+            f"The provider cannot find out whether the sink shows the epoch. {error.what}",
+            code=codes.SINK_UNANSWERED,
+            remedy=error.remedy,
+            sink=sink,
         ) from error

@@ -13,7 +13,7 @@ class TooLarge(ValueError):
     """What lies at a path is larger than its reader takes. It was not read."""
 
     def __init__(self, bytes_max: int) -> None:
-        super().__init__(f"it is larger than {bytes_max} bytes, or no file")
+        super().__init__(f"it is larger than {bytes_max} bytes, or it is not a regular file")
 
 
 class Blobs(Protocol):

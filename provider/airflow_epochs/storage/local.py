@@ -23,15 +23,13 @@ def _local_errors(place: Path | str) -> Iterator[None]:
         yield
     except PermissionError as error:
         raise Refused(
-            f"No permission for {error.filename or place}.",
+            f"The user of the Airflow worker has no permission for {error.filename or place}.",
             code=codes.STORE_FORBIDDEN,
-            remedy="Let the user of the Airflow worker read and write there.",
         ) from error
     except OSError as error:
         raise NotApplied(
-            f"The file system does not answer for {place}: {error}.",
+            f"A file operation in {place} failed: {error}.",
             code=codes.STORE_UNREACHABLE,
-            remedy="Check disk and mount, then try again.",
         ) from error
 
 
@@ -77,7 +75,6 @@ class LocalFiles:
             raise Refused(
                 f"The path {shown(str(root))!r} is not absolute.",
                 code=codes.PATH_RELATIVE,
-                remedy="Give an absolute path or a URL.",
             )
         self._root = root
         self._disk = Disk(root)

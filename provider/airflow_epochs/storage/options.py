@@ -81,7 +81,6 @@ def _explicit_options(connection: Connection) -> dict[str, str]:
         raise Refused(
             f"The extra field storage_options of connection {connection.conn_id!r} is not a JSON object.",
             code=codes.STORAGE_OPTIONS_UNREADABLE,
-            remedy='Write it like {"aws_region": "eu-central-1"}; keys are those of the object_store crate.',
         ) from error
 
 
