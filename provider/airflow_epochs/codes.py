@@ -708,7 +708,7 @@ DELTA_NOT_A_TABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-A-TABLE",
     Refused,
     "The sink does not point to a Delta table: the folder has other files, or the catalog has no such Delta table.",
-    "Point the sink to a Delta table, or to a path where there is nothing yet. Create a table that is named in a "
+    "Point the sink to a Delta table, or to a place where there is nothing yet. Create a table that is named in a "
     "catalog first, because the sink does not create it.",
 )
 DELTA_TABLE_UNREADABLE = DELTA.code(
@@ -735,7 +735,7 @@ DELTA_MARKER_CHANGED = DELTA.code(
     Refused,
     "The epoch marker in the table changed between open and vote: the table was restored or replaced, or another "
     "program wrote to it under this pipeline's name.",
-    "Clear the open task, or let the next run start: its error says what happened and what to do.",
+    "Clear the open task, or let the next run start. The error of `open` says what happened and what to do.",
 )
 DELTA_ROWS_UNFIT = DELTA.code(
     "EPOCHS-DELTA-ROWS-UNFIT",
@@ -788,7 +788,7 @@ DELTA_OTHER_PIPELINE = DELTA.code(
     "EPOCHS-DELTA-OTHER-PIPELINE",
     Refused,
     "Another pipeline has rows in the table that the sink's mode would delete.",
-    "Give each pipeline a table of its own. If the rows of the other pipeline may go, delete them, or set "
+    "Give each pipeline a table of its own. If the rows of the other pipeline may go, delete them first, or set "
     "replaces_others=True on the sink, also if the other pipeline no longer writes to the table. Then clear the stage "
     "task.",
 )

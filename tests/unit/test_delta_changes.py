@@ -159,7 +159,10 @@ def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(m
     [
         ({"refused": None, "txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
         ({"refused": None, "txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
-        ({"refused": "the table is gone", "txn": None, "epoch": None}, "cannot be inserted into .*: the table is gone"),
+        (
+            {"refused": "the table is gone", "txn": None, "epoch": None},
+            "cannot insert the rows of .*: the table is gone",
+        ),
     ],
 )
 def test_what_spark_says_of_its_commit_is_compared(
@@ -200,7 +203,7 @@ def test_null_keys_that_spark_overlooked_are_a_vote_abort(
     vote = sink.vote(attempt, stage(sink, attempt, pa.table(columns), world), world)
     assert (vote.reason is None) == (named is None), vote.reason
     if named:
-        assert f"NULL in {named}" in (vote.reason or "")
+        assert f"NULL in column {named}" in (vote.reason or "")
 
 
 # -- what it leaves ----------------------------------------------------------------------------------------------
