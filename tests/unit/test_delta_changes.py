@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
@@ -173,6 +174,20 @@ def test_what_spark_says_of_its_commit_is_compared(
     monkeypatch.setattr(world.spark, "run", lambda job: answer)
     with pytest.raises(Corrupt, match=why):
         sink.commit(attempt, staged, world)
+
+
+def test_a_repeat_finds_the_other_transaction_again_so_the_error_itself_says_how_to_tell_the_ledgers_apart(
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    staged = promised(voted(sink, attempt, world, 1))
+    monkeypatch.setattr(world.spark, "run", lambda job: {"refused": None, "txn": "orders/1/1/aa", "epoch": 1})
+    for _ in range(2):
+        with pytest.raises(Corrupt) as caught:
+            sink.commit(attempt, staged, world)
+        assert caught.value.code is codes.TWO_LEDGERS
+        assert "`airflow epochs show orders 1` prints the `txn_id`" in caught.value.remedy
+        assert "`airflow epochs waive orders 1 silver --why …`" in caught.value.remedy
 
 
 @pytest.mark.parametrize("partition_by", [[], ["id"]], ids=["in a file", "of a partition"])
