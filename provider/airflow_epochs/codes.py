@@ -655,7 +655,7 @@ STAGED_CALENDAR = STAGED.code(
     "EPOCHS-STAGED-CALENDAR",
     Refused,
     "Spark staged old dates in the Julian calendar, which was in use before 1582. The commit would write other dates.",
-    "Take spark.sql.parquet.datetimeRebaseModeInWrite and spark.sql.parquet.int96RebaseModeInWrite out of the "
+    "Remove spark.sql.parquet.datetimeRebaseModeInWrite and spark.sql.parquet.int96RebaseModeInWrite from the "
     "transform, if it sets them. Then clear the stage task.",
 )
 PROMISED_ROWS_GONE = STAGED.code(
@@ -709,7 +709,7 @@ DELTA_NOT_A_TABLE = DELTA.code(
     Refused,
     "The sink does not point to a Delta table: the folder has other files, or the catalog has no such Delta table.",
     "Point the sink to a Delta table, or to a place where there is nothing yet. Create a table that is named in a "
-    "catalog first, because the sink does not create it.",
+    "catalog first, because the sink does not create it. Then clear the failed task.",
 )
 DELTA_TABLE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TABLE-UNREADABLE",
@@ -754,7 +754,7 @@ DELTA_APPEND_ONLY = DELTA.code(
     "EPOCHS-DELTA-APPEND-ONLY",
     Refused,
     "The table takes new rows only, and the sink's mode changes and deletes rows.",
-    "Take the property off the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
+    "Remove the property from the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
     "'append'. Then clear the stage task.",
 )
 DELTA_NEEDS_SPARK = DELTA.code(
@@ -773,8 +773,8 @@ DELTA_MARKERS_EXPIRE = DELTA.code(
     "EPOCHS-DELTA-MARKERS-EXPIRE",
     Refused,
     "The table forgets transactions after a time, so its epoch marker would expire.",
-    "Take the property off the table: ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). If "
-    "the sink creates the table, take it out of `properties` of the sink. Then clear the stage task.",
+    "Remove the property from the table: ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). "
+    "If the sink creates the table, remove it from `properties` of the sink. Then clear the stage task.",
 )
 DELTA_DELETIONS_GONE = DELTA.code(
     "EPOCHS-DELTA-DELETIONS-GONE",

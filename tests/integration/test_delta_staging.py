@@ -395,4 +395,4 @@ def test_a_sink_that_would_create_a_table_whose_markers_expire_is_told_so_before
     attempt = attempt_of(transaction(1))
     vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.range(1), world), world)
     assert "The epoch marker would expire" in (vote.reason or "")
-    assert "out of `properties` of the sink" in (vote.reason or "")
+    assert "from `properties` of the sink" in (vote.reason or "")

@@ -206,5 +206,5 @@ def require_table(about: JsonDict, target: str) -> None:
             f"{target} is not a Delta table: {kind}.",
             code=codes.DELTA_NOT_A_TABLE,
             remedy="Create the Delta table first, because the sink creates no table that is named in a catalog. Or "
-            "correct the name of the table in the sink.",
+            "correct the name of the table in the sink. Then clear the failed task.",
         )
