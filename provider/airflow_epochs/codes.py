@@ -652,53 +652,87 @@ SPARK_VERSION_MIXED = SPARK.code(
 
 STAGED = Chapter("Staged rows")
 
+STAGING_PATH = STAGED.code(
+    "EPOCHS-STAGING-PATH",
+    Refused,
+    "`staging` of a sink is neither an absolute path nor a URL.",
+    "Give `staging` an absolute path or a URL that Spark and the workers share, for example s3://bucket/staging.",
+)
 STAGING_PLACE = STAGED.code(
     "EPOCHS-STAGING-PLACE",
     Refused,
-    "The place for staged rows is not usable.",
-    "Give `staging` an absolute path or a URL that Spark and the workers share.",
+    "A staging place does not lie where this sink stages its rows.",
+    "Point the sink back to the table and the `staging` folder that it had when the epoch was opened. Change them "
+    "after the epoch is complete.",
 )
-STAGED_NOT_OURS = STAGED.code(
-    "EPOCHS-STAGED-NOT-OURS",
+STAGING_FOLDER_FOREIGN = STAGED.code(
+    "EPOCHS-STAGING-FOLDER-FOREIGN",
     Refused,
-    "The folder of staged rows does not belong to this try.",
-    "Clear the stage task: it stages into a fresh folder.",
+    "The file `_owner.json` says that a staging folder belongs to another sink, pipeline or ledger. Nothing was "
+    "deleted.",
+    "Leave the folder to its owner. Delete it by hand only if no table and no unfinished epoch refers to its files.",
+)
+STAGED_BY_ANOTHER = STAGED.code(
+    "EPOCHS-STAGED-BY-ANOTHER",
+    Refused,
+    "The staged rows belong to another transaction or another sink.",
+    "Clear the stage task. It stages into a new folder.",
 )
 STAGED_INCOMPLETE = STAGED.code(
     "EPOCHS-STAGED-INCOMPLETE",
     Refused,
-    "The staged files are not those that Spark wrote: rows or files are missing or damaged.",
-    "Clear the stage task: it stages into a fresh folder.",
+    "Staged rows or files are missing, incomplete or damaged.",
+    "Clear the stage task. It stages into a new folder.",
+)
+STAGED_STATISTICS = STAGED.code(
+    "EPOCHS-STAGED-STATISTICS",
+    Refused,
+    "The statistics of a staged file are missing or not strict JSON, so Delta readers could not use the file.",
+    "Set the table property `delta.dataSkippingNumIndexedCols` and Spark's setting "
+    "`spark.databricks.delta.stats.collect` back to their defaults. Then clear the stage task.",
 )
 STAGED_CALENDAR = STAGED.code(
     "EPOCHS-STAGED-CALENDAR",
     Refused,
-    "Spark staged old dates in the calendar that was in use before 1582.",
-    "Take the two rebase settings out of the transform, then clear the stage task with its downstream tasks.",
+    "Spark staged old dates in the Julian calendar, which was in use before 1582. The commit would write other dates.",
+    "Remove spark.sql.parquet.datetimeRebaseModeInWrite and spark.sql.parquet.int96RebaseModeInWrite from the "
+    "transform, if it sets them. Then clear the stage task.",
 )
 PROMISED_ROWS_GONE = STAGED.code(
     "EPOCHS-PROMISED-ROWS-GONE",
     RowsGone,
-    "Promised rows are gone, and the sink does not show them yet.",
-    "Clear the commit task: it stages the same offsets again.",
+    "The staged rows that the vote promised are gone or damaged, and the sink does not show them yet.",
+    "Clear the commit task. It stages the same offsets again. If a VACUUM deleted the files, let VACUUM keep files "
+    "for longer than an epoch may be in doubt.",
 )
 PROMISED_ROWS_CHANGED = STAGED.code(
     "EPOCHS-PROMISED-ROWS-CHANGED",
     Corrupt,
-    "The staged rows are not those that were promised.",
-    "Restore the folder from a backup, or delete it and clear the commit task, which stages the same offsets again.",
+    "The staged rows are not the rows that the vote promised: the staging table was changed. Nothing was written.",
+    "Restore the folder that the message names from a backup, or delete it. Then clear the commit task. If the folder "
+    "is gone, the task stages the same offsets again.",
+)
+DIGEST_OF_OTHER_VERSION = STAGED.code(
+    "EPOCHS-DIGEST-OF-OTHER-VERSION",
+    Corrupt,
+    "Another version of the provider computed the digest of the promised rows. This version cannot compare the staged "
+    "rows with it. Nothing was written.",
+    "Install the version of the provider that voted, and clear the commit task. Or complete the epoch without the "
+    "sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
 RESTAGED_OTHERWISE = STAGED.code(
     "EPOCHS-RESTAGED-OTHERWISE",
     Corrupt,
-    "Promised rows are gone, and cannot be staged again as they were.",
-    "Restore the files, or put back what has changed, and clear the commit task. Else waive the sink's rows.",
+    "Promised rows are gone, and the same rows cannot be staged again.",
+    "Restore the files from a backup, or undo what has changed. Then clear the commit task. If neither is possible, "
+    "complete the epoch without the sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
 RESTAGED_BY_OTHER_CODE = STAGED.code(
     "EPOCHS-RESTAGED-BY-OTHER-CODE",
     Corrupt,
-    "The rows were staged again by other code than the epoch was opened with.",
-    "Put the transform's files back as they were, and clear the commit task.",
+    "Promised rows were staged again, but the transform's code has changed since the epoch was opened.",
+    "Put the transform's file, and the files that it imports, back as they were when the epoch was opened. Then clear "
+    "the commit task. Bring the new code back after the epoch is complete.",
 )
 
 DELTA = Chapter("Delta tables")
@@ -706,110 +740,153 @@ DELTA = Chapter("Delta tables")
 DELTA_UNREACHABLE = DELTA.code(
     "EPOCHS-DELTA-UNREACHABLE",
     NotApplied,
-    "The table's store does not answer.",
-    "Check the store and the sink's storage connection, then clear the task.",
+    "The provider cannot reach the table.",
+    "Check that the table's store is up, and that the sink's storage connection is correct. Then clear the failed "
+    "task.",
 )
 DELTA_NOT_A_TABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-A-TABLE",
     Refused,
-    "What the sink points to is no Delta table, or cannot be opened.",
-    "Point the sink to a Delta table, or to a place where there is nothing yet.",
+    "The sink does not point to a Delta table: the folder has other files, or the catalog has no such Delta table.",
+    "Point the sink to a Delta table, or to a place where there is nothing yet. Create a table that is named in a "
+    "catalog first, because the sink does not create it. Then clear the failed task.",
+)
+DELTA_TABLE_UNREADABLE = DELTA.code(
+    "EPOCHS-DELTA-TABLE-UNREADABLE",
+    Refused,
+    'The library deltalake cannot open the table, and the sink has commit="deltalake".',
+    'Repair the table, or give the sink commit="spark". Then clear the failed task.',
+)
+DELTA_TABLE_SPARK_ONLY = DELTA.code(
+    "EPOCHS-DELTA-TABLE-SPARK-ONLY",
+    Refused,
+    "Only Spark can open the table: a column has a type that version 0.1 of the provider wrote.",
+    "Repair the table in Spark with the command in the message. Then clear the failed task. See docs/delta.md, 'A "
+    "table that only Spark can open'.",
 )
 DELTA_TABLE_ALTERED = DELTA.code(
     "EPOCHS-DELTA-TABLE-ALTERED",
     Refused,
-    "The table was created, altered, replaced or put back between stage and vote.",
-    "Clear the stage task: it stages for the table that is there now.",
+    "The table was created, altered or replaced between stage and vote.",
+    "Clear the stage task. It stages the rows for the table as it is now.",
+)
+DELTA_MARKER_CHANGED = DELTA.code(
+    "EPOCHS-DELTA-MARKER-CHANGED",
+    Refused,
+    "The epoch marker in the table changed between open and vote: the table was restored or replaced, or another "
+    "program wrote to it under this pipeline's name.",
+    "Clear the open task, or let the next run start. The error of `open` says what happened and what to do.",
 )
 DELTA_ROWS_UNFIT = DELTA.code(
     "EPOCHS-DELTA-ROWS-UNFIT",
     Refused,
-    "The rows do not fit the table: columns, types, constraints, keys or partitions.",
-    "Correct the transform or the table, and clear the stage task.",
+    "The rows do not fit the table or the sink's keys: columns, types or NULLs.",
+    "Correct the transform or the table. Then clear the stage task.",
+)
+DELTA_PARTITIONS = DELTA.code(
+    "EPOCHS-DELTA-PARTITIONS",
+    Refused,
+    "The table's partition columns do not fit the sink's `partition_by`, or the rows of mode 'overwrite_partitions'.",
+    "Correct `partition_by` or `mode` of the sink, or let the transform return every partition column. Then clear the "
+    "stage task.",
 )
 DELTA_APPEND_ONLY = DELTA.code(
     "EPOCHS-DELTA-APPEND-ONLY",
     Refused,
-    "The table takes new rows only, and the sink's mode changes rows.",
-    "Take delta.appendOnly off the table, or choose mode 'append'.",
+    "The table takes new rows only, and the sink's mode changes and deletes rows.",
+    "Remove the property from the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
+    "'append'. Then clear the stage task.",
 )
 DELTA_NEEDS_SPARK = DELTA.code(
     "EPOCHS-DELTA-NEEDS-SPARK",
     Refused,
-    "The table cannot be committed to by deltalake: it has features that only Spark writes.",
-    'Give the sink commit="spark", or leave `commit` out.',
+    "The library deltalake cannot commit to the table, because it does not support features of the table.",
+    'Give the sink commit="spark", or leave `commit` out. Then clear the stage task.',
 )
 DELTA_TYPE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TYPE-UNREADABLE",
     Refused,
-    "The table would get, or has, types that only Spark can read.",
-    "Let the transform return another type; a table that has one is repaired as the message says.",
+    "The rows have types that only Spark can read, and the table would get them.",
+    'Let the transform return another type, for example by `.cast("string")`. Then clear the stage task.',
 )
 DELTA_MARKERS_EXPIRE = DELTA.code(
     "EPOCHS-DELTA-MARKERS-EXPIRE",
     Refused,
-    "The table forgets transactions after a time, so its epoch markers would expire.",
-    "Take delta.setTransactionRetentionDuration off the table.",
+    "The table forgets transactions after a time, so its epoch marker would expire.",
+    "Remove the property from the table: ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). "
+    "If the sink creates the table, remove it from `properties` of the sink. Then clear the stage task.",
 )
 DELTA_DELETIONS_GONE = DELTA.code(
     "EPOCHS-DELTA-DELETIONS-GONE",
     Refused,
-    "The notes of keys that the sink deleted are gone.",
-    "Restore that folder from a backup, and clear the failed task.",
+    "The notes about keys that the sink deleted are gone.",
+    "Restore the folder that the message names from a backup. If no row can come that is older than the deletion of "
+    "its key, create the notes again without rows instead: docs/delta.md, 'upsert', has the command. Then clear the "
+    "failed task.",
 )
 DELTA_OTHER_PIPELINE = DELTA.code(
     "EPOCHS-DELTA-OTHER-PIPELINE",
     Refused,
-    "Another pipeline has rows in the table that the sink's mode would take away.",
-    "Give each pipeline a table of its own.",
+    "Another pipeline has rows in the table that the sink's mode would delete.",
+    "Give each pipeline a table of its own. If the rows of the other pipeline may go, delete them first, or set "
+    "replaces_others=True on the sink, also if the other pipeline no longer writes to the table. Then clear the stage "
+    "task.",
 )
 DELTA_FOREIGN_CHANGE = DELTA.code(
     "EPOCHS-DELTA-FOREIGN-CHANGE",
     Corrupt,
-    "Others took rows of complete epochs out of the table (RESTORE, REPLACE).",
-    "Put the table back. If it was meant, set on_foreign_change='warn' until the next epoch is complete.",
+    "Another program has removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was opened.",
+    "Put the rows back by RESTORE TABLE, as the message says. If the change was intended, set on_foreign_change='warn' "
+    "on the sink until the next epoch is complete. Then clear the open task.",
 )
 DELTA_ROWS_LOST = DELTA.code(
     "EPOCHS-DELTA-ROWS-LOST",
     RowsLost,
-    "The table shows the epoch, and files of it were deleted since.",
-    "Clear the commit task: it stages the same offsets again and puts the rows back.",
+    "The table shows the epoch, but a VACUUM deleted files of it while the commit ran.",
+    "Clear the commit task. It stages the same offsets again and puts their rows in the place of the lost rows. Let "
+    "VACUUM keep files for longer than an epoch takes.",
 )
 DELTA_FILES_LOST = DELTA.code(
     "EPOCHS-DELTA-FILES-LOST",
     Corrupt,
-    "Files of a complete commit are gone, and the table still refers to them.",
-    "Restore the files from a backup, and clear the commit task.",
+    "A VACUUM deleted files of a commit while it ran. The table still refers to them, and the provider cannot replace "
+    "them.",
+    "Restore the files from a backup, or from the store's own versions of them. Then clear the commit task. If there "
+    "is no backup, do what the message says.",
 )
 DELTA_COMMIT_UNKNOWN = DELTA.code(
     "EPOCHS-DELTA-COMMIT-UNKNOWN",
     OutcomeUnknown,
-    "The commit did not end, or its outcome is not known.",
-    "Clear the commit task: it looks at the table first. Nothing is lost.",
+    "The outcome of the commit is unknown. Nothing is lost.",
+    "Clear the commit task: it looks at the table before it writes.",
 )
 DELTA_COMMIT_REFUSED = DELTA.code(
     "EPOCHS-DELTA-COMMIT-REFUSED",
     Corrupt,
     "The table does not take the promised rows any more: it was changed after the vote.",
-    "Put the table back as it was, and clear the commit task; or waive the sink's rows.",
+    "Undo the change of the table, and clear the commit task. Or complete the epoch without the sink's rows: "
+    "`airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
-DELTA_TABLE_CHANGED = DELTA.code(
-    "EPOCHS-DELTA-TABLE-CHANGED",
+DELTA_TABLE_REPLACED = DELTA.code(
+    "EPOCHS-DELTA-TABLE-REPLACED",
     Corrupt,
     "The table was dropped or replaced after the vote.",
-    "Put the old table back, and clear the commit task; or waive the sink's rows.",
+    "Put the old table back, and clear the commit task. Or complete the epoch without the sink's rows: "
+    "`airflow epochs waive PIPELINE EPOCH SINK --why …`.",
 )
 DELTA_REFERENCES_UNKNOWN = DELTA.code(
     "EPOCHS-DELTA-REFERENCES-UNKNOWN",
     NotApplied,
-    "Whether the table refers to staged files is not known. The files are left alone.",
-    "Do nothing: VACUUM of the table deletes files that it does not refer to.",
+    "The provider cannot tell whether the table refers to staged files. It deleted none of them.",
+    "Do nothing: VACUUM of the table deletes files that the table does not refer to.",
 )
 DELTA_COMPACTION_MISCOUNTED = DELTA.code(
     "EPOCHS-DELTA-COMPACTION-MISCOUNTED",
     Refused,
-    "A compaction came to another number of rows than the log counts. Nothing was swapped.",
-    "Leave the table to Spark's OPTIMIZE, with `compact_every=0`.",
+    "A compaction read another number of rows than the table's log counts: another writer logged wrong counts. The "
+    "compaction replaced no file.",
+    "Compare the rows of the table with what they should be. Then set `compact_every=0` on the sink, and leave the "
+    "compaction to Spark's OPTIMIZE.",
 )
 
 KAFKA_SINK = Chapter("The Kafka sink")

@@ -262,7 +262,7 @@ def test_a_partitioning_that_the_table_does_not_have_is_left_out(world: DiskWorl
     wrong = replace(world, sink_options={"partition_by": ["payload"]})
     error = wrong.run(80)
     assert isinstance(error, Refused)
-    assert "Correct partition_by, or leave it out" in error.remedy
+    assert "Correct partition_by of the sink, or leave it out" in error.remedy
     assert world.run(81) is None
     assert_all_rows(world, "orders", "audit")
 
@@ -376,8 +376,8 @@ def test_a_table_put_back_between_stage_and_vote_is_told_of_by_the_next_open(wor
 
     error = world.run(3, world.coordinator({"stage.done": put_back}))
     assert isinstance(error, Refused)
-    assert "the next run's `open` says what happened" in error.remedy
-    assert "Put the newest copy back" in stopped(world).remedy
+    assert "the next run start. The error of `open` says what happened" in error.remedy
+    assert "Put the newest copy of the table back" in stopped(world).remedy
     restored(world.table("orders"), newer)
     assert world.run(81) is None
     assert_all_rows(world, "orders", "audit")

@@ -114,7 +114,7 @@ def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
     staged = promised(vote_on(epochs.sink, attempt, frame, world))
     cut = cut_off_merge(monkeypatch)
     synced.clear()
-    with pytest.raises(OutcomeUnknown, match="Spark did not say"):
+    with pytest.raises(OutcomeUnknown, match="Spark did not confirm the commit"):
         epochs.sink.commit(attempt, staged, world)
     assert cut and shown(session, table) == [(1, 1, "a"), (2, 1, "b")]
     noted = {str(path) for path in notes_of(table).rglob("*") if path.suffix in (".parquet", ".json")}

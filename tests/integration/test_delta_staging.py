@@ -399,5 +399,5 @@ def test_a_sink_that_would_create_a_table_whose_markers_expire_is_told_so_before
     sink = DeltaSink("bronze", table, properties={"delta.setTransactionRetentionDuration": "interval 1 hour"})
     attempt = attempt_of(transaction(1))
     vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.range(1), world), world)
-    assert "the epoch marker would expire" in (vote.reason or "")
-    assert "out of the sink's properties" in (vote.reason or "")
+    assert "The epoch marker would expire" in (vote.reason or "")
+    assert "from `properties` of the sink" in (vote.reason or "")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
@@ -187,7 +188,7 @@ def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(m
     [
         ({"txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
         ({"txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
-        ({"refused": "the table is gone"}, "cannot be inserted into .*: the table is gone"),
+        ({"refused": "the table is gone"}, "cannot insert the rows of .*: the table is gone"),
     ],
 )
 def test_what_spark_says_of_its_commit_is_compared(
@@ -198,6 +199,20 @@ def test_what_spark_says_of_its_commit_is_compared(
     monkeypatch.setattr(world.spark, "run", lambda job: report(**answer))
     with pytest.raises(Corrupt, match=why):
         sink.commit(attempt, staged, world)
+
+
+def test_a_repeat_finds_the_other_transaction_again_so_the_error_itself_says_how_to_tell_the_ledgers_apart(
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    staged = promised(voted(sink, attempt, world, 1))
+    monkeypatch.setattr(world.spark, "run", lambda job: {"refused": None, "txn": "orders/1/1/aa", "epoch": 1})
+    for _ in range(2):
+        with pytest.raises(Corrupt) as caught:
+            sink.commit(attempt, staged, world)
+        assert caught.value.code is codes.TWO_LEDGERS
+        assert "`airflow epochs show orders 1` prints the `txn_id`" in caught.value.remedy
+        assert "`airflow epochs waive orders 1 silver --why …`" in caught.value.remedy
 
 
 @pytest.mark.parametrize("partition_by", [[], ["id"]], ids=["in a file", "of a partition"])
@@ -228,7 +243,7 @@ def test_null_keys_that_spark_overlooked_are_a_vote_abort(
     vote = sink.vote(attempt, stage(sink, attempt, pa.table(columns), world), world)
     assert (vote.reason is None) == (named is None), vote.reason
     if named:
-        assert f"NULL in {named}" in (vote.reason or "")
+        assert f"NULL in column {named}" in (vote.reason or "")
 
 
 # -- what it leaves ----------------------------------------------------------------------------------------------

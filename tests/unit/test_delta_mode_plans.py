@@ -191,7 +191,7 @@ def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table:
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
     write_deltalake(str(table), rows(0))
-    assert "was created since" in (sink.vote(attempt, claim, world).reason or "")
+    assert "was created after its rows were staged" in (sink.vote(attempt, claim, world).reason or "")
 
 
 def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: Path, world: Environment) -> None:
@@ -222,7 +222,7 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
     attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))
     staged = promised(sink.vote(attempt, claim, world))
     world.spark = CommitOnly()
-    with pytest.raises(OutcomeUnknown, match="Spark did not say"):
+    with pytest.raises(OutcomeUnknown, match="Spark did not confirm the commit"):
         sink.commit(attempt, staged, world)
     [job] = world.spark.jobs
     assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)

@@ -222,7 +222,7 @@ def test_a_digest_of_another_version_is_never_compared_and_nothing_is_published(
     attempt = attempt_of(transaction(1))
     staged = replace(staged_of(sink, attempt, rows(1), world), digest="0" * 64)
     shutil.rmtree(staged.place)
-    with pytest.raises(Corrupt, match="another version of the provider") as caught:
+    with pytest.raises(Corrupt, match="Another version of the provider") as caught:
         sink.commit(attempt, staged, world)
     assert not isinstance(caught.value, RowsGone)
     assert "waive" in caught.value.remedy

@@ -97,7 +97,7 @@ def begins_with_a_verb(remedy: str) -> bool:
 VERBS = {
     *("Add", "Change", "Check", "Choose", "Clear", "Correct", "Create", "Do", "Find", "Follow", "Give", "Grant"),
     *("Install", "Leave", "Let", "Look", "Make", "Name", "Point", "Put", "Raise", "Restore", "Return", "Set", "Start"),
-    *("Remove", "Take", "Undo", "Upgrade", "Use", "Write", "Say", "Spell", "Free", "Wait", "Repair", "Send"),
+    *("Take", "Undo", "Upgrade", "Use", "Write", "Say", "Spell", "Free", "Wait", "Repair", "Send", "Compare", "Remove"),
 }
 """How a remedy begins."""
 

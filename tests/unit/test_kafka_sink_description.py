@@ -72,7 +72,7 @@ def test_what_a_template_became_is_checked_before_it_is_recorded() -> None:
     it.topic = "a b"
     with pytest.raises(Refused, match="An option of the KafkaSink is not valid"):
         it.spec()
-    with pytest.raises(Refused, match="no place to stage rows"):
+    with pytest.raises(Refused, match="neither an absolute path nor a URL"):
         sink(staging="lake").spec()
 
 

@@ -115,7 +115,5 @@ def _no_constant(name: str) -> None:
 def _bad_stats(file: StagedFile) -> Refused:
     return Refused(
         f"The statistics of the staged file {file.path} are missing or not strict JSON.",
-        code=codes.STAGED_INCOMPLETE,
-        remedy="Leave delta.dataSkippingNumIndexedCols and spark.databricks.delta.stats.collect at their defaults, "
-        "and clear the stage task.",
+        code=codes.STAGED_STATISTICS,
     )

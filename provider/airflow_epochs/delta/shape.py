@@ -154,10 +154,10 @@ class TableShape:
         The table may have gained nullable columns, and may have changed properties that set no rule for rows.
         """
         if self.partition_by != staged.partition_by:
-            return f"it is partitioned by {list(self.partition_by)}, staged was for {list(staged.partition_by)}"
+            return f"it is partitioned by {list(self.partition_by)}, and was by {list(staged.partition_by)} at stage"
         if (rules := _rules_of(self)) != (promised := _rules_of(staged)):
             changed = sorted(key for key in rules.keys() | promised.keys() if rules.get(key) != promised.get(key))
-            return f"its rules were changed: {', '.join(changed)}"
+            return f"these properties, which set rules for its rows, were changed: {', '.join(changed)}"
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
 
 

@@ -100,9 +100,8 @@ def open_table(location: TableLocation) -> DeltaTable | None:
         return None
     except OSError as error:
         raise NotApplied(
-            f"The table {location.name} cannot be reached: {first_line(error)}",
+            f"The provider cannot reach the table {location.name}: {first_line(error)}",
             code=codes.DELTA_UNREACHABLE,
-            remedy="Check the store and the sink's storage connection, then try again.",
         ) from error
     except DeltaError as error:
         raise CannotOpen(first_line(error)) from error
@@ -133,7 +132,6 @@ def _require_nothing(location: TableLocation) -> None:
         raise Refused(
             f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
             code=codes.DELTA_NOT_A_TABLE,
-            remedy="Point the sink to a Delta table, or to a place where there is nothing yet.",
         )
 
 

@@ -46,9 +46,8 @@ def staging_root(path: str, sink: str) -> str:
     if root.startswith("/") or "://" in root:
         return root
     raise Refused(
-        f"{path!r} is no place to stage rows.",
-        code=codes.STAGING_PLACE,
-        remedy="Give `staging` an absolute path or a URL that Spark and the workers share, say s3://bucket/staging.",
+        f"`staging` of the sink is {path!r}, which is neither an absolute path nor a URL.",
+        code=codes.STAGING_PATH,
         sink=sink,
     )
 
@@ -162,7 +161,7 @@ class StagedTable:
             with self._where.files.open(path) as opened:
                 yield from parquet_batches.batches(opened)
         except (pa.ArrowException, OSError) as error:
-            raise self._rows_gone(path, f"is damaged: {error}") from error
+            raise self._rows_gone(path, f"is damaged: {error}.") from error
         except NotApplied as error:
             if not self._where.files.missing([path]):
                 raise
@@ -170,9 +169,8 @@ class StagedTable:
 
     def _rows_gone(self, path: str, why: str) -> RowsGone:
         return RowsGone(
-            f"The staged file {path}, promised to {self.target}, {why}",
+            f"The staged file {path} {why} Its rows were promised to {self.target}. Nothing was committed.",
             code=codes.PROMISED_ROWS_GONE,
-            remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
             sink=self.sink,
         )
 
@@ -188,12 +186,9 @@ class StagedTable:
                 columns = misread(parquet.metadata)
             if columns:
                 raise Refused(
-                    f"Spark staged {', '.join(columns)} in the calendar that was in use before 1582: read for "
-                    f"{self.target}, its dates would be others.",
+                    f"Spark staged {', '.join(columns)} in the Julian calendar, which was in use before 1582. The "
+                    f"commit would write other dates to {self.target}.",
                     code=codes.STAGED_CALENDAR,
-                    remedy="Take spark.sql.parquet.datetimeRebaseModeInWrite and "
-                    "spark.sql.parquet.int96RebaseModeInWrite out of the transform, if it sets them. Then clear the "
-                    "stage task with its downstream tasks.",
                     sink=self.sink,
                 )
 
@@ -234,8 +229,12 @@ class StagedTable:
         stem, _, nonce = place.rpartition("-")
         if stem != f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}" or not nonce.isalnum():
             raise Refused(
-                f"{place!r} is no staging place of sink {self.sink!r} in {self.root}.",
+                f"{place!r} is not a staging place of sink {self.sink!r} in {self.root}.",
                 code=codes.STAGING_PLACE,
-                remedy="Finish the epoch with the staging folder it was opened with: was it changed since?",
+                remedy="Set `staging` of the sink back to the folder that it had when the epoch was opened. Change it "
+                "after the epoch is complete.",
+                pipeline=txn.pipeline,
+                epoch=txn.epoch,
+                attempt=txn.attempt,
                 sink=self.sink,
             )

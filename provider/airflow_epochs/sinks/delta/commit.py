@@ -101,9 +101,12 @@ class Commit:
             self.at.require_notes(target, self.attempt)
         except Refused as refused:
             raise Corrupt(
-                f"The rows of {self.attempt.txn} are not brought in. {refused.what}",
+                f"The provider did not commit the rows of {self.attempt.txn}. {refused.what}",
                 code=codes.DELTA_COMMIT_REFUSED,
                 remedy=refused.remedy,
+                pipeline=self.attempt.txn.pipeline,
+                epoch=self.attempt.txn.epoch,
+                attempt=self.attempt.txn.attempt,
                 sink=self.at.sink.name,
             ) from refused
 

@@ -50,10 +50,9 @@ def require_none(location: TableLocation, app: App, newest: int, touches: Touche
     if found := newest_of_others(location.files, app, newest, touches):
         raise Refused(
             f"Pipeline {found.pipeline!r} has put rows of its epoch {found.epoch} into {location.name} (version "
-            f"{found.version}, sink {found.sink!r}), and mode {how.mode!r} would take them away.",
+            f"{found.version}, sink {found.sink!r}). Mode {how.mode!r} would delete these rows.",
             code=codes.DELTA_OTHER_PIPELINE,
-            remedy="Give each pipeline a table of its own. If those rows are to go, delete them first; or let the sink "
-            "replace what others bring in (replaces_others=True), also if that pipeline writes there no more.",
+            sink=app.sink,
         )
 
 

@@ -137,10 +137,14 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
         if len(faults) >= FAULTS_MAX:
             break
     raise OutcomeUnknown(
-        f"Committing into {this.location.name} came to no end: "
+        f"The commit into {this.location.name} did not finish, and its outcome is unknown. Nothing is lost. The cause: "
         f"{first_line(faults[-1]) if faults else 'other writers were always faster'}",
         code=codes.DELTA_COMMIT_UNKNOWN,
-        remedy="Nothing is lost: clear the commit task once the store answers and fewer others write to the table.",
+        remedy="Clear the commit task when the store answers and fewer other programs write to the table.",
+        pipeline=this.txn.pipeline,
+        epoch=this.txn.epoch,
+        attempt=this.txn.attempt,
+        sink=this.app.sink,
     ) from (faults[-1] if faults else None)
 
 
@@ -270,10 +274,14 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
     promised = this.staging.note.get("table_id")
     if promised is not None and shape.id != promised:
         raise Corrupt(
-            f"{this.location.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
-            code=codes.DELTA_TABLE_CHANGED,
-            remedy="Put the old table back, and clear the commit task; or complete the epoch without this sink's "
+            f"{this.location.name} was replaced after the decision: its id was {promised}, and is {shape.id} now.",
+            code=codes.DELTA_TABLE_REPLACED,
+            remedy="Put the old table back, and clear the commit task. Or complete the epoch without this sink's "
             f"rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
     if shape.refused_features:
         raise Altered(f"it now has {', '.join(shape.refused_features)}, which deltalake does not support")
@@ -284,10 +292,14 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
 def _require_never_there(this: TableCommit) -> None:
     if this.staging.note.get("table_id") is not None:
         raise Corrupt(
-            f"{this.location.name} is gone: it was there when its rows were staged.",
-            code=codes.DELTA_TABLE_CHANGED,
-            remedy="Put the table back, and clear the commit task; or complete the epoch without this sink's rows: "
-            f"`{waive_command(this.txn, this.app.sink)}`.",
+            f"The table {this.location.name} is gone. It existed when its rows were staged.",
+            code=codes.DELTA_TABLE_REPLACED,
+            remedy="Put the old table back, and clear the commit task. Or complete the epoch without this sink's "
+            f"rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
 
 

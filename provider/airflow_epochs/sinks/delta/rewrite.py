@@ -187,10 +187,9 @@ def _require_same_count(taken: list[Small], written: list[JsonDict]) -> None:
     after = sum(checked_stats(StagedFile.of(add))["numRecords"] for add in written)
     if before != after:
         raise Refused(
-            f"Compaction of {len(taken)} small files came to {after} rows; the table's log counts {before} in them.",
+            f"The compaction read {after} rows from {len(taken)} small files; the table's log counts {before} in them. "
+            "Another writer logged wrong counts. The compaction replaced no file.",
             code=codes.DELTA_COMPACTION_MISCOUNTED,
-            remedy="Nothing was swapped. Another writer logged wrong counts: leave the table to Spark's OPTIMIZE, with "
-            "`compact_every=0`, after you have compared its rows with what they should be.",
         )
 
 

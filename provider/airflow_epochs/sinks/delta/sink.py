@@ -177,9 +177,10 @@ class DeltaSink:
         if table.startswith("/") or "://" in table or _CATALOG_NAME.fullmatch(table):
             return table
         raise Refused(
-            f"{self.table!r} is no place for a Delta table.",
+            f"`table` of the sink is {self.table!r}, which is neither an absolute path, nor a URL, nor the name of a "
+            "table in a catalog.",
             code=codes.SINK_MISCONFIGURED,
-            remedy="Give an absolute path, a URL such as s3://bucket/folder, or catalog.schema.table.",
+            remedy="Give `table` an absolute path, a URL such as s3://bucket/folder, or catalog.schema.table.",
             sink=self.name,
         )
 

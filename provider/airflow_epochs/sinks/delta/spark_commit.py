@@ -99,31 +99,52 @@ def insert(this: Insertion, env: Environment) -> Seen:
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
             code=codes.DELTA_COMMIT_REFUSED,
-            remedy="The table was changed after the vote: undo that, and clear the commit task; or complete the epoch "
-            f"without this sink's rows: `{waive_command(this.txn, this.app.sink)}`. {error.remedy}",
+            remedy=f"{error.remedy} If the table was changed after the vote, undo that change. Then clear the commit "
+            f"task. Or complete the epoch without this sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from error
     except NotApplied as error:
         raise OutcomeUnknown(
-            f"Spark did not say whether it committed into {this.target}: {error.what}",
+            f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
+            f"error: {error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
-            remedy="Nothing is lost: clear the commit task. If the message names a column or a constraint, the table "
-            "was changed after the vote: undo that change first.",
+            remedy="Clear the commit task: it looks at the table before it writes. If the message names a column or a "
+            "constraint, the table was changed after the vote: first undo that change.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from error
     env.reached("delta.commit.after")
     if report.refused:
         raise Corrupt(
-            f"The rows of {this.txn} cannot be inserted into {this.target}: {report.refused}.",
+            f"Spark cannot insert the rows of {this.txn} into {this.target}: {report.refused}.",
             code=codes.DELTA_COMMIT_REFUSED,
-            remedy="Put the table back as it was, and clear the commit task; or complete the epoch without this "
+            remedy="Put the table back as it was, and clear the commit task. Or complete the epoch without this "
             f"sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
     found = report.marker
     if found.txn != str(this.txn):
         raise Corrupt(
-            f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}.",
+            f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}. Two ledgers with one "
+            "pipeline name write to the table, or a ledger was restored and ran the epoch again.",
             code=codes.TWO_LEDGERS,
-            remedy="Clear the commit task, which then says what happened, and what to do: two ledgers of one pipeline "
-            "name write to the table, or one was restored. See docs/failures.md#the-ledger-is-behind.",
+            remedy=f"Find the ledger that has the table's transaction: `airflow epochs show {this.txn.pipeline} "
+            f"{this.txn.epoch}` prints the `txn_id` of a ledger. Let only that ledger continue, in place of this one. "
+            f"If both must continue, complete this epoch without this sink's rows: "
+            f"`{waive_command(this.txn, this.app.sink)}`. Then give this pipeline's sink another name. See "
+            "docs/failures.md#the-ledger-is-behind.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
     return report
 
@@ -134,15 +155,25 @@ def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment)
         landed = look(this.target, this.app, env).marker.txn == str(this.txn)
     except NotApplied as error:
         raise OutcomeUnknown(
-            f"Spark did not say whether it committed into {this.target}: {refused.what} Then: {error.what}",
+            f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
+            f"error: {refused.what} Then the provider could not look at the table: {error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
-            remedy=f"Clear the commit task once Spark answers; it looks at the table first. {error.remedy}",
+            remedy=f"Clear the commit task when Spark answers: it looks at the table before it writes. {error.remedy}",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from refused
     if landed:
         raise OutcomeUnknown(
-            f"Spark committed {this.txn} into {this.target}, and failed afterwards: {refused.what}",
+            f"Spark committed {this.txn} into {this.target}, and failed afterwards. Nothing is lost. Spark's error: "
+            f"{refused.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
-            remedy="Clear the commit task: it finds the commit. Nothing is lost.",
+            remedy="Clear the commit task: it finds the commit in the table.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from refused
 
 
@@ -196,6 +227,7 @@ def require_table(about: Described, target: str) -> Table:
         raise Refused(
             f"{target} is not a Delta table: {kind}.",
             code=codes.DELTA_NOT_A_TABLE,
-            remedy="Create it first (a table named in a catalog is not created by the sink), or correct the name.",
+            remedy="Create the Delta table first, because the sink creates no table that is named in a catalog. Or "
+            "correct the name of the table in the sink. Then clear the failed task.",
         )
     return about.table

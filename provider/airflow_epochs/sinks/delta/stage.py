@@ -95,9 +95,10 @@ def _require_partitioning(sink: DeltaSink, location: TableLocation, shape: Table
     wanted = list(sink.partition_by)
     if shape and wanted and list(shape.partition_by) != wanted:
         raise Refused(
-            f"{location.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
-            code=codes.DELTA_ROWS_UNFIT,
-            remedy="Correct partition_by, or leave it out for a table that exists.",
+            f"{location.name} is partitioned by {list(shape.partition_by)}, but the sink has partition_by={wanted}.",
+            code=codes.DELTA_PARTITIONS,
+            remedy="Correct partition_by of the sink, or leave it out, because the table exists. Then clear the stage "
+            "task.",
             sink=sink.name,
         )
 

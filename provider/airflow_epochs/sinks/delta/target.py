@@ -63,8 +63,8 @@ class Target:
             checks.require_not_spoilt(location)
             raise Refused(
                 f"deltalake cannot open {location.name}: {error}",
-                code=codes.DELTA_NOT_A_TABLE,
-                remedy='Repair the table, or give the sink commit="spark".',
+                code=codes.DELTA_TABLE_UNREADABLE,
+                sink=app.sink,
             ) from error
 
     @property

@@ -72,12 +72,12 @@ def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collecti
 
 def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
     first = next(iter(new.values()))
-    back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}), or " * (not first.built_on)
+    back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}). Or set"
     return Corrupt(
-        f"Rows of complete epochs were taken away by others: {'; '.join(new)}.",
+        f"Another program has removed rows of complete epochs: {'; '.join(new)}. No epoch was opened.",
         code=codes.DELTA_FOREIGN_CHANGE,
-        remedy=f"{back}set on_foreign_change='warn' until the next epoch is complete, if that was meant to be. "
-        "Nothing was opened.",
+        remedy=f"{'Set' if first.built_on else back} on_foreign_change='warn' on the sink until the next epoch is "
+        "complete, if the change was intended. Then clear the open task.",
         sink=at.sink.name,
     )
 

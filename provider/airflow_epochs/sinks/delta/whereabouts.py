@@ -55,9 +55,13 @@ class Whereabouts:
         root = self.root_of(place, attempt)
         if root is None:
             raise Refused(
-                f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
+                f"{place!r} is not a staging place of sink {self.sink.name!r} in {self.sink.target}.",
                 code=codes.STAGING_PLACE,
-                remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
+                remedy="Point the sink back to the table that it had when the epoch was opened. Change it after the "
+                "epoch is complete.",
+                pipeline=attempt.txn.pipeline,
+                epoch=attempt.txn.epoch,
+                attempt=attempt.txn.attempt,
                 sink=self.sink.name,
             )
         return self._at(root)
