@@ -38,11 +38,7 @@ class Account:
 
     def __post_init__(self) -> None:
         if not self.why.strip():
-            raise Refused(
-                "The reason is empty; nothing was changed.",
-                code=codes.REASON_EMPTY,
-                remedy="Say what happened: whoever reads the ledger later has no other account of it.",
-            )
+            raise Refused("The reason of the command (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
 
 
 def owner_of(ledger: Ledger, pipeline: str) -> str:
@@ -50,9 +46,9 @@ def owner_of(ledger: Ledger, pipeline: str) -> str:
     identity = ledger.identity()
     if identity is None:
         raise Refused(
-            f"There is no pipeline {pipeline!r} in this ledger: nothing to take over.",
+            "The ledger has no pipeline with this name, so there is nothing to take over.",
             code=codes.PIPELINE_UNKNOWN,
-            remedy="Correct the pipeline's name, or the ledger's connection.",
+            pipeline=pipeline,
         )
     return ledger.owner(identity)
 
@@ -61,9 +57,9 @@ def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
     """Raise Refused unless the pipeline still belongs to that DAG."""
     if owner_of(ledger, pipeline) != dag_id:
         raise Refused(
-            "The pipeline was handed to another DAG while the question stood; nothing was changed.",
+            f"Somebody handed the pipeline to another DAG while this command waited for a confirmation: it belonged to "
+            f"DAG {dag_id!r}. Nothing was changed.",
             code=codes.TAKEOVER_RACE,
-            remedy="Look at the pipeline again, and repeat the takeover if it is still wanted.",
             pipeline=pipeline,
         )
 
@@ -83,17 +79,19 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     view = ledger.view(epoch)
     if view.state is not State.IN_DOUBT:
         raise Refused(
-            f"Epoch {epoch} is {view.state.value}: only an epoch in doubt has promises to waive.",
+            f"The epoch is {view.state.value}. Only an epoch in doubt has rows to waive.",
             code=codes.EPOCH_NOT_IN_DOUBT,
-            remedy="Name the epoch that `airflow epochs in-doubt` prints, if there is one.",
+            epoch=epoch,
+            sink=sink,
         )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise Refused(
-            f"Sink {sink!r} is not waited for; epoch {epoch} waits for: {names}.",
+            f"The epoch does not wait for this sink. It waits for: {names}.",
             code=codes.SINK_NOT_AWAITED,
-            remedy="Name a sink that the epoch waits for.",
+            epoch=epoch,
+            sink=sink,
         )
     return view
 

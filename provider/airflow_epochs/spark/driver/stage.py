@@ -89,9 +89,8 @@ def _of_all_sinks(spark: SparkSession, args: JsonDict) -> JsonDict:
 def _stager(kind: str) -> StageSink:
     if kind not in STAGERS:
         raise Refused(
-            f"Spark has no way to stage a sink of kind {kind!r}.",
+            f"Spark's driver cannot stage a sink of kind {kind!r}. It can stage {', '.join(sorted(STAGERS))}.",
             code=codes.SPARK_VERSION_MIXED,
-            remedy=f"Use one of {', '.join(sorted(STAGERS))}; the task and Spark must run the same version.",
         )
     module, function = STAGERS[kind].split(":")
     return cast(StageSink, getattr(import_module(module), function))
