@@ -169,7 +169,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_function_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:
     write(tmp_path, app="from os.path import join\ndef orders(batch, epoch): ...\ndef _hidden(): ...\n")
-    with pytest.raises(Refused, match=r"no function 'f'; it has orders\."), transform.loaded(app(tmp_path)):
+    with (
+        pytest.raises(Refused, match=r"no function 'f'\. Its functions are: orders\."),
+        transform.loaded(app(tmp_path)),
+    ):
         raise AssertionError
 
 

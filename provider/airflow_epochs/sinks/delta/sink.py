@@ -108,7 +108,7 @@ class DeltaSink:
             )
             self.commit_by = self.how.require_committer(commit, properties or {})
         except BadArgument as error:
-            raise BadArgument(f"Sink {name!r}: {error.what}", code=error.code) from None
+            raise BadArgument(f"Sink {name!r}: {error.what}", code=codes.DELTA_SINK_ARGUMENT) from None
         self.table = table
         self.partition_by = list(partition_by)
         self.storage_conn_id = storage_conn_id
