@@ -217,7 +217,8 @@ def sign(args: Namespace) -> None:
         raise Refused(
             f"Connection {args.ledger_conn_id} has no password, so there is no key to sign with. Nothing was changed.",
             code=codes.SIGNING_PASSWORD_MISSING,
-            remedy=f"Set the connection's password to a random key (`{RANDOM_KEY}`), then type the command again.",
+            remedy="Set the connection's password to the key that signed the ledger, or to a new random key "
+            f"(`{RANDOM_KEY}`). Then type the command again.",
         )
     unsigned = ledger.signing.unsigned()
     if not unsigned:

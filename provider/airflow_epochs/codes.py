@@ -42,19 +42,20 @@ CONNECTION_MISSING = CONFIGURATION.code(
     "EPOCHS-CONNECTION-MISSING",
     Refused,
     "Airflow has no connection with this name.",
-    "Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_<NAME>. Then clear the task.",
+    "Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_<NAME>. Then clear the failed "
+    "task.",
 )
 LEDGER_ROOT_MISSING = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-MISSING",
     Refused,
     "The field `ledger_root` of the connection of type epochs is empty. It says where the ledger is.",
-    "Set `ledger_root` to an absolute path, or to a URL such as s3://bucket/epochs. Then clear the task.",
+    "Set `ledger_root` to an absolute path, or to a URL such as s3://bucket/epochs. Then clear the failed task.",
 )
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
     "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?'.",
-    "Correct the field `ledger_root` of the connection of type epochs. Then clear the task.",
+    "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
     "EPOCHS-SIGNING-PASSWORD-MISSING",
@@ -62,20 +63,20 @@ SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
     "The provider needs a key to sign or to check the ledger's records. The password of the connection of type epochs "
     "is this key, and it is empty.",
     "Set the password to the key that signed the ledger. If the ledger was never signed, set it to a new random key. "
-    "Then clear the task.",
+    "Then clear the failed task.",
 )
 REQUIRE_SIGNED_UNCLEAR = CONFIGURATION.code(
     "EPOCHS-REQUIRE-SIGNED-UNCLEAR",
     Refused,
     "The field `require_signed` of the connection of type epochs is neither true nor false.",
-    "Set `require_signed` to true or to false. Then clear the task.",
+    "Set `require_signed` to true or to false. Then clear the failed task.",
 )
 STORAGE_OPTIONS_UNREADABLE = CONFIGURATION.code(
     "EPOCHS-STORAGE-OPTIONS-UNREADABLE",
     Refused,
     "The extra field `storage_options` of a connection is not a JSON object.",
     'Write it as a JSON object, like {"aws_region": "eu-central-1"}. Its keys are the options of the object_store '
-    "library. Then clear the task.",
+    "library. Then clear the failed task.",
 )
 LOGIN_IN_URL = CONFIGURATION.code(
     "EPOCHS-LOGIN-IN-URL",
@@ -89,19 +90,19 @@ PIPELINE_MISCONFIGURED = CONFIGURATION.code(
     Refused,
     "An argument of the pipeline is not valid. The provider saw this only when the task ran: the argument is a "
     "template, or the DAG does not use EpochPipeline.",
-    "Correct the DAG file, then clear the task.",
+    "Correct the DAG file, then clear the failed task.",
 )
 SOURCE_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-SOURCE-MISCONFIGURED",
     Refused,
     "An argument of KafkaSource, or a param of the run, is not valid.",
-    "Correct the KafkaSource in the DAG and clear the task, or start a run with other params.",
+    "Correct the KafkaSource in the DAG and clear the failed task, or start a run with other params.",
 )
 SINK_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-SINK-MISCONFIGURED",
     Refused,
     "An argument of a sink is not valid.",
-    "Correct the sink in the DAG, then clear the task.",
+    "Correct the sink in the DAG, then clear the failed task.",
 )
 SINK_KIND_UNKNOWN = CONFIGURATION.code(
     "EPOCHS-SINK-KIND-UNKNOWN",

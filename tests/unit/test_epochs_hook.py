@@ -22,13 +22,13 @@ def given(monkeypatch: pytest.MonkeyPatch, conn_id: str, conn_type: str = "epoch
 
 
 def test_a_connection_that_is_not_there_is_named() -> None:
-    with pytest.raises(Refused, match="no Airflow connection 'nowhere'"):
+    with pytest.raises(Refused, match="Airflow has no connection 'nowhere'"):
         EpochsHook("nowhere").get_conn()
 
 
 def test_a_connection_without_a_root_says_which_field_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, "epochs_default", extra={})
-    with pytest.raises(Refused, match="set its field `ledger_root`"):
+    with pytest.raises(Refused, match="Set `ledger_root` to an absolute path"):
         EpochsHook().get_conn()
 
 

@@ -36,7 +36,7 @@ def connection(conn_id: str) -> Connection:
             f"Airflow has no connection {conn_id!r}.",
             code=codes.CONNECTION_MISSING,
             remedy=f"Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_{conn_id.upper()}. "
-            "Then clear the task.",
+            "Then clear the failed task.",
         ) from missing
     described = Connection(
         conn_id=conn_id,
@@ -116,7 +116,7 @@ class EpochsHook(BaseHook):
                 "key that signs the ledger's records.",
                 code=codes.SIGNING_PASSWORD_MISSING,
                 remedy=f"{_SET_KEY} If the ledger has signed records, use the key that signed them. Then clear the "
-                "task.",
+                "failed task.",
                 pipeline=pipeline,
             )
         if flaw := self._flaw_of_keys():
