@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
-_SET_KEY = f"Set its password to a random key (`{RANDOM_KEY}`), the same for all workers."
+_SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the same for all workers."
 
 
 def connection(conn_id: str) -> Connection:
