@@ -125,5 +125,6 @@ def test_operators_used_one_by_one_refuse_overlapping_runs_and_shared_tables_whe
                 spark=SparkConnect(),
             )
         this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)
-        with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file"):
+        with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file") as failed:
             opening.execute(cast(Context, {"dag": this}))
+        assert str(failed.value).count("EPOCHS-") == 1

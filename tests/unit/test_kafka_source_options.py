@@ -100,8 +100,9 @@ def test_templates_are_taken_as_they_are_and_validated_once_rendered() -> None:
     assert (config.max_records, config.options) == (500, {"minPartitions": "4"})
     assert config.starting == AtOffsets({"refunds": {0: 7}})
     source.max_records = "0"
-    with pytest.raises(Refused, match=r"`max_records` is '0'. It must be a whole number, 1 or larger"):
+    with pytest.raises(Refused, match=r"`max_records` is '0'. It must be a whole number, 1 or larger") as refused:
         source._config()
+    assert str(refused.value).count("EPOCHS-") == 1
 
 
 def test_what_is_not_a_template_is_validated_beside_templates() -> None:
