@@ -107,7 +107,7 @@ SINK_MISCONFIGURED = CONFIGURATION.code(
 SINK_KIND_UNKNOWN = CONFIGURATION.code(
     "EPOCHS-SINK-KIND-UNKNOWN",
     Refused,
-    "A record of the ledger names a kind or a class of sink that this worker does not have. Nothing was imported.",
+    "A record of the ledger names a kind or a class of sink that this worker does not have.",
     "Install the version or the package that has this sink on every worker. Keep it until the sink's last epoch is "
     "complete.",
 )
@@ -451,7 +451,7 @@ CREDENTIALS_NOT_WRITTEN = COMMANDS.code(
     "EPOCHS-CREDENTIALS-NOT-WRITTEN",
     Refused,
     "The command cannot write the credentials file.",
-    "Name a file in a folder that exists and that you may write to.",
+    "Name a file in a folder that exists, has room, and lets you write to it.",
 )
 
 KAFKA = Chapter("Kafka, as source and sink")
