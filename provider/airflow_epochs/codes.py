@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_epochs.errors import (
+    BadArgument,
     Code,
     Corrupt,
-    EpochError,
     Fenced,
     NoNewData,
     NotApplied,
@@ -30,7 +30,7 @@ class Chapter:
     title: str
     codes: list[Code] = field(default_factory=list)
 
-    def code(self, name: str, kind: type[EpochError], happened: str, remedy: str) -> Code:
+    def code(self, name: str, kind: type[Exception], happened: str, remedy: str) -> Code:
         """Declare a code of this chapter."""
         self.codes.append(Code(name, kind, happened, remedy))
         return self.codes[-1]
@@ -41,68 +41,75 @@ CONFIGURATION = Chapter("Connections and configuration")
 CONNECTION_MISSING = CONFIGURATION.code(
     "EPOCHS-CONNECTION-MISSING",
     Refused,
-    "Airflow has no connection of this name.",
-    "Add it under Admin > Connections, or set AIRFLOW_CONN_<NAME>.",
+    "Airflow has no connection with this name.",
+    "Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_<NAME>. Then clear the failed "
+    "task.",
 )
 LEDGER_ROOT_MISSING = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-MISSING",
     Refused,
-    "The connection of type epochs does not say where the ledger is.",
-    "Set its field `ledger_root` to an absolute path or a URL such as s3://bucket/epochs.",
+    "The field `ledger_root` of the connection of type epochs is empty. It says where the ledger is.",
+    "Set `ledger_root` to an absolute path, or to a URL such as s3://bucket/epochs. Then clear the failed task.",
 )
 LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
     "EPOCHS-LEDGER-ROOT-UNUSABLE",
     Refused,
-    "The ledger root is no absolute path and no URL, or its URL has a '#' or a '?'.",
-    "Correct the field `ledger_root` of the connection of type epochs.",
+    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?'.",
+    "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
 )
 SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
     "EPOCHS-SIGNING-PASSWORD-MISSING",
     Refused,
-    "The ledger must be signed, or has signed records, and its connection has no password.",
-    "Set the password of the connection of type epochs to the key that the ledger is signed with.",
+    "The provider needs a key to sign or to check the ledger's records. The password of the connection of type epochs "
+    "is this key, and it is empty.",
+    "Set the password to the key that signed the ledger. If the ledger was never signed, set it to a new random key. "
+    "Then clear the failed task.",
 )
 REQUIRE_SIGNED_UNCLEAR = CONFIGURATION.code(
     "EPOCHS-REQUIRE-SIGNED-UNCLEAR",
     Refused,
-    "The field `require_signed` of the connection is neither true nor false.",
-    "Correct the field.",
+    "The field `require_signed` of the connection of type epochs is neither true nor false.",
+    "Set `require_signed` to true or to false. Then clear the failed task.",
 )
 STORAGE_OPTIONS_UNREADABLE = CONFIGURATION.code(
     "EPOCHS-STORAGE-OPTIONS-UNREADABLE",
     Refused,
-    "The extra field storage_options of a connection is not a JSON object.",
-    'Write it like {"aws_region": "eu-central-1"}. The keys are those of the object_store crate.',
+    "The extra field `storage_options` of a connection is not a JSON object.",
+    'Write it as a JSON object, like {"aws_region": "eu-central-1"}. Its keys are the options of the object_store '
+    "library. Then clear the failed task.",
 )
 LOGIN_IN_URL = CONFIGURATION.code(
     "EPOCHS-LOGIN-IN-URL",
     Refused,
-    "A URL in the DAG holds a login, which records and asset events would show.",
-    "Put the login into the connection that `storage_conn_id` or `work_conn_id` names.",
+    "A URL in the DAG contains a login. Others could read the login, because records, asset events or the arguments "
+    "of spark-submit show the URL.",
+    "Take the login out of the URL. Put it into the connection that `storage_conn_id` or `work_conn_id` names.",
 )
 PIPELINE_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-PIPELINE-MISCONFIGURED",
     Refused,
-    "An argument of the pipeline, known only when a task runs, is not usable.",
-    "Correct the DAG file, then clear the task.",
+    "An argument of the pipeline is not valid. The provider saw this only when the task ran: the argument is a "
+    "template, or the DAG does not use EpochPipeline.",
+    "Correct the DAG file, then clear the failed task.",
 )
 SOURCE_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-SOURCE-MISCONFIGURED",
     Refused,
-    "An argument of KafkaSource, or a param of the run, is not usable.",
-    "Correct the KafkaSource of the DAG, or the params of the run.",
+    "An argument of KafkaSource, or a param of the run, is not valid.",
+    "Correct the KafkaSource in the DAG and clear the failed task, or start a run with other params.",
 )
 SINK_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-SINK-MISCONFIGURED",
     Refused,
-    "An argument of a sink is not usable.",
-    "Correct the sink in the DAG, then clear the task.",
+    "An argument of a sink is not valid.",
+    "Correct the sink in the DAG, then clear the failed task.",
 )
 SINK_KIND_UNKNOWN = CONFIGURATION.code(
     "EPOCHS-SINK-KIND-UNKNOWN",
     Refused,
-    "A record of the ledger names a kind or class of sink that this worker does not have. Nothing was imported.",
-    "Install the version or package that has it on every worker, until its last epoch is complete.",
+    "A record of the ledger names a kind or a class of sink that this worker does not have.",
+    "Install the version or the package that has this sink on every worker. Keep it until the sink's last epoch is "
+    "complete.",
 )
 
 STORAGE = Chapter("Disks and object stores")
@@ -419,32 +426,56 @@ COMMANDS = Chapter("The command line")
 REASON_EMPTY = COMMANDS.code(
     "EPOCHS-REASON-EMPTY",
     Refused,
-    "The command got an empty reason. Nothing was changed.",
-    "Say after --why what happened: the ledger has no other account of it.",
+    "The reason of the command (--why) is empty. Nothing was changed.",
+    "Type the command again, and write after --why what has happened. The ledger keeps this reason and no other.",
+)
+NOT_CONFIRMED = COMMANDS.code(
+    "EPOCHS-NOT-CONFIRMED",
+    Refused,
+    "Nobody confirmed the change: the answer was no, or the command has no terminal to ask at. Nothing was changed.",
+    "Type the command at a terminal, and answer y. In a script, add --yes.",
 )
 PIPELINE_UNKNOWN = COMMANDS.code(
     "EPOCHS-PIPELINE-UNKNOWN",
     Refused,
-    "The ledger has no pipeline of this name.",
-    "Correct the pipeline's name, or the ledger's connection.",
+    "The ledger has no pipeline with this name.",
+    "Correct the name of the pipeline, or name the connection of its ledger with --ledger-conn-id.",
+)
+EPOCH_UNKNOWN = COMMANDS.code(
+    "EPOCHS-EPOCH-UNKNOWN",
+    Refused,
+    "The pipeline has no epoch with this number.",
+    "Choose an epoch that `airflow epochs list PIPELINE` prints.",
 )
 EPOCH_NOT_IN_DOUBT = COMMANDS.code(
     "EPOCHS-EPOCH-NOT-IN-DOUBT",
     Refused,
-    "The epoch is not in doubt, so it has nothing to waive.",
-    "Name the epoch that `airflow epochs in-doubt` prints.",
+    "The epoch is not in doubt. Only an epoch in doubt has rows to waive.",
+    "Choose the epoch in doubt that `airflow epochs in-doubt PIPELINE` prints. If it prints none, do nothing.",
 )
 SINK_NOT_AWAITED = COMMANDS.code(
     "EPOCHS-SINK-NOT-AWAITED",
     Refused,
     "The epoch does not wait for this sink.",
-    "Name a sink that the epoch waits for.",
+    "Choose a sink that the epoch waits for. The message lists them.",
 )
 VERSION_MISSING = COMMANDS.code(
     "EPOCHS-VERSION-MISSING",
     Refused,
-    "The sink has no versions, or took no part in the epoch.",
-    "Choose another epoch, or the newest state of that sink.",
+    "The sink has no versions, or it has no part in this epoch.",
+    "Read another epoch, or the newest state of the sink.",
+)
+CREDENTIALS_EMPTY = COMMANDS.code(
+    "EPOCHS-CREDENTIALS-EMPTY",
+    Refused,
+    "The Kafka connection has no password and no key, so Spark needs no credentials file for it. Nothing was written.",
+    "Leave this connection out of the command.",
+)
+CREDENTIALS_NOT_WRITTEN = COMMANDS.code(
+    "EPOCHS-CREDENTIALS-NOT-WRITTEN",
+    Refused,
+    "The command cannot write the credentials file.",
+    "Name a file in a folder that exists, has room, and lets you write to it.",
 )
 
 KAFKA = Chapter("Kafka, as source and sink")
@@ -559,32 +590,36 @@ TRANSFORM = Chapter("The transform")
 TRANSFORM_MISSING = TRANSFORM.code(
     "EPOCHS-TRANSFORM-MISSING",
     Refused,
-    "The transform's file or function is not there.",
-    "Correct `transform=` in the DAG.",
+    "The task cannot find or read the transform's file, or the file does not have the function.",
+    "Correct `transform=` in the DAG, or put the file or the function there. Then clear the failed task.",
 )
 TRANSFORM_BROKEN = TRANSFORM.code(
     "EPOCHS-TRANSFORM-BROKEN",
     Refused,
-    "The transform's file is no valid Python, or raises when it is loaded.",
-    "Correct the file, and clear the stage task.",
+    "The transform's file, or a module that it imports, is not valid Python, or it raises an error when it is loaded. "
+    "Nothing was read or written.",
+    "Correct the file. Then clear the failed task.",
 )
 TRANSFORM_RAISED = TRANSFORM.code(
     "EPOCHS-TRANSFORM-RAISED",
     Refused,
     "The transform raised an error. Nothing was written.",
-    "Correct the transform, and clear the stage task.",
+    "Correct the transform. Then clear the failed task.",
 )
 TRANSFORM_RESULT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-RESULT",
     Refused,
-    "The transform did not return one DataFrame for each sink.",
-    "Return a dict of DataFrames with the names of the sinks as keys, built from the batch.",
+    "The transform did not return one DataFrame for each sink. Nothing was written.",
+    "Return a dict of DataFrames that are built from the batch, with the names of the sinks as keys. With one sink, "
+    "the DataFrame alone is enough. Then clear the failed task.",
 )
 TRANSFORM_NOT_SENT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-NOT-SENT",
     Refused,
-    "A file that the transform imports cannot be sent to Spark.",
-    "Put the file beside the transform, keep it small, or install it on Spark's machines.",
+    "The provider cannot send the transform and the modules that it imports to Spark: a module is a link out of the "
+    "transform's folder, or the files are too large.",
+    "Put the module itself beside the transform, and keep data out of packages that the transform imports. Or install "
+    "the module on Spark's machines. Then clear the failed task.",
 )
 
 SPARK = Chapter("Spark")
@@ -592,62 +627,73 @@ SPARK = Chapter("Spark")
 SPARK_CONNECTION = SPARK.code(
     "EPOCHS-SPARK-CONNECTION",
     Refused,
-    "The connection to Spark is not usable.",
-    "Correct the connection as the message says.",
+    "The connection to Spark, or SparkSubmit in the DAG, lacks a value or has a wrong one.",
+    "Correct the connection or the DAG as the message says. Then clear the failed task.",
+)
+SPARK_CONNECTION_TYPE = SPARK.code(
+    "EPOCHS-SPARK-CONNECTION-TYPE",
+    Refused,
+    "A record of the ledger names a connection as that of a Spark Connect server, and the connection has another type. "
+    "Nothing was sent there.",
+    "Find out who wrote the record, or who changed the type of the connection.",
 )
 SPARK_CLEAR_TEXT = SPARK.code(
     "EPOCHS-SPARK-CLEAR-TEXT",
     Refused,
-    "Others could read Kafka's credentials on the way to Spark.",
-    "Use TLS or a token, or `kafka_credentials_file` in the connection's extra (docs/spark.md).",
+    "Others could read secrets, such as Kafka's credentials, on the way to Spark or in Spark's event log. Nothing was "
+    "sent.",
+    "Use TLS or a token for Spark Connect, and let Spark redact Kafka's options. Or set `kafka_credentials_file` in "
+    "the connection's extra (docs/spark.md). Then clear the failed task.",
 )
 SPARK_CREDENTIALS_FILE = SPARK.code(
     "EPOCHS-SPARK-CREDENTIALS-FILE",
     Refused,
-    "Spark cannot log in to Kafka by the file that `kafka_credentials_file` names.",
-    "Write the file by `airflow epochs kafka-credentials`, on the server and on all executors.",
+    "Spark cannot log in to Kafka with the file that `kafka_credentials_file` names.",
+    "Write the file with `airflow epochs kafka-credentials`, and put it at this absolute path on the Spark server and "
+    "on all its executors. Then clear the failed task.",
 )
 SPARK_LOGIN = SPARK.code(
     "EPOCHS-SPARK-LOGIN",
     Refused,
     "The Spark Connect server does not accept the task's token.",
-    "Put the server's token into the password of the connection of type spark_connect.",
+    "Put the server's token into the password of the connection of type spark_connect. Then clear the failed task.",
 )
 SPARK_UNREACHABLE = SPARK.code(
     "EPOCHS-SPARK-UNREACHABLE",
     NotApplied,
-    "The Spark server does not answer.",
-    "Check that the server runs, and clear the task.",
+    "The Spark Connect server does not answer.",
+    "Check that the server runs, and that host and port of the connection are right. Then clear the failed task.",
 )
 SPARK_SETTING = SPARK.code(
     "EPOCHS-SPARK-SETTING",
     Refused,
-    "The Spark session does not take a setting.",
-    "Take it out of `session_conf`: the server itself must have static settings.",
+    "The Spark session does not accept a setting.",
+    "Take the setting out of `session_conf`. If it is a static setting, start the Spark server with it. Then clear the "
+    "failed task.",
 )
 SPARK_INCOMPLETE = SPARK.code(
     "EPOCHS-SPARK-INCOMPLETE",
     Refused,
-    "Spark lacks a package, an extension or a program that the provider needs.",
-    "Start Spark with what the message names.",
+    "Spark, or the worker, lacks a package, an extension or a program that the provider needs.",
+    "Add what the message names. Then clear the failed task.",
 )
 SPARK_PLAN_REFUSED = SPARK.code(
     "EPOCHS-SPARK-PLAN-REFUSED",
     Refused,
-    "Spark refuses the plan.",
-    "Correct what the message names, then clear the task.",
+    "Spark cannot run the plan: it names, for example, a column or a function that does not exist.",
+    "Correct what the message names, mostly in the transform. Then clear the failed task.",
 )
 SPARK_JOB_FAILED = SPARK.code(
     "EPOCHS-SPARK-JOB-FAILED",
     NotApplied,
-    "A job of Spark's failed.",
-    "Look at Spark's message and at the driver's log, then clear the task.",
+    "A Spark job failed.",
+    "Look at Spark's message and at the driver's log, and correct the cause. Then clear the failed task.",
 )
 SPARK_VERSION_MIXED = SPARK.code(
     "EPOCHS-SPARK-VERSION-MIXED",
     Refused,
     "The task and Spark's driver run different versions of the provider.",
-    "Install the same version for tasks and Spark.",
+    "Install the same version for tasks and for Spark. Then clear the failed task.",
 )
 
 STAGED = Chapter("Staged rows")
@@ -1122,6 +1168,57 @@ SINK_UNANSWERED = SQL.code(
     "Follow the remedy in the message. Then clear the commit task.",
 )
 
+DAG_IMPORT = Chapter("DAG import errors")
+
+NAME = DAG_IMPORT.code(
+    "EPOCHS-NAME",
+    BadArgument,
+    "The name of a pipeline, of a sink or of a topic is not valid.",
+    "Choose a name that follows the rule in the message.",
+)
+PIPELINE_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-PIPELINE-ARGUMENT",
+    BadArgument,
+    "An argument of EpochPipeline, or `max_active_runs` of its DAG, is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+PIPELINE_LOOP = DAG_IMPORT.code(
+    "EPOCHS-PIPELINE-LOOP",
+    BadArgument,
+    "A sink writes to a topic that the pipeline reads. The pipeline would read its own rows again and again.",
+    "Let the sink write to another topic. If the transform filters these rows out, set KafkaSource(allow_loop=True).",
+)
+KAFKA_SOURCE_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-KAFKA-SOURCE-ARGUMENT",
+    BadArgument,
+    "An argument of KafkaSource is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+DELTA_SINK_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-DELTA-SINK-ARGUMENT",
+    BadArgument,
+    "An argument of DeltaSink is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+KAFKA_SINK_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-KAFKA-SINK-ARGUMENT",
+    BadArgument,
+    "An argument of KafkaSink is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+SQL_SINK_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-SQL-SINK-ARGUMENT",
+    BadArgument,
+    "An argument of SqlSink is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+SPARK_SUBMIT_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-SPARK-SUBMIT-ARGUMENT",
+    BadArgument,
+    "An argument of SparkSubmit is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+
 CHAPTERS = (
     CONFIGURATION,
     STORAGE,
@@ -1137,6 +1234,7 @@ CHAPTERS = (
     DELTA,
     KAFKA_SINK,
     SQL,
+    DAG_IMPORT,
 )
 """In the order of the guide."""
 

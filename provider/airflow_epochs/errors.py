@@ -11,6 +11,8 @@ EpochError
            └── RowsLost  … although the sink shows their epoch: staged again, they are put back
 
 The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownException``.
+
+BadArgument is no EpochError: it is raised while a DAG file is loaded, before there is an epoch.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Code:
     """
 
     name: str
-    kind: type[EpochError]
+    kind: type[Exception]
     happened: str
     remedy: str
 
@@ -135,6 +137,27 @@ class RowsLost(RowsGone):
     """
 
     undo: str = ""
+
+
+class BadArgument(ValueError):
+    """An argument in a DAG file is not valid. Airflow shows the text as the DAG's import error.
+
+    Attributes:
+        what: Which argument is wrong, what its value is, and which values are valid. Whole sentences.
+        code: What kind of mistake it is.
+    """
+
+    def __init__(self, what: str, *, code: Code) -> None:
+        self.what, self.code = secrecy.scrubbed(what), code
+        super().__init__(self.what)
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.what}"
+
+
+def without_code(error: ValueError) -> str:
+    """The text of ``error`` for an error that quotes it: a text has one code."""
+    return error.what if isinstance(error, BadArgument) else str(error)
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def test_a_file_that_is_not_there_or_lacks_a_property_is_named_without_a_secret(
         file.mkdir()
     with pytest.raises(Refused) as refused:
         by_file(connect, file).run(job(topic, env, tmp_path))
-    assert refused.value.what.startswith(f"Spark cannot log in to Kafka by its file {file}: ")
+    assert refused.value.what.startswith(f"Spark cannot log in to Kafka with the credentials file {file}: ")
     assert "kafka_default.s" in refused.value.remedy
     assert "airflow epochs kafka-credentials kafka_default" in refused.value.remedy
     assert not any(secret in str(refused.value) for secret in (PLAIN_PASSWORD, "-----BEGIN PRIVATE KEY"))
@@ -121,7 +121,7 @@ def test_a_file_with_an_old_password_is_named(
 ) -> None:
     env = secured.env_of("PLAIN")
     file = written(secured.env(**{"sasl.password": "old-s3cret"}), tmp_path / "kafka.properties")
-    with pytest.raises(Refused, match=rf"by its file {file}: (.|\n)*Authentication failed") as refused:
+    with pytest.raises(Refused, match=rf"with the credentials file {file}: (.|\n)*Authentication failed") as refused:
         by_file(connect, file).run(job(topic, env, tmp_path))
     assert "s3cret" not in str(refused.value)
 

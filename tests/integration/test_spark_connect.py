@@ -119,7 +119,7 @@ def test_a_server_that_wants_another_token_is_refused_and_the_connections_field_
     connect: ConnectServer, topic: Topic, tmp_path: Path, token: str | None
 ) -> None:
     server = Connection(conn_id="spark", conn_type="spark_connect", **{**connect.where, "password": token})
-    with pytest.raises(Refused, match="does not let the task in") as refused:
+    with pytest.raises(Refused, match="does not accept the task's token") as refused:
         SparkConnect("spark").runner(connected(server)).run(stage_job(topic, ORDERS, {"orders": tmp_path / "orders"}))
     assert "the password of the connection of type spark_connect" in refused.value.remedy
     assert connect.token not in str(refused.value)

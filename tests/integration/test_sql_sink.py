@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.errors import Corrupt, NotApplied, Refused
+from airflow_epochs.errors import BadArgument, Corrupt, NotApplied, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
@@ -431,15 +431,15 @@ def sinks_with(**changed: Any) -> SqlSink:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"mode": "merge"}, "not known"),
-        ({"mode": "upsert"}, "needs keys"),
-        ({"keys": ["id"]}, "needs keys"),
-        ({"mode": "upsert", "keys": "id"}, "is a list"),
-        ({"marker_table": "a b"}, "plain lower-case name"),
+        ({"mode": "merge"}, "`mode` is 'merge'. It must be 'append' or 'upsert'"),
+        ({"mode": "upsert"}, "Mode 'upsert' needs keys"),
+        ({"keys": ["id"]}, "mode 'append' takes none"),
+        ({"mode": "upsert", "keys": "id"}, "`keys` is the text 'id'. It must be a list"),
+        ({"marker_table": "a b"}, "`marker_table` is 'a b'. It must have 1 to 63 lower-case letters"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_at_once(changed: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(BadArgument, match=expected):
         sinks_with(**changed)
 
 

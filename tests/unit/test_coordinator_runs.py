@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import BadArgument, Corrupt, EpochError, Fenced, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import Checkpoint, Run, WaivedRecord
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySink, MemoryWorld, Observed
@@ -512,7 +512,7 @@ def test_an_error_while_clearing_away_does_not_undo_a_complete_epoch() -> None:
 
 @pytest.mark.parametrize("sinks", [(), ("orders", "orders")], ids=["none", "two of one name"])
 def test_a_pipeline_needs_sinks_with_distinct_names(sinks: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="sinks with distinct names"):
+    with pytest.raises(BadArgument, match="needs at least one sink, and each sink needs a name of its own"):
         _ = Scenario(sinks).pipeline
 
 

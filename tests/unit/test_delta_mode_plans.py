@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_epochs.contracts import SparkJob
-from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.modes import Mode
@@ -70,31 +70,40 @@ def test_a_plain_append_is_described_as_before_there_were_modes() -> None:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"mode": "replace"}, "'replace' is not known"),
-        ({"mode": "upsert"}, "needs keys"),
-        ({"mode": "upsert", "keys": "id"}, r"keys is a list of columns, like \['id'\]"),
-        ({"mode": "upsert", "keys": ["id", "ID"]}, "names a column twice"),
-        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "one of the keys"),
-        ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "sequence_by is empty"),
-        ({"mode": "upsert", "keys": ["id"], "delete_when": ""}, "delete_when is empty"),
-        ({"mode": "upsert", "keys": ["id"], "commit": "deltalake"}, "committed by Spark"),
-        ({"mode": "upsert", "keys": ["id"], "properties": {"delta.appendOnly": "true"}}, "delta.appendOnly forbids"),
-        ({"mode": "upsert", "keys": ["id"], "merge": COUNT}, "merge goes with mode 'merge', not with 'upsert'"),
-        ({"mode": "merge", "merge": COUNT}, "needs keys"),
-        ({"mode": "merge", "keys": ["id"]}, "needs merge: the clauses"),
-        ({"mode": "merge", "keys": ["id"], "merge": "UPDATE SET t.n = 1"}, "needs merge: the clauses"),
-        ({"mode": "merge", "keys": ["id"], "merge": COUNT, "sequence_by": "v"}, "sequence_by goes with mode 'upsert'"),
-        ({"keys": ["id"]}, "keys goes with mode 'upsert' or 'merge', not with 'append'"),
-        ({"mode": "overwrite", "delete_when": "true"}, "delete_when goes with mode 'upsert'"),
-        ({"mode": "overwrite", "empty": "drop"}, "empty 'drop' is not known"),
-        ({"mode": "overwrite_partitions", "empty": "truncate"}, "empty goes with mode 'overwrite'"),
-        ({"replaces_others": True}, "replaces_others goes with mode 'overwrite' or 'overwrite_partitions'"),
-        ({"schema_evolution": "anything"}, "schema_evolution 'anything' is not known"),
+        ({"mode": "replace"}, "`mode` is 'replace'. It must be 'append' or"),
+        ({"mode": "upsert"}, "`keys` is empty. This mode needs the columns"),
+        ({"mode": "upsert", "keys": "id"}, r"`keys` is the text 'id'. It must be a list of columns, like \['id'\]"),
+        ({"mode": "upsert", "keys": ["id", "ID"]}, r"`keys` is \['id', 'ID'\]. It must name each column only once"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "`sequence_by` is 'ID', which is one of the keys"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "`sequence_by` is ' '. It must not be empty"),
+        ({"mode": "upsert", "keys": ["id"], "delete_when": ""}, "`delete_when` is ''. It must not be empty"),
+        ({"mode": "upsert", "keys": ["id"], "commit": "deltalake"}, "Spark commits mode 'upsert': leave `commit` out"),
+        (
+            {"mode": "upsert", "keys": ["id"], "properties": {"delta.appendOnly": "true"}},
+            "sets delta.appendOnly=true, which forbids it",
+        ),
+        (
+            {"mode": "upsert", "keys": ["id"], "merge": COUNT},
+            "`mode` is 'upsert'. `merge` is valid only with mode 'merge'",
+        ),
+        ({"mode": "merge", "merge": COUNT}, "`keys` is empty. This mode needs the columns"),
+        ({"mode": "merge", "keys": ["id"]}, "`merge` is None. It must have the clauses"),
+        ({"mode": "merge", "keys": ["id"], "merge": "UPDATE SET t.n = 1"}, "must have the clauses of MERGE"),
+        (
+            {"mode": "merge", "keys": ["id"], "merge": COUNT, "sequence_by": "v"},
+            "`sequence_by` is valid only with mode 'upsert'",
+        ),
+        ({"keys": ["id"]}, "`mode` is 'append'. `keys` is valid only with mode 'upsert' or 'merge'"),
+        ({"mode": "overwrite", "delete_when": "true"}, "`delete_when` is valid only with mode 'upsert'"),
+        ({"mode": "overwrite", "empty": "drop"}, "`empty` is 'drop'. It must be 'keep' or 'truncate'"),
+        ({"mode": "overwrite_partitions", "empty": "truncate"}, "`empty` is valid only with mode 'overwrite'"),
+        ({"replaces_others": True}, "`replaces_others` is valid only with mode 'overwrite' or 'overwrite_partitions'"),
+        ({"schema_evolution": "anything"}, "`schema_evolution` is 'anything'. It must be 'add_columns' or None"),
         ({"schema_evolution": "add_columns"}, "needs commit='spark'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_when_the_dag_is_parsed(options: JsonDict, names: str) -> None:
-    with pytest.raises(ValueError, match=f"sink 'silver': .*{names}"):
+    with pytest.raises(BadArgument, match=f"Sink 'silver': .*{names}"):
         DeltaSink("silver", "/lake/silver", **options)
 
 

@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt, SparkJob
-from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.plans import Seen
@@ -287,17 +287,19 @@ def test_an_unknown_connection_is_refused(table: Path, attempt: SinkAttempt, wor
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        {"name": "a b"},
-        {"mode": "replace"},
-        {"commit": "magic"},
-        {"partition_by": "day"},
-        {"compact_every": -1},
+        ({"name": "a b"}, "The sink name 'a b' is not valid"),
+        ({"mode": "replace"}, "`mode` is 'replace'. It must be 'append' or 'upsert'"),
+        ({"commit": "magic"}, "`commit` is 'magic'. It must be None or 'deltalake' or 'spark'"),
+        ({"partition_by": "day"}, "`partition_by` is the text 'day'. It must be a list of columns"),
+        ({"compact_every": -1}, "`compact_every` is -1. It must be 0 or larger"),
+        ({"checkpoint_every": -1}, "`checkpoint_every` is -1. It must be 0 or larger"),
+        ({"on_foreign_change": "x"}, "`on_foreign_change` is 'x'. It must be 'warn' or 'stop'"),
     ],
 )
-def test_arguments_that_make_no_sense_are_a_value_error(arguments: JsonDict) -> None:
-    with pytest.raises(ValueError, match=r"usable|not known|list of columns|negative"):
+def test_arguments_that_make_no_sense_are_named_with_what_is_allowed(arguments: JsonDict, said: str) -> None:
+    with pytest.raises(BadArgument, match=said):
         DeltaSink(**{"name": "bronze", "table": "/x", **arguments})
 
 

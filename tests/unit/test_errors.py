@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from airflow_epochs import errors
+from airflow_epochs import errors, secrecy
 from airflow_epochs.errors import (
+    BadArgument,
     Code,
     Corrupt,
     EpochError,
@@ -20,6 +21,7 @@ from airflow_epochs.errors import (
     RowsLost,
     cause_and_remedy,
     tolerated,
+    without_code,
 )
 
 TREE = {
@@ -37,8 +39,8 @@ TREE = {
 
 def test_the_tree_is_the_documented_one_and_has_no_other_branch() -> None:
     found = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
-    assert found == set(TREE)
-    assert {kind: kind.__base__ for kind in found} == TREE
+    assert {kind: kind.__base__ for kind in found - {BadArgument}} == TREE
+    assert BadArgument in found and BadArgument.__base__ is ValueError
     for kind in found:
         assert kind.__name__ in (errors.__doc__ or "")
 
@@ -65,6 +67,21 @@ def test_an_error_with_a_code_begins_with_it_and_takes_its_remedy_unless_it_has_
     code = Code("EPOCHS-BROKEN", Refused, "Something is broken.", "Mend it.")
     assert str(Refused("A is broken.", code=code)) == "EPOCHS-BROKEN: A is broken.\nWhat to do: Mend it."
     assert str(Refused("A is broken.", code=code, remedy="Mend A.")).endswith("\nWhat to do: Mend A.")
+
+
+def test_an_argument_that_is_not_valid_is_told_by_code_and_cause_and_quoted_without_the_code() -> None:
+    code = Code("EPOCHS-MODE", BadArgument, "A mode is not valid.", "Correct it.")
+    error = BadArgument("`mode` is 'x'. It must be 'y'.", code=code)
+    assert str(error) == "EPOCHS-MODE: `mode` is 'x'. It must be 'y'."
+    assert (error.what, error.code) == ("`mode` is 'x'. It must be 'y'.", code)
+    assert without_code(error) == error.what and "EPOCHS" not in repr(error)
+    assert without_code(ValueError("other")) == "other"
+
+
+def test_an_argument_is_told_without_a_secret() -> None:
+    secrecy.keep(["hunter2-secret"])
+    code = Code("EPOCHS-MODE", BadArgument, "A mode is not valid.", "Correct it.")
+    assert "hunter2" not in str(BadArgument("`mode` is 'hunter2-secret'.", code=code))
 
 
 def test_the_reason_of_a_vote_comes_apart_again_also_one_of_version_0_1() -> None:

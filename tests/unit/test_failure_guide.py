@@ -14,7 +14,7 @@ import pytest
 
 import failure_guide
 from airflow_epochs import codes, errors
-from airflow_epochs.errors import Code, EpochError
+from airflow_epochs.errors import BadArgument, Code, EpochError
 from failure_guide import MARKER, PAGE, main, updated
 from tests.support.pyproject import ROOT
 
@@ -27,7 +27,7 @@ class Raised:
     """A place in the source that makes an error."""
 
     where: str
-    kind: type[EpochError]
+    kind: type[Exception]
     code: str | None
     """The constant in ``codes``; None: there is none."""
     remedy: str
@@ -49,7 +49,7 @@ def in_module(path: Path) -> Iterator[Raised]:
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
             else None
         )
-        if isinstance(call, ast.Call) and isinstance(kind, type) and issubclass(kind, EpochError):
+        if isinstance(call, ast.Call) and isinstance(kind, type) and issubclass(kind, (EpochError, BadArgument)):
             given = {word.arg: word.value for word in call.keywords}
             code = given.get("code")
             name = code.attr if isinstance(code, ast.Attribute) else None
@@ -69,6 +69,32 @@ def test_every_error_that_the_provider_makes_has_a_code_of_its_kind() -> None:
 
 def test_every_code_is_used() -> None:
     assert sorted(DECLARED.keys() - {each.code for each in raised()}) == []
+
+
+OF_A_DAG = (
+    *("config", "pipeline", "operators/", "spark/runners", "kafka/topics", "sinks/*/sink", "sinks/*/modes"),
+    *("sources/*/source", "sources/*/config", "sources/*/starting"),
+)
+"""What the constructors in a DAG file call to check their arguments."""
+
+
+@pytest.mark.parametrize("place", OF_A_DAG)
+def test_no_constructor_of_a_dag_file_raises_an_error_without_a_code(place: str) -> None:
+    pattern = f"{place}*.py" if place.endswith("/") else f"{place}.py"
+    modules = [ast.parse(path.read_text()) for path in PROVIDER.glob(pattern)]
+    assert modules
+    bare = [call for module in modules for call in ast.walk(module) if is_call_of(call, "ValueError")]
+    assert [ast.unparse(call) for call in bare] == []
+
+
+def is_call_of(call: ast.AST, name: str) -> bool:
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name
+
+
+def test_what_stops_the_import_of_a_dag_file_has_a_chapter_of_its_own() -> None:
+    kinds = {chapter.title: {code.kind for code in chapter.codes} for chapter in codes.CHAPTERS}
+    assert kinds.pop("DAG import errors") == {BadArgument}
+    assert not [title for title, found in kinds.items() if BadArgument in found]
 
 
 def test_a_code_is_named_as_its_constant_and_stands_in_one_chapter() -> None:
@@ -98,6 +124,7 @@ VERBS = {
     *("Add", "Change", "Check", "Choose", "Clear", "Correct", "Create", "Do", "Find", "Follow", "Give", "Grant"),
     *("Install", "Leave", "Let", "Look", "Make", "Name", "Point", "Put", "Raise", "Restore", "Return", "Set", "Start"),
     *("Take", "Undo", "Upgrade", "Use", "Write", "Say", "Spell", "Free", "Wait", "Repair", "Send", "Compare", "Remove"),
+    *("Type", "Read", "Enter", "Keep"),
 }
 """How a remedy begins."""
 
@@ -121,7 +148,7 @@ def test_every_code_that_the_documents_or_the_source_name_is_declared() -> None:
 
 def test_every_kind_of_error_is_explained_in_the_head() -> None:
     head, _, _ = PAGE.read_text().partition(MARKER)
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.EpochError)]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert [kind.__name__ for kind in kinds if f"| `{kind.__name__}` |" not in head] == ["EpochError"]
     assert len(head.splitlines()) <= 150
 

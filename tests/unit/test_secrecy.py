@@ -126,9 +126,10 @@ def test_an_error_has_no_secret_in_cause_place_and_remedy() -> None:
     secrecy.keep([CANARY])
     late = Refused(f"It says {CANARY}.", remedy=f"See {CANARY}.", sink=CANARY)
     late.what += CANARY
-    assert str(early) == "It says ******. What to do: See ******."
-    assert str(late) == "[sink ******] It says ******.****** What to do: See ******."
-    assert (late.args, late.remedy) == (("[sink ******] It says ******. What to do: See ******.",), "See ******.")
+    assert str(early) == "It says ******.\nWhat to do: See ******."
+    assert str(late) == "It says ******.******\nWhere: sink ******\nWhat to do: See ******."
+    assert late.args == ("It says ******.\nWhere: sink ******\nWhat to do: See ******.",)
+    assert late.remedy == "See ******."
 
 
 class Stubborn(Exception):

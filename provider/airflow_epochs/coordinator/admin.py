@@ -38,10 +38,7 @@ class Account:
 
     def __post_init__(self) -> None:
         if not self.why.strip():
-            raise Refused(
-                "The reason is empty. Nothing was changed.",
-                code=codes.REASON_EMPTY,
-            )
+            raise Refused("The reason of the command (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
 
 
 def owner_of(ledger: Ledger, pipeline: str) -> str:
@@ -49,8 +46,9 @@ def owner_of(ledger: Ledger, pipeline: str) -> str:
     identity = ledger.identity()
     if identity is None:
         raise Refused(
-            f"The ledger has no pipeline {pipeline!r}, so there is nothing to take over.",
+            "The ledger has no pipeline with this name, so there is nothing to take over.",
             code=codes.PIPELINE_UNKNOWN,
+            pipeline=pipeline,
         )
     return ledger.owner(identity)
 
@@ -59,7 +57,8 @@ def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
     """Raise Refused unless the pipeline still belongs to that DAG."""
     if owner_of(ledger, pipeline) != dag_id:
         raise Refused(
-            "Somebody handed the pipeline to another DAG before you confirmed. This takeover changed nothing.",
+            f"Somebody handed the pipeline to another DAG while this command waited for a confirmation: it belonged to "
+            f"DAG {dag_id!r}. Nothing was changed.",
             code=codes.TAKEOVER_RACE,
             pipeline=pipeline,
         )
@@ -80,15 +79,19 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     view = ledger.view(epoch)
     if view.state is not State.IN_DOUBT:
         raise Refused(
-            f"Epoch {epoch} is {view.state.value}. A sink can be waived only while the epoch is in doubt.",
+            f"The epoch is {view.state.value}. Only an epoch in doubt has rows to waive.",
             code=codes.EPOCH_NOT_IN_DOUBT,
+            epoch=epoch,
+            sink=sink,
         )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # all have receipts: one must have lost its commit since
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise Refused(
-            f"Epoch {epoch} does not wait for sink {sink!r}. It waits for: {names}.",
+            f"The epoch does not wait for this sink. It waits for: {names}.",
             code=codes.SINK_NOT_AWAITED,
+            epoch=epoch,
+            sink=sink,
         )
     return view
 

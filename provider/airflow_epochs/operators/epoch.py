@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
-from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
 if TYPE_CHECKING:
@@ -172,8 +172,9 @@ class EpochOperator(BaseOperator):
             )
         except ValueError as error:
             raise Refused(
-                f"The DAG defines the pipeline incorrectly: {error}.",
+                f"An argument of the pipeline is not valid. {without_code(error)}",
                 code=codes.PIPELINE_MISCONFIGURED,
+                pipeline=self.pipeline,
             ) from error
 
     def _transform(self, beside_dag: Path) -> Transform:

@@ -29,9 +29,10 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
         raise Refused(
-            f"There is no transform file {relative!r}. Looked at: {', '.join(map(str, looked))}.",
+            f"There is no transform file {relative!r}. The task looked for: {', '.join(map(str, looked))}.",
             code=codes.TRANSFORM_MISSING,
-            remedy="Give an absolute path, or a path relative to the DAG file or to the DAGs folder.",
+            remedy="Give `transform=` an absolute path, or a path relative to the DAG file or to the DAGs folder. Then "
+            "clear the failed task.",
         )
     path = found.resolve()
     siblings = siblings_of(str(path)).values()

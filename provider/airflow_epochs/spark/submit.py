@@ -116,31 +116,36 @@ class SubmitRunner:
     def _refuse_what_cannot_work(self, job: SparkJob, connection: Connection, mode: str) -> None:
         if self._config.work_url and secrecy.has_login(self._config.work_url):
             raise Refused(
-                f"SparkSubmit(work_url=…) {secrecy.shown(self._config.work_url)} holds a login, and is an argument of "
-                "spark-submit, which everybody on the machine can read.",
+                f"SparkSubmit(work_url=…) {secrecy.shown(self._config.work_url)} contains a login. This URL is an "
+                "argument of spark-submit, and everybody on the machine can read such arguments.",
                 code=codes.LOGIN_IN_URL,
-                remedy="Leave the login to work_conn_id, and to Spark's own settings for the store.",
+                remedy="Take the login out of the URL. Put it into the connection that work_conn_id names, and into "
+                "Spark's own settings for the store. Then clear the failed task.",
             )
         if mode == CLIENT:
             return
         if _master(connection).startswith("spark://"):
             raise Refused(
-                "Spark has no cluster mode for Python applications on standalone clusters.",
+                f"Connection {connection.conn_id} leads to a standalone cluster, and the deploy mode is cluster. Spark "
+                "has no cluster mode for Python applications on standalone clusters.",
                 code=codes.SPARK_CONNECTION,
-                remedy=f"Set deploy-mode of connection {connection.conn_id} to client.",
+                remedy=f"Set deploy_mode of SparkSubmit or, if it has none, deploy-mode of connection "
+                f"{connection.conn_id} to client. Then clear the failed task.",
             )
         if not self._config.work_url:
             raise Refused(
-                "In cluster mode the driver's report needs a place that the task can read.",
+                "In cluster mode, the driver writes its report to `work_url`, and SparkSubmit has no `work_url`.",
                 code=codes.SPARK_CONNECTION,
-                remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that both reach.",
+                remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that driver and task both "
+                "reach. Then clear the failed task.",
             )
         if job.secrets and not self._config.secrets_conf:
             raise Refused(
-                "In cluster mode the Kafka connection's credentials would have to travel as readable settings.",
+                "In cluster mode, the Kafka connection's credentials would travel as settings that others can read, "
+                "and SparkSubmit has no `secrets_conf`. They were not sent.",
                 code=codes.SPARK_CONNECTION,
                 remedy="Put them on the cluster as settings 'PREFIXkafka.sasl.jaas.config' and so on, and give "
-                "SparkSubmit(secrets_conf='PREFIX').",
+                "SparkSubmit(secrets_conf='PREFIX'). Then clear the failed task.",
             )
 
     def _submit(self, submit: _Submit, session: JsonDict) -> Exception | None:
@@ -152,9 +157,10 @@ class SubmitRunner:
             return None
         except FileNotFoundError as error:
             raise Refused(
-                f"There is no {error.filename} on this worker's PATH.",
+                f"This worker has no {error.filename} on its PATH.",
                 code=codes.SPARK_INCOMPLETE,
-                remedy="Install pyspark into Airflow's environment, or a Spark distribution, on every worker.",
+                remedy="Install pyspark into Airflow's environment, or a Spark distribution, on every worker. Then "
+                "clear the failed task.",
             ) from error
         except Exception as error:
             return error
@@ -173,7 +179,7 @@ class SubmitRunner:
             raise NotApplied(
                 f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
                 code=codes.SPARK_JOB_FAILED,
-                remedy="Look at the driver's log above; the task may be retried or cleared.",
+                remedy="Look at the driver's log above, and correct the cause. Then clear the failed task.",
             )
         result: JsonDict = report["result"]
         return result

@@ -64,38 +64,30 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
             f"{doing} failed: Spark runs without Delta's extension and catalog.",
             code=codes.SPARK_INCOMPLETE,
             remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
-            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog.",
+            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. Then clear the failed "
+            "task.",
         )
     if unknown := _STRANGER.search(text):
         return Refused(
-            f"{doing} failed: the Spark Connect server does not let the task in ({unknown.group(1)}).",
+            f"{doing} failed: the Spark Connect server does not accept the task's token ({unknown.group(1)}).",
             code=codes.SPARK_LOGIN,
-            remedy="Put the server's token into the password of the connection of type spark_connect.",
         )
     if gone := _GONE.search(text):
         return NotApplied(
             f"{doing} failed: the Spark Connect server no longer answers ({gone.group(1)}).",
             code=codes.SPARK_UNREACHABLE,
-            remedy="See that the server runs; the task may be retried or cleared.",
         )
     if _is_analysis(error):
-        return Refused(
-            f"{doing} failed: the plan is not valid. {text}",
-            code=codes.SPARK_PLAN_REFUSED,
-            remedy="Correct what the message names, then clear the task.",
-        )
-    return NotApplied(
-        f"{doing} failed: {type(error).__name__}: {text}",
-        code=codes.SPARK_JOB_FAILED,
-        remedy="Look at the message; the task may be retried or cleared.",
-    )
+        return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
+    return NotApplied(f"{doing} failed: {type(error).__name__}: {text}", code=codes.SPARK_JOB_FAILED)
 
 
 def _jar_missing(source: str, doing: str) -> Refused:
     return Refused(
         f"{doing} failed: Spark does not know the data source {source!r}.",
         code=codes.SPARK_INCOMPLETE,
-        remedy=f"Start Spark with --packages {_JARS[source]}:<version of your Spark or Delta> or with its jars.",
+        remedy=f"Start Spark with --packages {_JARS[source]}:<version of your Spark or Delta> or with its jars. Then "
+        "clear the failed task.",
     )
 
 

@@ -50,8 +50,7 @@ def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str])
     """
     if kind not in JOBS:
         raise Refused(
-            f"Spark has no job {kind!r}.",
+            f"The task asks Spark's driver for the job {kind!r}, which the driver does not have.",
             code=codes.SPARK_VERSION_MIXED,
-            remedy="Install the same version of this provider for tasks and Spark.",
         )
     return JOBS[kind](spark, args, secrets)

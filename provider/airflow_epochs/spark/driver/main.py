@@ -75,9 +75,9 @@ def _plan(where: str, digest: str) -> JsonDict:
     content = found[0].read_bytes() if found else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise NotApplied(
-            f"The plan {where} did not reach Spark's driver as the task wrote it.",
+            f"Spark's driver did not get the plan {where} that the task wrote: the file is missing or changed.",
             code=codes.SPARK_JOB_FAILED,
-            remedy="Retry the task; it writes a new one.",
+            remedy="Clear the failed task: it writes a new plan.",
         )
     plan: JsonDict = json.loads(content)
     return plan

@@ -86,9 +86,8 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
 def _stager(kind: str) -> Stager:
     if kind not in STAGERS:
         raise Refused(
-            f"Spark has no way to stage a sink of kind {kind!r}.",
+            f"Spark's driver cannot stage a sink of kind {kind!r}. It can stage {', '.join(sorted(STAGERS))}.",
             code=codes.SPARK_VERSION_MIXED,
-            remedy=f"Use one of {', '.join(sorted(STAGERS))}; the task and Spark must run the same version.",
         )
     return STAGERS[kind]
 

@@ -83,9 +83,9 @@ def _module(path: str, source: str) -> ModuleType:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
         raise Refused(
-            f"The transform file {path} raises when it is loaded:\n{users_traceback(error, path)}",
+            f"The transform file {path} raises an error when it is loaded. Nothing was read or written.\n"
+            f"{users_traceback(error, path)}",
             code=codes.TRANSFORM_BROKEN,
-            remedy="Correct the file; nothing was read or written.",
         ) from error
     finally:
         del sys.modules[MODULE_NAME]
@@ -102,9 +102,8 @@ def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
         if callable(value) and getattr(value, "__module__", None) == MODULE_NAME and not key.startswith("_")
     )
     raise Refused(
-        f"The transform file {path} has no function {name!r}; it has {', '.join(functions) or 'none'}.",
+        f"The transform file {path} has no function {name!r}. Its functions are: {', '.join(functions) or 'none'}.",
         code=codes.TRANSFORM_MISSING,
-        remedy="Correct `transform=` or the file.",
     )
 
 
@@ -142,9 +141,10 @@ class LoadedTransform:
 
     def _raised(self, error: Exception) -> Refused:
         return Refused(
-            f"The transform {self.name} raised {type(error).__name__}:\n{users_traceback(error, self.path)}",
+            f"The transform {self.name} raised {type(error).__name__}. Nothing was written.\n"
+            f"{users_traceback(error, self.path)}",
             code=codes.TRANSFORM_RAISED,
-            remedy=f"Correct {self.path} and clear the stage task; nothing was written.",
+            remedy=f"Correct {self.path}. Then clear the failed task.",
         )
 
     def _per_sink(self, result: object, sinks: list[str], needed: list[str]) -> dict[str, DataFrame]:
@@ -172,9 +172,10 @@ class LoadedTransform:
         wanted = ", ".join(repr(name) for name in sinks)
         shape = "a DataFrame or a dict with the key" if len(sinks) == 1 else "a dict of DataFrames with the keys"
         return Refused(
-            f"The transform {self.name} in {self.path} returned {what}.",
+            f"The transform {self.name} in {self.path} returned {what}. Nothing was written.",
             code=codes.TRANSFORM_RESULT,
-            remedy=f"Return {shape} {wanted}, built from the batch; streaming DataFrames cannot be staged.",
+            remedy=f"Return {shape} {wanted}, built from the batch. Do not return a streaming DataFrame: Spark cannot "
+            "stage it. Then clear the failed task.",
         )
 
 

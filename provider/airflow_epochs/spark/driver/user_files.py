@@ -38,7 +38,8 @@ def read_source(path: str) -> str:
         raise Refused(
             f"The transform file {path} cannot be read: {error}",
             code=codes.TRANSFORM_MISSING,
-            remedy="Correct `transform=`; the file must lie on the machine that runs the task.",
+            remedy="Put the file there, on the machine that runs the task, in UTF-8, so that the task's user can read "
+            "it. Or correct `transform=` in the DAG. Then clear the failed task.",
         ) from error
 
 
@@ -83,9 +84,8 @@ def _imported_modules(file: Path) -> set[str]:
         tree = ast.parse(read_source(str(file)))
     except SyntaxError as error:
         raise Refused(
-            f"{file} is not valid Python: line {error.lineno}: {error.msg}",
+            f"{file} is not valid Python: line {error.lineno}: {error.msg}. Nothing was read or written.",
             code=codes.TRANSFORM_BROKEN,
-            remedy="Correct the file; nothing was read or written.",
         ) from error
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -130,10 +130,11 @@ def _is_inside(file: Path, folder: Path) -> bool:
 def _require_inside(file: Path, folder: Path) -> None:
     if not _is_inside(file, folder):
         raise Refused(
-            f"{file}, which the transform imports, is a link that leads out of its folder: it is not sent to Spark.",
+            f"The transform imports {file}. This is a link that leads out of the transform's folder, or to a hidden "
+            "file or a key, so the provider does not send it to Spark.",
             code=codes.TRANSFORM_NOT_SENT,
             remedy="Put the file itself beside the transform, or install the module on Spark's machines under another "
-            "name.",
+            "name. Then clear the failed task.",
         )
 
 
@@ -146,8 +147,8 @@ def _require_size(files: dict[str, Path]) -> None:
             f"The transform file and the modules that it imports have {sum(sizes.values()):,} bytes, more than "
             f"{SIZE_MAX:,}; the largest file is {largest}.",
             code=codes.TRANSFORM_NOT_SENT,
-            remedy="Keep data out of the packages that the transform imports: on a disk or a store that Spark "
-            "reads, or installed on its machines.",
+            remedy="Keep data out of the packages that the transform imports: put it on a disk or a store that Spark "
+            "reads, or install it on Spark's machines. Then clear the failed task.",
         )
 
 
