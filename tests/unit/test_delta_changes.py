@@ -206,7 +206,7 @@ def test_a_repeat_finds_the_other_transaction_again_so_the_error_itself_says_how
 ) -> None:
     sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
     staged = promised(voted(sink, attempt, world, 1))
-    monkeypatch.setattr(world.spark, "run", lambda job: {"refused": None, "txn": "orders/1/1/aa", "epoch": 1})
+    monkeypatch.setattr(world.spark, "run", lambda job: report(txn="orders/1/1/aa", epoch=1))
     for _ in range(2):
         with pytest.raises(Corrupt) as caught:
             sink.commit(attempt, staged, world)

@@ -133,8 +133,8 @@ def insert(this: Insertion, env: Environment) -> Seen:
     found = report.marker
     if found.txn != str(this.txn):
         raise Corrupt(
-            f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}. Two ledgers with one "
-            "pipeline name write to the table, or a ledger was restored and ran the epoch again.",
+            f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}. Two ledgers "
+            "with one pipeline name write to the table, or a ledger was restored and ran the epoch again.",
             code=codes.TWO_LEDGERS,
             remedy=f"Find the ledger that has the table's transaction: `airflow epochs show {this.txn.pipeline} "
             f"{this.txn.epoch}` prints the `txn_id` of a ledger. Let only that ledger continue, in place of this one. "
