@@ -10,8 +10,8 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +20,7 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, Grou
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.helpers import ask_yesno
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.audit import as_text, caller, logged
@@ -119,6 +120,24 @@ def _kafka_credentials() -> ActionCommand:
     )
 
 
+Command = Callable[[Namespace], None]
+
+
+def _tells_refusals(command: Command) -> Command:
+    """Let the command end with the text of the error if it is refused, and with exit code 1."""
+
+    @wraps(command)
+    def telling(args: Namespace) -> None:
+        try:
+            command(args)
+        except Refused as error:
+            error.pipeline = error.pipeline or getattr(args, "pipeline", None)
+            raise SystemExit(str(error)) from error
+
+    return telling
+
+
+@_tells_refusals
 def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
@@ -126,16 +145,20 @@ def list_epochs(args: Namespace) -> None:
     AirflowConsole().print_as(data=rows, output=args.output)
 
 
+@_tells_refusals
 def show_epoch(args: Namespace) -> None:
     """``airflow epochs show``: print the records of one epoch as JSON. Reads only."""
     view = EpochsHook(args.ledger_conn_id).ledger(args.pipeline).view(args.epoch)
     if not view.open and not view.complete:
-        raise SystemExit(
-            f"Pipeline {args.pipeline} has no epoch {args.epoch}: see `airflow epochs list {args.pipeline}`."
+        raise Refused(
+            f"The pipeline has no epoch {args.epoch}.",
+            code=codes.EPOCH_UNKNOWN,
+            remedy=f"Choose an epoch that `airflow epochs list {args.pipeline}` prints.",
         )
     print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view)}, indent=2))
 
 
+@_tells_refusals
 def show_in_doubt(args: Namespace) -> None:
     """``airflow epochs in-doubt``: print the unfinished epoch, and open transactions that keep records unreadable."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
@@ -158,12 +181,12 @@ def _sentence(view: EpochView) -> str:
     return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."
 
 
+@_tells_refusals
 def take_over(args: Namespace) -> None:
     """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
     by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    with _refusing(args):
-        owner = admin.owner_of(ledger, args.pipeline)
+    owner = admin.owner_of(ledger, args.pipeline)
     view = unfinished(ledger)
     _confirm(
         args,
@@ -172,42 +195,41 @@ def take_over(args: Namespace) -> None:
         f"{_sentence(view)} A run of DAG {args.dag_id} will finish or abort it." if view else "No epoch is unfinished.",
         f"Recorded: {caller()}, because: {by.why}",
     )
-    with _refusing(args):
-        admin.require_owner(ledger, args.pipeline, owner)
-        with logged("takeover", dag_id=args.dag_id, by=caller()):
-            admin.take_over(ledger, args.pipeline, args.dag_id, owner=owner, by=by)
+    admin.require_owner(ledger, args.pipeline, owner)
+    with logged("takeover", dag_id=args.dag_id, by=caller()):
+        admin.take_over(ledger, args.pipeline, args.dag_id, owner=owner, by=by)
     print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
 
 
+@_tells_refusals
 def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
     by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
-    with _refusing(args):
-        view = admin.with_promise(ledger, args.epoch, args.sink)
+    view = admin.with_promise(ledger, args.epoch, args.sink)
     _confirm(
         args,
         f"Epoch {args.epoch} of pipeline {args.pipeline} will be complete without sink {args.sink}.",
         _lost(ledger, view, args.sink),
         f"Recorded: {caller()}, because: {by.why}",
     )
-    with _refusing(args):
-        # Again, because a run may have committed the sink while the question was open.
-        opened = admin.with_promise(ledger, args.epoch, args.sink).opened
-        with logged("waive", dag_id=opened.dag_id, by=caller()):
-            admin.waive(ledger, args.epoch, args.sink, by=by)
+    opened = admin.with_promise(ledger, args.epoch, args.sink).opened  # a run may have kept it meanwhile
+    with logged("waive", dag_id=opened.dag_id, by=caller()):
+        admin.waive(ledger, args.epoch, args.sink, by=by)
     print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
 
 
+@_tells_refusals
 def sign(args: Namespace) -> None:
     """``airflow epochs sign``: let unsigned records count, after a look at their keys and a yes."""
     by = _account(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     if not ledger.signing.has_keys:
-        raise SystemExit(
-            "There is no key to sign with; nothing was changed.\n"
-            f"Connection {args.ledger_conn_id}, its password.\n"
-            f"What to do: set it to a random key (`{RANDOM_KEY}`)."
+        raise Refused(
+            f"Connection {args.ledger_conn_id} has no password, so there is no key to sign with. Nothing was changed.",
+            code=codes.SIGNING_PASSWORD_MISSING,
+            remedy="Set the connection's password to the key that signed the ledger, or to a new random key "
+            f"(`{RANDOM_KEY}`). Then type the command again.",
         )
     unsigned = ledger.signing.unsigned()
     if not unsigned:
@@ -221,7 +243,7 @@ def sign(args: Namespace) -> None:
         "Records that are written from now on count only if they are signed.",
         f"Recorded: {caller()}, because: {by.why}",
     )
-    with _refusing(args), logged("sign", dag_id="", by=caller()):
+    with logged("sign", dag_id="", by=caller()):
         record = admin.sign(ledger, by=by)
     print(f"Pipeline {args.pipeline} is signed from epoch {record.epoch + 1} on.")
 
@@ -237,28 +259,9 @@ def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
 
 
 def _account(args: Namespace) -> admin.Account:
-    """The user who types the command, as the operating system says, and the reason that the user gives."""
-    by, why = caller(), as_text(args.why).strip()
-    if not why:
-        raise SystemExit(
-            "The reason is empty; nothing was changed.\n"
-            f"Pipeline {args.pipeline}, option --why.\n"
-            "What to do: say after --why what happened. Whoever reads the ledger later has no other account of it."
-        )
-    return admin.Account(who=by.who, host=by.host, login=by.login, why=why)
-
-
-@contextmanager
-def _refusing(args: Namespace) -> Iterator[None]:
-    """Turn Refused into a message without a traceback."""
-    try:
-        yield
-    except Refused as error:
-        raise SystemExit(_told(error, args.pipeline)) from error
-
-
-def _told(error: Refused, pipeline: str) -> str:
-    return f"{error.what}\nPipeline {pipeline}.\nWhat to do: {error.remedy}"
+    """The user who typed the command, as the operating system knows it, and the reason after ``--why``."""
+    by = caller()
+    return admin.Account(who=by.who, host=by.host, login=by.login, why=as_text(args.why).strip())
 
 
 def _confirm(args: Namespace, *change: str) -> None:
@@ -267,13 +270,12 @@ def _confirm(args: Namespace, *change: str) -> None:
     if args.yes:
         return
     if not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
-        raise SystemExit(
-            "This needs a yes, and without a terminal there is nobody to ask; nothing was changed.\n"
-            f"Pipeline {args.pipeline}.\n"
-            "What to do: type the command at a terminal; in a script, add --yes."
+        raise Refused(
+            "The command asks for a confirmation, and it has no terminal to ask at. Nothing was changed.",
+            code=codes.NOT_CONFIRMED,
         )
     if not _says_yes():
-        raise SystemExit(f"The answer was no; nothing was changed.\nPipeline {args.pipeline}.")
+        raise Refused("The answer was no. Nothing was changed.", code=codes.NOT_CONFIRMED)
 
 
 def _printable(line: str) -> str:
@@ -281,6 +283,7 @@ def _printable(line: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
+@_tells_refusals
 def write_kafka_credentials(args: Namespace) -> None:
     """``airflow epochs kafka-credentials``: write the file with which a Spark server logs in to Kafka, mode 0600."""
     text = "".join(_credentials_of(conn_id) for conn_id in args.conn_id)
@@ -291,10 +294,10 @@ def write_kafka_credentials(args: Namespace) -> None:
 def _credentials_of(conn_id: str) -> str:
     secrets = read_connection(connection(conn_id)).spark_secrets()
     if not secrets:
-        raise SystemExit(
-            "It has no password and no key: Spark needs no file to read through it; nothing was written.\n"
-            f"Connection {conn_id}.\n"
-            "What to do: leave it out."
+        raise Refused(
+            f"Connection {conn_id} has no password and no key, so Spark needs no credentials file for it. Nothing was "
+            "written.",
+            code=codes.CREDENTIALS_EMPTY,
         )
     return properties(conn_id, secrets)
 
@@ -307,8 +310,8 @@ def _write_privately(path: Path, text: str) -> None:
                 file.write(text)
             Path(folder, "new").replace(path)
     except OSError as error:
-        raise SystemExit(
-            f"The file cannot be written: {error.strerror}.\n{path}\nWhat to do: name a file in a folder of your own."
+        raise Refused(
+            f"The credentials file {path} cannot be written: {error.strerror}.", code=codes.CREDENTIALS_NOT_WRITTEN
         ) from None
 
 

@@ -9,7 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from airflow_epochs.names import validated_name
+from airflow_epochs import codes
+from airflow_epochs.errors import BadArgument
+from airflow_epochs.names import NAME_RULE, is_name
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
@@ -28,10 +30,13 @@ class Transform:
 
     @classmethod
     def parse(cls, text: str) -> Transform:
-        """Parse ``path/to/file.py:function``. Raises ValueError that shows the expected form."""
+        """Parse ``path/to/file.py:function``. Raises BadArgument, which shows the expected form."""
         path, separator, function = text.rpartition(":")
         if not separator or not path.endswith(".py") or not function.isidentifier():
-            raise ValueError(f"transform must be 'path/to/file.py:function', not {text!r}")
+            raise BadArgument(
+                f"`transform` is {text!r}. It must have the form 'path/to/file.py:function'.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
         return cls(path=path, function=function)
 
     def __str__(self) -> str:
@@ -61,7 +66,7 @@ class Pipeline:
     wait_for_others: float = WAIT_FOR_OTHERS_S
 
     def __post_init__(self) -> None:
-        validated_name("pipeline", self.name)
+        require_name("pipeline", self.name)
         require_distinct(self.sinks)
         require_no_loop(self.source, self.sinks)
         require_backfill(self.backfill, self.sinks)
@@ -80,53 +85,79 @@ class Overlapping(Protocol):
         ...
 
 
+def require_name(kind: str, name: str) -> str:
+    """Return ``name``, which the DAG gives a ``kind`` of thing. Raises BadArgument if it is no name."""
+    if not is_name(name):
+        raise BadArgument(f"The {kind} name {name!r} is not valid. A name has {NAME_RULE}.", code=codes.NAME)
+    return name
+
+
 def require_distinct(sinks: Sequence[Sink]) -> None:
-    """Raise ValueError unless there is a sink, and all sinks have different names and destinations."""
-    names = [validated_name("sink", sink.name) for sink in sinks]
+    """Raise BadArgument unless there is a sink, and all sinks have different names and destinations."""
+    names = [require_name("sink", sink.name) for sink in sinks]
     if not names or len(set(names)) != len(names):
-        raise ValueError(f"a pipeline needs sinks with distinct names, not {names}")
+        raise BadArgument(
+            f"The names of the pipeline's sinks are {names}. A pipeline needs at least one sink, and each sink needs "
+            "a name of its own.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
     taken: dict[str, str] = {}
     for sink in sinks:
         destination = sink.destination()
         if destination is None:
             continue
         if destination in taken:
-            raise ValueError(
-                f"the sinks {taken[destination]!r} and {sink.name!r} are both on {destination}: one sink each"
+            raise BadArgument(
+                f"The sinks {taken[destination]!r} and {sink.name!r} both write to {destination}. Each sink needs a "
+                "destination of its own.",
+                code=codes.PIPELINE_ARGUMENT,
             )
         taken[destination] = sink.name
 
 
 def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
-    """Raise ValueError if a sink writes to what the source reads, unless the source allows it."""
+    """Raise BadArgument if a sink writes to what the source reads, unless the source allows it."""
     reads = source.reads() if isinstance(source, Overlapping) else ()
     for sink in sinks:
         if sink.destination() in reads:
-            raise ValueError(
-                f"the sink {sink.name!r} writes to {sink.destination()}, which the pipeline reads: its rows would come "
-                "back as input, for ever. If the transform sorts them out, say KafkaSource(allow_loop=True)"
+            raise BadArgument(
+                f"The sink {sink.name!r} writes to {sink.destination()}, which the pipeline reads. The pipeline would "
+                "read its own rows again and again. If the transform filters these rows out, set "
+                "KafkaSource(allow_loop=True).",
+                code=codes.PIPELINE_LOOP,
             )
 
 
 def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None:
-    """Raise ValueError unless ``backfill`` maps names of the pipeline's sinks to epoch numbers from 1."""
+    """Raise BadArgument unless ``backfill`` maps names of the pipeline's sinks to epoch numbers from 1."""
     if unknown := sorted(backfill.keys() - {sink.name for sink in sinks}):
-        raise ValueError(f"backfill names {', '.join(unknown)}: there is no such sink")
+        raise BadArgument(
+            f"`backfill` names {', '.join(unknown)}. The pipeline has no sink of this name; its sinks are "
+            f"{', '.join(sink.name for sink in sinks)}.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
     for sink, epoch in backfill.items():
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
-            raise ValueError(f"backfill of sink {sink!r} must be the number of an epoch, from 1, not {epoch!r}")
+            raise BadArgument(
+                f"`backfill` of sink {sink!r} is {epoch!r}. It must be the number of an epoch, 1 or larger.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
 
 
 def require_wait(seconds: object) -> None:
-    """Raise ValueError unless ``wait_for_others`` is a finite number of seconds, from 0."""
+    """Raise BadArgument unless ``wait_for_others`` is a finite number of seconds, from 0."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        raise ValueError(f"wait_for_others must be a number of seconds, from 0, not {seconds!r}")
+        raise BadArgument(
+            f"`wait_for_others` is {seconds!r}. It must be a number of seconds, 0 or larger.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
 
 
 def require_one_run_at_a_time(dag_id: str, max_active_runs: int) -> None:
-    """Raise ValueError unless the DAG runs one run at a time: a second one would only be fenced."""
+    """Raise BadArgument unless the DAG runs one run at a time: a second one would only be fenced."""
     if max_active_runs != 1:
-        raise ValueError(
-            f"DAG {dag_id!r} has max_active_runs={max_active_runs}; a pipeline works on one epoch at a time: "
-            "set max_active_runs=1"
+        raise BadArgument(
+            f"DAG {dag_id!r} has max_active_runs={max_active_runs}. It must have max_active_runs=1, because a pipeline "
+            "works on one epoch at a time.",
+            code=codes.PIPELINE_ARGUMENT,
         )

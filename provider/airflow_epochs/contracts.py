@@ -49,7 +49,7 @@ class SparkJob:
 
     Attributes:
         kind: A key of ``airflow_epochs.spark.driver.jobs.JOBS``.
-        args: JSON arguments. They hold no secrets.
+        args: The job's plan as JSON (``airflow_epochs.spark.driver.plans``). It holds no secrets.
         secrets: Spark options, such as Kafka credentials. They reach neither a log nor a file that others can read.
         secrets_of: The id of the connection that the secrets come from.
         files: The user's transform file. The runner also ships the files beside it that it imports.

@@ -11,57 +11,94 @@ EpochError
            └── RowsLost  … although the sink shows their epoch: staged again, they are put back
 
 The split follows pyiceberg's ``CommitFailedException`` / ``CommitStateUnknownException``.
+
+BadArgument is no EpochError: it is raised while a DAG file is loaded, before there is an epoch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from airflow_epochs import secrecy
 
 log = secrecy.logger(__name__)
 
-REMEDY = " What to do: "
-"""What stands between cause and remedy, in the text of an error as in the reason of a VOTE_ABORT."""
+_REMEDY = "What to do: "
+"""Begins an error's last line. Version 0.1 put it into the middle of one line."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kind of failure, by a name that one can search for. ``codes`` declares those of this package.
+
+    Attributes:
+        name: ``EPOCHS-…``; begins the text of the error, and names its section in docs/failures.md.
+        kind: The class of the errors that carry it: what is known about the effect.
+        happened: What has gone wrong, in general. The error itself says where and with what.
+        remedy: What to do, in general. The error itself may say it with names and numbers.
+    """
+
+    name: str
+    kind: type[Exception]
+    happened: str
+    remedy: str
 
 
 class EpochError(Exception):
     """Root of all errors of this package. No secret that the process knows stands in its text.
 
+    The text has a line each for cause, place and remedy; see ``__str__``.
+
     Attributes:
         what: What went wrong, one sentence.
-        remedy: What the reader should do next, one sentence.
-        pipeline, epoch, attempt, sink: Where, as far as known.
+        remedy: What the reader should do next, one sentence. Default: the code's.
+        code: What kind of failure it is; None for an error of a sink or source of the user's own.
+        pipeline, epoch, attempt, sink: The place, as far as known.
     """
 
     def __init__(
         self,
         what: str,
         *,
-        remedy: str,
+        remedy: str | None = None,
+        code: Code | None = None,
         pipeline: str | None = None,
         epoch: int | None = None,
         attempt: int | None = None,
         sink: str | None = None,
     ) -> None:
-        self.what, self.remedy = secrecy.scrubbed(what), secrecy.scrubbed(remedy)
+        if remedy is None and code is None:
+            raise TypeError("an error needs a remedy, or a code that has one")
+        self.code = code
+        self.what = secrecy.scrubbed(what)
+        self.remedy = secrecy.scrubbed(code.remedy if code and remedy is None else remedy or "")
         self.pipeline, self.epoch, self.attempt, self.sink = pipeline, epoch, attempt, sink
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        where = [
-            f"{key} {value}"
-            for key, value in (
-                ("pipeline", self.pipeline),
-                ("epoch", self.epoch),
-                ("attempt", self.attempt),
-                ("sink", self.sink),
-            )
-            if value is not None
-        ]
-        prefix = f"[{', '.join(where)}] " if where else ""
-        return secrecy.scrubbed(f"{prefix}{self.what}{REMEDY}{self.remedy}")
+        place = {"pipeline": self.pipeline, "epoch": self.epoch, "attempt": self.attempt, "sink": self.sink}
+        known = ", ".join(f"{key} {value}" for key, value in place.items() if value is not None)
+        where = f"Where: {known}\n" if known else ""
+        return secrecy.scrubbed(f"{self.cause}\n{where}{_REMEDY}{self.remedy}")
+
+    @property
+    def cause(self) -> str:
+        """The code, if there is one, and what went wrong."""
+        return f"{self.code.name}: {self.what}" if self.code else self.what
+
+    @property
+    def reason(self) -> str:
+        """Cause and remedy without the place: what a VOTE_ABORT says. ``cause_and_remedy`` takes it apart."""
+        return f"{self.cause}\n{_REMEDY}{self.remedy}"
+
+
+def cause_and_remedy(reason: str) -> tuple[str, str]:
+    """The two parts of a VOTE_ABORT's reason, also of one that version 0.1 recorded. No remedy: the second is empty."""
+    cause, *remedy = re.split(rf"\s+{_REMEDY}", reason, maxsplit=1)
+    return cause, remedy[0] if remedy else ""
 
 
 class NotApplied(EpochError):
@@ -100,6 +137,27 @@ class RowsLost(RowsGone):
     """
 
     undo: str = ""
+
+
+class BadArgument(ValueError):
+    """An argument in a DAG file is not valid. Airflow shows the text as the DAG's import error.
+
+    Attributes:
+        what: Which argument is wrong, what its value is, and which values are valid. Whole sentences.
+        code: What kind of mistake it is.
+    """
+
+    def __init__(self, what: str, *, code: Code) -> None:
+        self.what, self.code = secrecy.scrubbed(what), code
+        super().__init__(self.what)
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.what}"
+
+
+def without_code(error: ValueError) -> str:
+    """The text of ``error`` for an error that quotes it: a text has one code."""
+    return error.what if isinstance(error, BadArgument) else str(error)
 
 
 @contextmanager

@@ -8,18 +8,21 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` can be part of a ledger key, of a table's folder and of an Airflow task id."""
+    return _NAME.fullmatch(text) is not None
 
 
 def validated_name(kind: str, name: str) -> str:
-    """Return ``name`` if it can be part of a ledger key, of a table's folder and of an Airflow task id.
+    """Return ``name``, which a record or a key holds. Raises ValueError if it is no name.
 
-    Raises:
-        ValueError: It cannot. The text says which characters can.
+    For a name that a DAG gives, see ``config.require_name``.
     """
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{kind} name {name!r} is not usable: 1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
-        )
+    if not is_name(name):
+        raise ValueError(f"{kind} name {name!r} is not usable: {NAME_RULE}")
     return name
 
 

@@ -12,11 +12,11 @@ from airflow_epochs.config import (
     WAIT_FOR_OTHERS_S,
     require_backfill,
     require_distinct,
+    require_name,
     require_no_loop,
     require_one_run_at_a_time,
     require_wait,
 )
-from airflow_epochs.names import validated_name
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
     CommitSinkOperator,
@@ -65,7 +65,7 @@ class EpochPipeline(TaskGroup):
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        ValueError: A name is not valid; two sinks have the same name or destination; a sink writes to a topic that
+        BadArgument: A name is not valid; two sinks have the same name or destination; a sink writes to a topic that
             the source reads; ``backfill`` or ``wait_for_others`` is not valid; or ``max_active_runs`` is not 1.
     """
 
@@ -89,7 +89,7 @@ class EpochPipeline(TaskGroup):
         require_no_loop(source, sinks)
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
-        super().__init__(group_id=validated_name("pipeline", name), **task_group_args)
+        super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)
         shared = {

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import CompleteRecord, OffsetRange, Ranges, TransactionId
 
@@ -63,9 +64,12 @@ class CompleteEpoch:
         found = self.sinks.get(sink)
         if found is None or found.version is None:
             raise Refused(
-                f"There is no version of sink {sink!r} in epoch {self.number} of {self.pipeline}.",
-                remedy=f"Sinks with versions are: {', '.join(self._versioned) or 'none'}. Read another epoch, or the "
-                "newest state of that sink.",
+                f"The epoch has no version of sink {sink!r}. Sinks with a version: "
+                f"{', '.join(self._versioned) or 'none'}.",
+                code=codes.VERSION_MISSING,
+                pipeline=self.pipeline,
+                epoch=self.number,
+                sink=sink,
             )
         return found.version
 

@@ -135,6 +135,6 @@ def test_the_worked_example_shows_an_epoch_with_the_other_sinks_or_not_at_all(
     run_2 = Run("dag", "run 2")
     coordinator.open(run_2)
     report = coordinator.stage(run_2).stage
-    with pytest.raises(Refused, match="GLOBAL_ABORT: orders: it is full"):
+    with pytest.raises(Refused, match="Sink orders voted against it: it is full"):
         coordinator.vote(run_2, report)
     assert list(shown.iterdir()) == [file]

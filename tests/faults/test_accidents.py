@@ -47,7 +47,7 @@ def test_a_table_that_is_gone_is_put_back(two_epochs: DiskWorld) -> None:
     table = world.table("orders")
     kept = table.rename(table.with_name("dropped"))
     error = stopped(world)
-    assert error.what == f"The table {table} is gone: epoch 2 was committed to it."
+    assert error.what == f"The table {table} is gone, but epoch 2 was committed to it. Nothing was written."
     assert anchor_of(error) == "the-table-is-gone"
     kept.rename(table)
     assert world.run(81) is None
@@ -65,7 +65,9 @@ def test_a_table_that_is_gone_for_good_is_filled_again_under_another_name(two_ep
 def test_a_sink_that_points_elsewhere_is_pointed_back(two_epochs: DiskWorld) -> None:
     error = stopped(replace(two_epochs, tables={"orders": "elsewhere"}))
     table = two_epochs.table("orders")
-    assert error.what == f"The sink points to {two_epochs.folder}/elsewhere, but epoch 2 was committed to {table}."
+    assert error.what == (
+        f"The sink points to {two_epochs.folder}/elsewhere, but epoch 2 was committed to {table}. Nothing was written."
+    )
     assert anchor_of(error) == "the-sink-points-elsewhere"
     assert f"Point the sink back to {table}" in error.remedy
     assert two_epochs.run(81) is None

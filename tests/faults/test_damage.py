@@ -71,7 +71,7 @@ def assert_refused_until_restored(world: DiskWorld, path: Path, damage: Damage, 
     error = world.run(number)
     assert isinstance(error, Corrupt), error
     assert str(path.relative_to(world.ledger_root)) in error.what
-    assert "restore this one file" in error.remedy
+    assert "Restore this one file" in error.remedy
     assert world.snapshot() == before
     path.write_bytes(sound)
     assert world.run(number) is None
@@ -190,8 +190,8 @@ def test_a_staging_table_that_was_changed_after_the_decision_is_staged_again_onc
     path.write_bytes(path.read_bytes().replace(b'numRecords\\":5', b'numRecords\\":4'))
     error = world.run(2)
     assert isinstance(error, Corrupt), error
-    named = re.search(r"are not those at (\S+): the staging table was changed", error.what)
-    assert named and "delete it and clear the commit task" in error.remedy
+    named = re.search(r"The rows at (\S+) are not the rows that .*: the staging table was changed", error.what)
+    assert named and "or delete it. Then clear the commit task" in error.remedy
     shutil.rmtree(named[1])
     assert world.run(2) is None
     finished(world, left)

@@ -54,9 +54,10 @@ def test_a_sink_class_that_only_a_record_names_is_not_imported(
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"name": "audit"}, "it is named 'audit' there"),
+        ({"name": "audit"}, "the record gives it the name 'audit'"),
         ({"name": "../orders"}, "sink name '../orders' is not usable"),
         ({"partition_by": 7}, "TypeError"),
+        ({"table": {"x": {}}}, "table: Expected `str`, got `object`"),
         ({"mode": "of its own"}, "mode"),
     ],
 )

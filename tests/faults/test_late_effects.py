@@ -27,11 +27,11 @@ def test_rows_that_spark_stages_after_its_client_was_killed_are_never_shown_and_
         world.run(2, coordinator)
     left = world.left()
     assert isinstance(coordinator.task.env, Environment)
-    (job,) = coordinator.task.env.spark.staged
+    (plan,) = coordinator.task.env.spark.staged
     if finished_first:
         assert world.run(successor) is None
-    stage_sink(job, "audit")
-    assert Path(job["sinks"]["audit"]["place"], "_delta_log").exists()
+    stage_sink(plan, "audit")
+    assert Path(plan.sinks["audit"]["place"], "_delta_log").exists()
     if not finished_first:
         assert world.run(successor) is None
     fired("F7", STEPS["staging.audit"], finished(world, left))

@@ -35,7 +35,7 @@ def test_a_table_that_becomes_read_only_stops_the_run_until_it_can_be_written_ag
     with TaskProcess(world, 2, {phase: partial(forbid_writing_to, world.table("orders"))}) as task:
         ended = task.wait()
     assert ended.error == "Refused", ended
-    assert "No permission" in ended.message
+    assert "has no permission" in ended.message
     left = world.left()
     allow(world.table("orders"))
     assert world.run(2) is None

@@ -179,7 +179,7 @@ def test_records_of_two_histories_are_put_right_by_the_whole_folder(world: DiskW
     backup = Path(shutil.copytree(folder, world.folder / "backup"))
     rewritten(folder / mixed, of_another_history)
     for number in (2, 3):
-        assert "restore the epoch's folder as a whole" in refused(world, number).remedy
+        assert "Restore the whole folder of the epoch" in refused(world, number).remedy
     restored(folder, backup)
     assert world.run(2) is None
     world.one_more_epoch()
@@ -222,11 +222,11 @@ def from_task(world: DiskWorld, first: str, until: str = "complete") -> None:
 @pytest.mark.parametrize(
     ("done", "failing", "cleared"),
     [
-        (None, "stage", r"`(open)` with its downstream"),
-        ("open", "vote", r"`(stage)` with its downstream"),
-        ("stage", "commit", r"`(stage)` with its downstream"),
-        ("stage", "complete", r"or `(stage)` if there was no GLOBAL_COMMIT, with its downstream"),
-        ("vote", "complete", r"clear the (commit) task of that sink.* with its downstream"),
+        (None, "stage", r"Clear the (open) task with its downstream"),
+        ("open", "vote", r"Clear the (stage) task with its downstream"),
+        ("stage", "commit", r"Clear the (stage) task with its downstream"),
+        ("stage", "complete", r"Clear the (stage) task with its downstream"),
+        ("vote", "complete", r"Clear the (commit) task of each sink .* with its downstream"),
     ],
 )
 def test_a_task_that_lacks_what_comes_before_it_names_the_task_to_clear(
@@ -262,7 +262,7 @@ def test_a_partitioning_that_the_table_does_not_have_is_left_out(world: DiskWorl
     wrong = replace(world, sink_options={"partition_by": ["payload"]})
     error = wrong.run(80)
     assert isinstance(error, Refused)
-    assert "Correct partition_by, or leave it out" in error.remedy
+    assert "Correct partition_by of the sink, or leave it out" in error.remedy
     assert world.run(81) is None
     assert_all_rows(world, "orders", "audit")
 
@@ -272,7 +272,9 @@ def test_a_backfill_that_begins_too_late_is_corrected_as_the_error_says(world: D
     added = replace(world, sinks=("orders", "audit", "gold"), backfill={"gold": 12})
     error = added.run(80)
     assert isinstance(error, Refused)
-    named = re.search(r"let backfill name an epoch up to (\d+), or leave the sink out: then", error.remedy)
+    named = re.search(
+        r"Let `backfill` name epoch (\d+) or an earlier one, or remove the sink from `backfill`", error.remedy
+    )
     assert named
     added = replace(added, backfill={} if leave_out else {"gold": int(named[1])})
     assert added.run(81) is None
@@ -374,8 +376,8 @@ def test_a_table_put_back_between_stage_and_vote_is_told_of_by_the_next_open(wor
 
     error = world.run(3, world.coordinator({"stage.done": put_back}))
     assert isinstance(error, Refused)
-    assert "the next run's `open` says what happened" in error.remedy
-    assert "Put the newest copy back" in stopped(world).remedy
+    assert "the next run start. The error of `open` says what happened" in error.remedy
+    assert "Put the newest copy of the table back" in stopped(world).remedy
     restored(world.table("orders"), newer)
     assert world.run(81) is None
     assert_all_rows(world, "orders", "audit")

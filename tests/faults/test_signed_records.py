@@ -119,7 +119,7 @@ def test_a_record_that_somebody_adds_is_named_and_changes_nothing(
     sound = signed.snapshot_of_tables()
     path.write_bytes(value)
     error = signed.run(3)
-    told = f"orders/{key} is not believed: it is not signed"
+    told = f"does not trust the ledger record orders/{key}: it is not signed"
     if (kind, phase) == (1, "decision.landed"):  # to finish an epoch in doubt, its tries are not asked for
         assert error is None and told in caplog.text
     else:

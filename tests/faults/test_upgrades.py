@@ -58,7 +58,7 @@ def test_a_record_of_a_newer_format_is_refused_and_nothing_is_changed(world: Dis
     for number in (CLEARED, NEXT):
         error = world.run(number)
         assert isinstance(error, Refused), error
-        assert path.name in error.what and "upgrade airflow-provider-epochs" in error.remedy
+        assert path.name in error.what and "Upgrade airflow-provider-epochs" in error.remedy
     assert world.snapshot() == before
     change(path, b'"format":3', b'"format":1')
     assert world.run(CLEARED) is None

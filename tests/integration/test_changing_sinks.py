@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import Marker, OffsetRange, OpenRecord
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.environment import Environment
@@ -128,7 +128,7 @@ def test_a_backfill_from_an_epoch_that_is_still_to_come_is_refused(world: DiskWo
     world = with_gold(world, {"gold": 12})
     error = world.run(3)
     assert isinstance(error, Refused)
-    assert "Sink 'gold' is to begin with epoch 12; this is epoch 3." in str(error)
+    assert "`backfill` lets sink 'gold' begin with epoch 12, but the run is opening epoch 3." in str(error)
     assert world.ledger.open_record(3, 1) is None
 
 
@@ -149,14 +149,14 @@ def test_a_backfill_whose_input_is_gone_opens_nothing(world: DiskWorld, monkeypa
 @pytest.mark.parametrize(
     ("backfill", "why"),
     [
-        ({"silver": 1}, "backfill names silver: there is no such sink"),
-        ({"gold": 0}, "backfill of sink 'gold' must be the number of an epoch, from 1, not 0"),
-        ({"gold": True}, "not True"),
-        ({"gold": "1"}, "not '1'"),
+        ({"silver": 1}, "`backfill` names silver. The pipeline has no sink of this name"),
+        ({"gold": 0}, "`backfill` of sink 'gold' is 0. It must be the number of an epoch, 1 or larger"),
+        ({"gold": True}, "is True. It must be the number"),
+        ({"gold": "1"}, "is '1'. It must be the number"),
     ],
 )
 def test_a_backfill_that_means_nothing_is_refused(world: DiskWorld, backfill: dict[str, int], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(BadArgument, match=why):
         with_gold(world, backfill).coordinator()
 
 

@@ -89,7 +89,7 @@ def test_rows_staged_in_the_calendar_of_old_are_a_vote_abort_and_staged_again_th
     attempt = attempt_of(transaction(1))
     frame = session.sql("SELECT array(date'1500-01-01') AS days, timestamp'1500-01-01 00:00:00' AS at")
     with settings(session, LEGACY):
-        with pytest.raises(Refused, match=r"days.* in the calendar"):
+        with pytest.raises(Refused, match=r"days.* in the Julian calendar"):
             area.checked(attempt, staged_as_the_server_says(area, attempt, frame))
         claim = fill_with_spark(session, area.plan(attempt, uuid.uuid4().hex), frame)
     _, what = area.checked(attempt, claim)

@@ -10,6 +10,8 @@ import pytest
 from airflow_epochs.errors import OutcomeUnknown
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import merge as delta_merge
+from airflow_epochs.spark.driver.delta.plans import ChangePlan
+from airflow_epochs.spark.driver.wire import from_json
 from tests.support.delta_modes_world import (
     COUNTER,
     UPSERT,
@@ -65,7 +67,8 @@ def require_late_is_skipped(
     source = f"delta.`file://{table}`" if "/" in table else table
     history = session.sql(f"DESCRIBE HISTORY {source}").select("version")
     before = shown(session, table), history.collect()
-    delta_merge._CHANGES[first.args["how"]["mode"]](session, first.args, False)
+    plan = from_json(ChangePlan, first.args)
+    delta_merge._CHANGES[plan.change.how.mode](session, plan, False)
     again = session.sql(f"DESCRIBE HISTORY {source}").select("version")
     assert (shown(session, table), again.collect()) == before
 
@@ -111,7 +114,7 @@ def test_deletions_are_noted_and_flushed_before_the_table_forgets_the_keys(
     staged = promised(vote_on(epochs.sink, attempt, frame, world))
     cut = cut_off_merge(monkeypatch)
     synced.clear()
-    with pytest.raises(OutcomeUnknown, match="Spark did not say"):
+    with pytest.raises(OutcomeUnknown, match="Spark did not confirm the commit"):
         epochs.sink.commit(attempt, staged, world)
     assert cut and shown(session, table) == [(1, 1, "a"), (2, 1, "b")]
     noted = {str(path) for path in notes_of(table).rglob("*") if path.suffix in (".parquet", ".json")}

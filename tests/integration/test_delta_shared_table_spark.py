@@ -96,4 +96,4 @@ def test_partitions_that_each_pipeline_has_for_itself_can_be_overwritten(
         ours.run(frame(session, f"({epoch}, 'a')"))
         theirs.run(frame(session, f"({epoch}, 'b')"))
     assert shown(session, table) == shown_by_others(table) == [(2, "a"), (2, "b")]
-    assert "mode 'overwrite_partitions' would take them away" in reason_against(ours, frame(session, "(3L, 'b')"))
+    assert "Mode 'overwrite_partitions' would delete these rows" in reason_against(ours, frame(session, "(3L, 'b')"))

@@ -60,7 +60,7 @@ def test_files_of_a_commit_through_spark_that_vanish_before_the_receipt_are_told
             files[path] = path.rename(path.with_suffix(".kept"))
 
     world.at["delta.commit.after"] = vacuum
-    with pytest.raises(Corrupt, match=r"are gone.*Restore the files") as caught:
+    with pytest.raises(Corrupt, match=r"(?s)are gone.*Restore the files") as caught:
         sink.commit(attempt, staged, world)
     assert not isinstance(caught.value, RowsGone)
     for path, kept in files.items():
@@ -290,6 +290,7 @@ def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     session: Any, world: Environment, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+    from airflow_epochs.spark.driver.delta.plans import FoundMarker, MarkerPlan
 
     create(session, table, "id BIGINT")
     sink = DeltaSink("bronze", table, commit="spark")
@@ -297,15 +298,14 @@ def test_the_marker_is_found_in_the_log_when_the_history_no_longer_shows_it(
     spark_epoch(sink, txn, None, session.range(2), world)
     for number in range(3):
         session.sql(f"INSERT INTO delta.`file://{table}` VALUES ({number})").collect()
-    args = {"target": table, "app": "airflow_epochs/orders/bronze"}
-    assert delta_jobs.delta_marker(session, args)["txn"] == str(txn)
+    plan = MarkerPlan(target=table, app="airflow_epochs/orders/bronze")
+    assert delta_jobs.delta_marker(session, plan).marker.txn == str(txn)
     monkeypatch.setattr(delta_jobs, "HISTORY_DEPTHS", (2,))
-    found = delta_jobs.delta_marker(session, args)
-    assert (found["epoch"], found["txn"]) == (1, None)
+    assert delta_jobs.delta_marker(session, plan).marker == FoundMarker(epoch=1)
     DeltaTable(table).create_checkpoint()
     for entry in sorted(Path(table, "_delta_log").glob("0*.json"))[:-1]:
         entry.unlink()
-    assert delta_jobs.delta_marker(session, args)["epoch"] == 1
+    assert delta_jobs.delta_marker(session, plan).marker.epoch == 1
     assert sink.last_committed("orders", world) == Marker(1, None)
 
 

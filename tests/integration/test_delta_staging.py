@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.kafka.rows import RowShape
 from airflow_epochs.sinks.sql.values import tuples_of
 from airflow_epochs.spark.driver import row_digest
+from airflow_epochs.spark.driver.plans import RowDigest
+from airflow_epochs.spark.driver.wire import from_json
 from airflow_epochs.staged.digest import content_of
 from airflow_epochs.staged.staging import read_staging
 from airflow_epochs.staged.table import StagedTable
@@ -188,14 +191,14 @@ def hashed(rows: Any) -> Any:
 def test_the_digest_tells_rows_that_differ_in_any_value_and_not_their_order_or_files(session: Any) -> None:
     rows = session.sql(ROWS)
     told = hashed(rows)
-    assert told["rows"] == 100
+    assert told.rows == 100
     for what, change in SAME_ROWS.items():
         assert hashed(change(rows)) == told, what
-    seen = {str(told["sums"])}
+    seen = {told.sums}
     for what, (column, expression) in OTHER_ROWS.items():
         other = hashed(rows.withColumn(column, F.expr(expression)))
-        assert str(other["sums"]) not in seen, what
-        seen.add(str(other["sums"]))
+        assert other.sums not in seen, what
+        seen.add(other.sums)
 
 
 def test_rows_staged_again_in_another_order_and_in_other_files_are_the_promised_ones_and_others_are_not(
@@ -237,9 +240,11 @@ def test_rows_that_version_0_1_promised_are_staged_again_into_such_files_as_it_w
 def test_a_digest_of_other_rows_than_were_staged_is_none(session: Any, world: Environment, table: str) -> None:
     sink, attempt = DeltaSink("bronze", table), attempt_of(transaction(1))
     claim = stage_with_spark(sink, attempt, session.range(5), world)
-    assert claim.content and claim.content["rows"] == 5
+    assert claim.content
+    told = from_json(RowDigest, claim.content)
+    assert told.rows == 5
     staging = read_staging(open_files(table), claim.place.removeprefix(f"{table}/"))
-    assert staging and content_of(staging, {**claim.content, "rows": 6}) is None
+    assert staging and content_of(staging, replace(told, rows=6)) is None
 
 
 # -- instants -------------------------------------------------------------------------------------------------------
@@ -394,5 +399,5 @@ def test_a_sink_that_would_create_a_table_whose_markers_expire_is_told_so_before
     sink = DeltaSink("bronze", table, properties={"delta.setTransactionRetentionDuration": "interval 1 hour"})
     attempt = attempt_of(transaction(1))
     vote = sink.vote(attempt, stage_with_spark(sink, attempt, session.range(1), world), world)
-    assert "the epoch marker would expire" in (vote.reason or "")
-    assert "out of the sink's properties" in (vote.reason or "")
+    assert "The epoch marker would expire" in (vote.reason or "")
+    assert "from `properties` of the sink" in (vote.reason or "")

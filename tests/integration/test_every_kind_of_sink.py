@@ -215,7 +215,7 @@ def test_a_vote_against_the_epoch_by_any_sink_keeps_it_out_of_all(world: World, 
         "file": lambda: rename(world.file, "orders", "gone"),
     }
     error = world.run(2, {"stage.done": break_it[against]})
-    assert f"GLOBAL_ABORT: {against}: " in str(error)
+    assert f"Sink {against} voted against it: " in str(error)
     mend_it: dict[str, Callable[[], None]] = {
         "topic": lambda: limit_messages(world, 1_000_000),
         "database": lambda: rename(world.database, "gone", "orders"),
@@ -267,7 +267,7 @@ def test_a_sink_that_fails_for_long_after_the_decision_is_waited_for_and_gets_it
     world.source.produce(3)
     world = TODAY[dag](dead(world, failing), failing)
     for number in (3, 4):  # the runs of that hour
-        assert f"Epoch 2 is in doubt: sink {failing}. " in str(world.run(number))
+        assert f"The epoch is in doubt: it waits for sink {failing}. " in str(world.run(number))
     assert world.ledger.open_record(3, 1) is None
     assert EpochRow.of(world.ledger.view(2)).waits_for == (failing,)
     others = {*NAMES} - {failing}
@@ -294,8 +294,8 @@ def test_in_an_unsigned_ledger_a_removed_sink_with_a_connection_of_its_own_has_t
     without = replace(world, names=tuple(name for name in NAMES if name != removed))
     error = without.run(3)
     assert isinstance(error, Refused), error
-    assert f"is not signed, and has the sink use connection {world.sink(removed).spec()['conn_id']!r}" in error.what
-    assert "undo that until the epoch is complete" in error.remedy
+    assert f"which is not signed, the sink uses connection {world.sink(removed).spec()['conn_id']!r}" in error.what
+    assert "Undo the change of the DAG until the epoch is complete" in error.remedy
     assert world.run(4) is None
     world.require_all_shown(NAMES)
     world.source.produce(2)

@@ -68,7 +68,7 @@ def test_a_commit_whose_request_or_answer_is_lost_is_looked_up_by_the_next_try(
     attempt = feed.attempt()
     staged = feed.staged(attempt, rows("b", "c"))
     feed.world.at = {"kafka.commit.before": lambda: proxy.lose(lost)}
-    with pytest.raises(OutcomeUnknown, match="is not known"):
+    with pytest.raises(OutcomeUnknown, match="does not know whether the brokers committed"):
         feed.commit(attempt, staged)
     landed = ["a"] if lost == REQUESTS else ["a", "b", "c"]
     wait_until(lambda: values(seen_by_confluent(distant.bootstrap, topic)) == landed)

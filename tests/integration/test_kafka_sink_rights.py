@@ -91,18 +91,18 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
         return words in reason(feed)  # rights take a moment until every part of the broker knows of them
 
     topic, describe = feed.sink.topic, (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
-    assert "does not allow its user to describe topic out-" in reason(feed)
+    assert "does not permit the connection's user to describe topic out-" in reason(feed)
     guarded.grant(TOPIC, topic, *describe)
     wait_until(lambda: comes_to("describe topic airflow-epochs-markers"))
     guarded.grant(TOPIC, MARKERS, *describe)
     wait_until(lambda: comes_to("create topic airflow-epochs-markers"))
     guarded.grant(TOPIC, MARKERS, AclOperation.CREATE)
-    wait_until(lambda: comes_to(f"lacks rights on topic {topic}: WRITE."))
+    wait_until(lambda: comes_to(f"lacks these rights on topic {topic}: WRITE."))
     guarded.grant(TOPIC, topic, AclOperation.WRITE)
-    wait_until(lambda: comes_to(f"lacks rights on topic {MARKERS}: READ, WRITE."))
+    wait_until(lambda: comes_to(f"lacks these rights on topic {MARKERS}: READ, WRITE."))
     guarded.grant(TOPIC, MARKERS, AclOperation.READ, AclOperation.WRITE)
     for transactional_id in (MARKERS, f"airflow-epochs.{feed.pipeline}.events"):
-        refusal = f"does not allow its user to begin transactions under the id {transactional_id}:"
+        refusal = f"does not permit the connection's user to begin transactions under the id {transactional_id}:"
         wait_until(partial(comes_to, refusal))
         rights = (AclOperation.DESCRIBE, AclOperation.WRITE)
         guarded.grant(ResourceType.TRANSACTIONAL_ID, transactional_id, *rights)
@@ -115,5 +115,5 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
 def test_a_wrong_password_is_said_to_be_one_and_not_told(guarded: Guarded, feed: Feed) -> None:
     feed.world = guarded.world(password="wr0ng")
     said = reason(feed)
-    assert "does not let its user in" in said
+    assert "rejected the login of the connection's user" in said
     assert "wr0ng" not in said

@@ -93,7 +93,7 @@ def test_rows_of_a_megabyte_that_spark_has_staged_are_sent_in_little_memory(
     attempt = feed.attempt()
     claim = stage_with_spark(feed.sink, attempt, session.range(0, 300, 1, 1).selectExpr(f"{text} AS value"), feed.world)
     staged = promised(feed.sink.vote(attempt, claim, feed.world))
-    assert memory_to_commit(feed, broker.bootstrap, attempt, staged) <= 300
+    assert memory_to_commit(feed, broker.bootstrap, attempt, staged) <= 200
     assert feed.marker() == Marker.of(attempt.txn)
 
 

@@ -169,7 +169,7 @@ def test_a_marker_topic_whose_policy_was_changed_is_refused_until_it_is_put_righ
     cluster.topic("m", 2, cleanup_policy="compact,delete")
     feed = cluster.feed(cluster.topic("out"))
     refused = vote(feed)
-    assert refused.vote is ABORT and "would be lost" in str(refused.reason)
+    assert refused.vote is ABORT and "would delete epoch markers" in str(refused.reason)
     cluster.obey(refused, feed)
     feed.run(rows("a"))
 
@@ -184,7 +184,7 @@ def test_a_topic_with_records_of_somebody_else_is_no_marker_topic_and_nothing_is
     assert producer.flush(10) == 0
     feed = cluster.feed(cluster.topic("out"), marker_topic=foreign)
     refused = vote(feed)
-    assert refused.vote is ABORT and "holds records that are not ours" in str(refused.reason)
+    assert refused.vote is ABORT and "does not assign them to a sink" in str(refused.reason)
     seen = [values(seen_by_confluent(cluster.pair.bootstrap, foreign, number)) for number in range(2)]
     assert sorted(seen) == [[], ["v"]]
     cluster.feed(feed.sink.topic, marker_topic=f"own-{cluster.id}").run(rows("a"))
@@ -194,7 +194,7 @@ def test_a_marker_that_the_marker_topic_does_not_take_is_found_by_the_vote(clust
     cluster.topic("m", 2, cleanup_policy="compact", max_message_bytes="2000")
     feed = cluster.feed(cluster.topic("out", 50))
     refused = vote(feed)
-    assert refused.vote is ABORT and "takes 2000" in str(refused.reason)
+    assert refused.vote is ABORT and "takes at most 2000 bytes" in str(refused.reason)
     cluster.obey(refused, feed)
     feed.run(rows("a"))
 
@@ -273,7 +273,7 @@ def test_a_topic_that_is_deleted_and_created_again_while_an_epoch_is_sent_gets_a
         cluster.topic("out")
 
     feed.world.at = {"kafka.rows.sent": again}
-    with pytest.raises(NotApplied, match="was deleted while"):
+    with pytest.raises(NotApplied, match="was deleted while the sink sent"):
         feed.sink.commit(attempt, staged, feed.world)
     feed.world.at = {}
     committed(feed, attempt, staged)
@@ -353,7 +353,7 @@ def test_a_timeout_that_reading_the_rows_alone_exceeds_is_a_vote_to_abort(
     monkeypatch.setattr(kafka_participant, "time", Slow())
     refused = vote(feed)
     assert refused.vote is ABORT
-    assert "transaction_timeout=10 s: making the records alone took 10 s" in str(refused.reason)
+    assert "transaction_timeout=10 s: it took 10 s to make the records" in str(refused.reason)
     feed.sink.transaction_timeout = 11
     assert vote(feed).vote is VoteKind.VOTE_COMMIT
 
@@ -376,7 +376,7 @@ def test_an_epoch_that_outlasts_its_timeout_names_it_and_gets_through_with_that_
     feed.world.at = {phase: slow}
     with pytest.raises((NotApplied, OutcomeUnknown), match="and transaction_timeout is 1 s") as caught:
         feed.sink.commit(attempt, staged, feed.world)
-    assert "fenced" in caught.value.what and "raise transaction_timeout of the sink in the DAG" in caught.value.remedy
+    assert "fenced" in caught.value.what and "raise `transaction_timeout` of the sink in the DAG" in caught.value.remedy
     feed.sink = feed.sink.with_todays(cluster.feed(feed.sink.topic, transaction_timeout=60).sink)
     feed.world.at = {}
     feed.commit(attempt, staged)

@@ -21,12 +21,14 @@ from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.connect import ConnectRunner
 from airflow_epochs.spark.driver import kafka_read
+from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.processes import answers
+from tests.support.delta_world import commit_plan
 from tests.support.environment import Environment, connected
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
 from tests.support.spark_world import APPS, SLOW, Topic, produce, stage_job, staged_rows
@@ -117,7 +119,7 @@ def test_a_server_that_wants_another_token_is_refused_and_the_connections_field_
     connect: ConnectServer, topic: Topic, tmp_path: Path, token: str | None
 ) -> None:
     server = Connection(conn_id="spark", conn_type="spark_connect", **{**connect.where, "password": token})
-    with pytest.raises(Refused, match="does not let the task in") as refused:
+    with pytest.raises(Refused, match="does not accept the task's token") as refused:
         SparkConnect("spark").runner(connected(server)).run(stage_job(topic, ORDERS, {"orders": tmp_path / "orders"}))
     assert "the password of the connection of type spark_connect" in refused.value.remedy
     assert connect.token not in str(refused.value)
@@ -141,7 +143,7 @@ def test_a_batch_used_twice_by_one_sink_is_read_once(
     report = runner.run(stage_job(topic, twice, {"one": tmp_path / "t"}, measure_input=measured))
     assert connect.processes[0].log.read_text().count(READER) - before == len(topic.ends)
     assert len(staged_rows(tmp_path / "t")) == 200
-    assert report["metrics"].get("rows_in") == (100 if measured else None)
+    assert (report["metrics"] or {}).get("rows_in") == (100 if measured else None)
 
 
 def test_input_that_is_not_to_be_measured_flows_through_uncounted(
@@ -150,7 +152,7 @@ def test_input_that_is_not_to_be_measured_flows_through_uncounted(
     path = app(tmp_path, "def f(batch, epoch): return batch.select('offset')")
     report = runner.run(stage_job(topic, path, {"one": tmp_path / "t"}, measure_input=False))
     assert len(staged_rows(tmp_path / "t")) == 100
-    assert (report["metrics"], report["warnings"]) == ({}, [])
+    assert (report["metrics"], report["warnings"]) == (None, [])
 
 
 def test_a_transform_that_ignores_the_batch_neither_hangs_nor_passes_in_silence(
@@ -459,16 +461,8 @@ def test_a_server_without_the_kafka_jar_is_refused_by_the_jars_name(
 
 
 def test_a_server_without_the_delta_jar_is_refused_by_the_jars_name(bare: Environment) -> None:
-    args = {
-        "target": "/nowhere/t",
-        "place": "/nowhere/p",
-        "app": "a",
-        "epoch": 1,
-        "table_id": None,
-        "user_metadata": "{}",
-        "properties": {},
-    }
-    job = SparkJob(kind="delta_commit", args={**args, "previous_epoch": None, "partition_by": []})
+    plan = commit_plan(target="/nowhere/t", place="/nowhere/p")
+    job = SparkJob(kind=plan.JOB, args=as_json(plan))
     with pytest.raises(Refused) as refused:
         SparkConnect("spark").runner(bare).run(job)
     assert "io.delta:delta-spark" in refused.value.remedy

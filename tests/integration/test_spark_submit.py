@@ -132,7 +132,7 @@ def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
     with pytest.raises(Refused) as refused:
         runner.run(stage_job(topic, f"{path}:f", {"one": tmp_path / "t"}))
     assert "factor = 1 / 0" in refused.value.what
-    assert "clear the stage task" in refused.value.remedy
+    assert "clear the failed task" in refused.value.remedy
 
 
 def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(

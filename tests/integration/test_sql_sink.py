@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_epochs.errors import Corrupt, NotApplied, Refused
+from airflow_epochs.errors import BadArgument, Corrupt, NotApplied, Refused
 from airflow_epochs.model import Marker
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.sql.sink import SqlSink
@@ -111,8 +111,9 @@ def test_names_may_have_any_characters(world: SqlWorld) -> None:
 def test_a_missing_table_is_told_of_with_the_statement_that_creates_it(world: SqlWorld) -> None:
     sink = world.sink("fresh", mode="upsert", keys=["id"])
     reason = world.reason_against(sink, orders(1))
-    assert "There is no table" in reason
-    world.db.run(reason[reason.index("CREATE TABLE") : reason.index(", and clear")].replace(sink.table, "fresh"))
+    assert f"Table {sink.table} does not exist in" in reason
+    (statement,) = re.findall(r"`(CREATE TABLE [^`]*)`", reason)
+    world.db.run(statement.replace(sink.table, "fresh"))
     world.epoch(sink, transaction(1), None, orders(1))
     assert world.ids("fresh") == [1]
 
@@ -141,7 +142,7 @@ def test_types_that_would_change_a_value_are_refused(pg: SqlWorld) -> None:
         "column 'n' is long in the rows and integer in the table",
         "column 't' is long in the rows and text in the table",
         "column 'd' is decimal(10,4) in the rows and numeric(5,2) in the table",
-        "column 'g' is computed by the database",
+        "the database computes column 'g', so the rows must not have it",
         "column 'q' is NOT NULL without a default",
     ):
         assert part in reason
@@ -165,8 +166,8 @@ def test_postgresql_refuses_at_the_vote_what_it_would_refuse_at_the_commit(pg: S
     )
     for column, value, expected in (
         ("city", "Atlantis", 'not present in table "cities"'),
-        ("short", "abcd", "column 'short' is longer than character varying(3) takes: 'abcd'"),
-        ("short", "a\0b", "column 'short' has a NUL character, which PostgreSQL has no form for: 'a\\x00b'"),
+        ("short", "abcd", "column 'short' is too long for character varying(3): 'abcd'"),
+        ("short", "a\0b", "column 'short' has a NUL character, which PostgreSQL cannot store: 'a\\x00b'"),
     ):
         assert expected in pg.reason_against(pg.sink("v"), pa.table({column: [value]}))
 
@@ -210,6 +211,17 @@ def test_an_upsert_needs_an_index_that_it_can_go_by(pg: SqlWorld, index: str) ->
     pg.db.run("CREATE TABLE v (id bigint, n bigint)", index)
     sink = pg.sink("v", mode="upsert", keys=["id"], rehearse=False)
     assert "no unique index on exactly id" in pg.reason_against(sink, rows(1))
+
+
+def test_the_index_that_the_error_of_an_upsert_creates_will_do(world: SqlWorld) -> None:
+    world.db.run('CREATE TABLE "V 2" (id bigint, "N" bigint)')
+    sink = world.sink('"V 2"', mode="upsert", keys=["id", "N"])
+    reason = world.reason_against(sink, rows(1, N=[1]))
+    assert reason.startswith("EPOCHS-SQL-UNIQUE-INDEX-MISSING: ")
+    (statement,) = re.findall(r"`(CREATE UNIQUE INDEX [^`]*)`", reason)
+    world.db.run(statement)
+    world.epoch(sink, transaction(1), None, rows(1, N=[1]))
+    assert world.ids('"V 2"') == [1]
 
 
 def test_an_index_with_further_columns_included_will_do(pg: SqlWorld) -> None:
@@ -277,7 +289,9 @@ def test_fewer_rows_than_the_log_of_the_staged_table_says_are_a_vote_against(wor
         .replace('"num_added_rows":2', '"num_added_rows":3')
     )
     entry.write_text(told)
-    assert "2 rows were read for table orders, staged are 3" in (sink.vote(attempt, claim, world.env).reason or "")
+    assert "read 2 staged rows for table orders, but Spark staged 3" in (
+        sink.vote(attempt, claim, world.env).reason or ""
+    )
 
 
 def test_keys_that_are_missing_repeated_or_not_unique_are_named(world: SqlWorld) -> None:
@@ -315,7 +329,7 @@ def test_a_table_that_was_dropped_after_the_vote_stops_until_it_is_back(world: S
     sink, attempt = world.sink(), attempt_of(transaction(1))
     staged = world.staged(sink, attempt, orders(1))
     world.db.run("DROP TABLE orders")
-    with pytest.raises(Corrupt, match="There is no table"):
+    with pytest.raises(Corrupt, match=r"Table .* does not exist in"):
         sink.commit(attempt, staged, world.env)
     world.db.run(ORDERS)
     sink.commit(attempt, staged, world.env)
@@ -326,7 +340,7 @@ def test_a_marker_that_somebody_has_edited_stops_everything(world: SqlWorld) -> 
     sink, txn = world.sink(), transaction(1)
     world.epoch(sink, txn, None, orders(1))
     world.db.run("UPDATE epoch_markers SET epoch = 7")
-    with pytest.raises(Corrupt, match="not written by the provider"):
+    with pytest.raises(Corrupt, match="EPOCHS-MARKER-FOREIGN: Somebody changed the row of this sink"):
         sink.last_committed("orders", world.env)
 
 
@@ -394,8 +408,8 @@ def test_a_wrong_password_is_an_error_that_may_pass_and_does_not_tell_it(pg: Sql
 
 def test_a_connection_of_another_kind_or_without_a_file_is_refused(world: SqlWorld) -> None:
     for connection, expected in (
-        (world.db.connection(conn_type="mysql"), "no database of a SqlSink"),
-        (world.db.connection(conn_type="sqlite", host="relative.db", schema=None), "which SQLite file"),
+        (world.db.connection(conn_type="mysql"), "SqlSink supports postgres and sqlite"),
+        (world.db.connection(conn_type="sqlite", host="relative.db", schema=None), "absolute path of a SQLite file"),
     ):
         world.env.connections["db"] = connection
         with pytest.raises(Refused, match=expected):
@@ -417,15 +431,15 @@ def sinks_with(**changed: Any) -> SqlSink:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"mode": "merge"}, "not known"),
-        ({"mode": "upsert"}, "needs keys"),
-        ({"keys": ["id"]}, "needs keys"),
-        ({"mode": "upsert", "keys": "id"}, "is a list"),
-        ({"marker_table": "a b"}, "plain lower-case name"),
+        ({"mode": "merge"}, "`mode` is 'merge'. It must be 'append' or 'upsert'"),
+        ({"mode": "upsert"}, "Mode 'upsert' needs keys"),
+        ({"keys": ["id"]}, "mode 'append' takes none"),
+        ({"mode": "upsert", "keys": "id"}, "`keys` is the text 'id'. It must be a list"),
+        ({"marker_table": "a b"}, "`marker_table` is 'a b'. It must have 1 to 63 lower-case letters"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_at_once(changed: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(BadArgument, match=expected):
         sinks_with(**changed)
 
 
@@ -448,7 +462,7 @@ def test_a_specification_holds_all_and_no_secret() -> None:
 )
 def test_a_table_is_spelled_as_in_sql(table: str, expected: tuple[str | None, str] | None) -> None:
     if expected is None:
-        with pytest.raises(Refused, match="no name of a table"):
+        with pytest.raises(Refused, match="not the name of a table in SQL"):
             sinks_with(table=table).destination()
     else:
         assert sinks_with(table=table).table_name == expected

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
-from airflow_epochs.errors import Corrupt
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash
 from tests.support.pages import blocks
@@ -100,7 +101,7 @@ def restore(world: Related, *tables: str) -> None:
     ("loss", "expected"),
     [
         ("DELETE FROM epoch_markers", "The marker of this sink in the table "),
-        ("DROP TABLE epoch_markers", "The table of markers "),
+        ("DROP TABLE epoch_markers", "The marker table "),
     ],
 )
 def test_a_marker_that_was_deleted_is_put_back_by_the_statement_in_the_error(
@@ -126,13 +127,37 @@ def test_a_marker_that_is_lost_before_the_epoch_is_complete_is_put_back_likewise
     goes_on(world)
 
 
+def test_a_marker_that_is_lost_before_the_vote_aborts_the_epoch_and_the_next_run_puts_it_back(world: Related) -> None:
+    """No statement of the vote's: it would be the marker of an epoch that is not decided."""
+    world.source.produce(2)
+    error = world.run(3, {"open.landed": lambda: world.db.run("DELETE FROM epoch_markers")})
+    assert isinstance(error, Refused), error
+    assert "EPOCHS-SQL-MARKER-CHANGED: The last epoch in table" in str(error)
+    assert "INSERT INTO" not in str(error)
+    follow_statement(world, told(world))
+    assert world.run(3) is None, "the failed task, cleared"
+    goes_on(world)
+
+
+def test_a_marker_that_somebody_edits_before_the_vote_is_no_vote_and_stops_until_it_is_put_back(world: Related) -> None:
+    world.source.produce(2)
+    error = world.run(3, {"open.landed": lambda: world.db.run("UPDATE epoch_markers SET epoch = 7")})
+    for stopped in (error, world.run(80)):
+        assert isinstance(stopped, Corrupt), stopped
+        assert stopped.code is codes.MARKER_FOREIGN
+        assert stopped.sink == "orders"
+    world.db.run("UPDATE epoch_markers SET epoch = 2")
+    assert world.run(3) is None, "the failed task, cleared"
+    goes_on(world)
+
+
 # -- the table is gone ----------------------------------------------------------------------------------------------
 
 
 def test_a_table_that_was_dropped_is_filled_anew_under_another_name_of_the_sink(world: Related) -> None:
     world.db.run("DROP TABLE orders", "DROP TABLE epoch_markers")
     error = told(world)
-    assert error.what.startswith(f"There is no table {world.db.table()}")
+    assert error.what.startswith(f"Table {world.db.table()} and its marker do not exist in ")
     assert "'The table is gone'" in error.remedy
     world.db.run(PARENT)
     goes_on(under_a_new_name(world, first=1))
@@ -142,7 +167,7 @@ def test_a_table_that_was_dropped_beside_its_marker_is_told_of_by_the_vote_and_f
     world.db.run("DROP TABLE orders")
     world.source.produce(1)
     error = str(world.run(3))
-    assert "any more, and epoch 2 went into it" in error
+    assert "although epoch 2 was committed to it" in error
     assert "'The table is gone'" in error
     assert "CREATE TABLE" not in error, "an empty one would lack two epochs"
     world.db.run(PARENT)
@@ -157,7 +182,7 @@ def test_a_table_that_was_loaded_again_from_a_dump_gets_its_marker_back(world: R
     restore(world, "orders")
     error = told(world)
     if world.db.kind == "postgres":
-        assert "was dropped and created again" in error.what
+        assert error.what.startswith(f"Somebody dropped table {world.db.table()} and created it again")
         assert "'The table is gone'" in error.remedy
     follow_statement(world, error)
     goes_on(world)
@@ -171,7 +196,7 @@ def test_a_database_that_was_restored_takes_the_missing_epochs_again(world: Rela
     epochs(world, 3, 4)
     restore(world)
     error = told(world)
-    assert "shows epoch 2, and the ledger has had epoch 4" in error.what
+    assert f"The last epoch in table {world.db.table()} is 2, but the ledger says 4." in error.what
     assert "'The database is behind the ledger'" in error.remedy
     (first,) = re.findall(r"backfill=\{<the new name>: (\d+)\}", error.remedy)
     goes_on(under_a_new_name(world, int(first)))
@@ -208,7 +233,7 @@ def test_a_table_that_does_not_take_what_it_promised_is_waived_by_the_command_in
     world.db.run("ALTER TABLE orders RENAME COLUMN payload TO text")
     error = world.run(80)
     assert isinstance(error, Corrupt), error
-    assert "does not take the rows of orders/3/" in error.what
+    assert "refuses the rows of orders/3/" in error.what
     typed(world.folder / "ledger", error, "waive")
     assert world.run(3) is None, "the commit task, cleared"
     world.db.run("ALTER TABLE orders RENAME COLUMN text TO payload")
@@ -236,7 +261,7 @@ def test_a_database_restored_to_before_its_first_epoch_is_told_of(world: Related
         "UPDATE epoch_markers SET epoch = 0, txn_id = 'first epoch 1 claimed by ledger x', row_count = 0",
     )
     error = told(world)
-    assert "only the reservation of the first one" in error.what
+    assert "only the reservation of the first epoch" in error.what
     assert "'The database is behind the ledger'" in error.remedy
     goes_on(under_a_new_name(world, first=1))
 
@@ -262,7 +287,11 @@ def test_a_pipeline_whose_ledger_is_lost_goes_on_under_another_name_where_the_ta
         shutil.copytree(copy, world.folder / "ledger")
     world.source.produce(2)
     error = told(world)
-    assert "the ledger is behind" in error.what
+    ends_at = {
+        "newest records": "but the ledger ends at epoch 2",
+        "all of it": "but the ledger has no epoch of this sink",
+    }
+    assert ends_at[lost] in error.what
     assert "'The ledger is behind the database'" in error.remedy
     (ends,) = re.findall(r"starting=(\{.*?\}\})", error.remedy)
     assert in_the_marker_table(world) == json.loads(ends)
@@ -291,7 +320,7 @@ def test_two_ledgers_under_one_name_are_told_of_and_one_goes_on(world: Related) 
     theirs = "orders/2/1/" + "0" * 32
     world.db.run(f"UPDATE epoch_markers SET epoch = 2, txn_id = '{theirs}'")
     error = told(world)
-    assert "shows another transaction of epoch 2 than the ledger" in error.what
+    assert "and the ledger have different transactions of epoch 2" in error.what
     assert "'Two ledgers write under one name'" in error.remedy
     world.db.run(f"UPDATE epoch_markers SET epoch = 3, txn_id = '{txn}'")
     shutil.rmtree(world.folder / "ledger")
@@ -311,7 +340,7 @@ def test_a_connection_to_another_database_is_told_of_and_corrected(world: Relate
         (tmp_path / "other").mkdir()
         astray = new_sqlite(tmp_path / "other")
     error = told(replace(world, db=astray))
-    assert "leads to another database than the last epoch went to" in error.what
+    assert "leads to another database than the last epoch was committed to" in error.what
     assert "'The connection leads to another database'" in error.remedy
     goes_on(world)
 

@@ -86,7 +86,7 @@ def test_a_server_that_dies_between_vote_and_commit_is_waited_for(own_server: Po
     attempt = world.second_epoch(sink)
     staged = world.staged(sink, attempt, rows(2))
     own_server.kill()
-    with pytest.raises(OutcomeUnknown, match="no connection to PostgreSQL"):
+    with pytest.raises(OutcomeUnknown, match="could not connect to PostgreSQL"):
         sink.commit(attempt, staged, world.env)
     with pytest.raises(NotApplied):
         sink.vote(attempt, StagedClaim(place=staged.place), world.env)
@@ -124,7 +124,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(pg: SqlWorld) -
     with Proxy(direct.port or 0) as proxy:
         pg.env.connections["db"] = pg.db.connection(port=proxy.port)
         pg.env.at["sql.commit.before"] = lambda: proxy.lose(ANSWERS, cut=True)
-        with pytest.raises(OutcomeUnknown, match="did not say whether it has committed"):
+        with pytest.raises(OutcomeUnknown, match="did not confirm the COMMIT, so its result is unknown"):
             sink.commit(attempt, staged, pg.env)
     assert pg.ids() == [1, 2]
     pg.env.connections["db"], before = direct, list(pg.env.phases)

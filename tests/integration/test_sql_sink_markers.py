@@ -87,7 +87,7 @@ def test_a_marker_table_that_was_made_anew_is_no_new_sink(world: SqlWorld) -> No
     sink.commit(attempt, staged, world.env)
     world.db.run("DROP TABLE epoch_markers")
     world.epoch(world.sink(), transaction(1, pipeline="other"), None, rows(2))
-    assert "Neither the reservation of this sink nor its marker" in refused(world, attempt, staged).what
+    assert "has neither the reservation nor the marker of this sink" in refused(world, attempt, staged).what
 
 
 def test_a_vote_leaves_a_claim_that_nobody_takes_for_an_epoch(world: SqlWorld) -> None:
@@ -125,15 +125,15 @@ def test_of_two_ledgers_with_one_pipeline_only_the_last_one_to_vote_commits(worl
 def test_an_unlogged_marker_table_is_a_vote_against_and_stops_a_commit(world: SqlWorld) -> None:
     if world.db.kind == "sqlite":
         world.db.run("CREATE VIEW epoch_markers AS SELECT 1 AS epoch")
-        assert "cannot be the table of markers: it is a view" in world.reason_against(world.sink(), rows(1))
+        assert "cannot be the marker table: it is a view" in world.reason_against(world.sink(), rows(1))
         return
     sink, attempt = world.sink(), attempt_of(transaction(1))
     staged = world.staged(sink, attempt, rows(1))
     world.db.run("ALTER TABLE epoch_markers SET UNLOGGED")
     vote = world.voted(sink, attempt, rows(1))
-    assert "epoch_markers cannot be the table of markers: it is UNLOGGED" in (vote.reason or "")
+    assert "epoch_markers cannot be the marker table: it is UNLOGGED" in (vote.reason or "")
     assert "UNLOGGED" in refused(world, attempt, staged).what
-    (statement,) = re.findall(r"\((ALTER TABLE [^)]*)\)", vote.reason or "")
+    (statement,) = re.findall(r"`(ALTER TABLE [^`]*)`", vote.reason or "")
     world.db.run(statement)
     sink.commit(attempt, staged, world.env)
     assert world.ids() == [1]

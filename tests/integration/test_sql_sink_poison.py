@@ -80,7 +80,7 @@ POSTGRES: dict[str, tuple[pa.Array, str, str]] = {
     "a NUL character": (
         one("a\0b", pa.string()),
         "text",
-        "column 's' has a NUL character, which PostgreSQL has no form for: 'a\\x00b'",
+        "column 's' has a NUL character, which PostgreSQL cannot store: 'a\\x00b'",
     ),
     "a NUL character within a list": (one(["a\0"], pa.list_(pa.string())), "jsonb", "column 's' has a NUL character"),
     "a NUL character within text of JSON": (
@@ -154,7 +154,7 @@ def test_without_the_record_the_keys_are_named_and_how_to_carry_it(world: SqlWor
     world.db.run("CREATE TABLE v (id bigint PRIMARY KEY, s text)")
     data = pa.table({"id": [7], "s": not_utf8(b"\xff")})
     reason = world.reason_against(world.sink("v", mode="upsert", keys=["id"]), data)
-    assert "a row with id = 7 (columns topic, partition and offset in the rows would tell the record)" in reason
+    assert "a row with id = 7 (its record is unknown: the rows have no columns topic, partition and offset)" in reason
 
 
 def test_the_record_is_found_within_a_struct(world: SqlWorld) -> None:

@@ -45,8 +45,8 @@ def require_refused(world: Related, place: str, number: int = 1) -> None:
     shown = world.shown()
     error = world.run(number)
     assert isinstance(error, Refused)
-    assert f"The sinks 'orders' and 'lines' are both on table {place}" in error.what
-    assert "give each sink a table of its own" in error.remedy
+    assert f"The sinks 'orders' and 'lines' write to the same place: table {place}" in error.what
+    assert "Give each sink a table of its own" in error.remedy
     assert world.ledger.tries(number) == []
     assert world.shown() == shown
     assert replace(world, names=("orders",), backfill={}).run(number + 1) is None

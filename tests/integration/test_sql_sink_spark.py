@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_epochs.model import StagedClaim, VoteKind
+from airflow_epochs.spark.driver.plans import TransformFile
 from stack.postgres import Postgres
 from tests.support.delta_world import attempt_of, fill_with_spark, transaction
 from tests.support.spark_world import LEGACY, settings
@@ -106,7 +107,7 @@ def test_the_example_sends_what_no_table_takes_to_rejected_and_the_rest_to_order
     records = [(value, "t", 0, offset) for offset, value in enumerate([*POISON, good])]
     batch = session.createDataFrame(records, "value binary, topic string, partition int, offset long")
     path = Path(__file__).parents[2] / "spark_apps" / "orders.py"
-    with transform.loaded({"path": str(path), "function": "orders"}) as users:
+    with transform.loaded(TransformFile(path=str(path), function="orders")) as users:
         found = users.module.orders(batch, None)
         assert [row.offset for row in found["orders"].collect()] == [len(POISON)]
         rejected = {row.offset: (row.reason, row.raw) for row in found["rejected"].collect()}
@@ -185,7 +186,7 @@ def test_the_example_with_a_database_judges_a_year_in_utc_whatever_the_zone_of_s
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         batch = session.createDataFrame(records, "value binary, topic string, partition int, offset long")
-        with transform.loaded({"path": str(path), "function": "fanout"}) as users:
+        with transform.loaded(TransformFile(path=str(path), function="fanout")) as users:
             found = users.module.fanout(batch, None)
             assert [row.order_id for row in found["database"].select("order_id").collect()] == ["last", "first"]
             rejected = [(row.offset, row.reason) for row in found["rejected"].collect()]

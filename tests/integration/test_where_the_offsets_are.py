@@ -222,7 +222,7 @@ def test_the_marker_topic_says_where_to_go_on_where_the_error_has_no_room_for_al
     assert world.run(2) is None
     world.produce("hij")
     error = world.told_after_the_ledger_is_lost()
-    assert "starting={…} (the offsets that the marker has under `ends`)" in error.remedy
+    assert "starting={…} (use the offsets in `ends` of the marker)" in error.remedy
     assert "docs/kafka-sink.md, 'The ledger is behind the marker'" in error.remedy
     require_link("kafka-sink.md", "The ledger is behind the marker", "", "The marker topic")
     ends = in_the_marker_topic(world, "events", jars)
@@ -266,7 +266,7 @@ def test_sinks_that_end_at_different_offsets_go_on_in_pipelines_of_their_own(wor
     ahead, behind = {world.topic: {"0": 4, "1": 3}}, {world.topic: {"0": 2, "1": 2}}
     (told,) = re.findall(r"starting=(\{.*?\}\})", error.remedy)
     assert json.loads(told) == ahead
-    assert "has more sinks, see first where each ends: docs/failures.md#the-ledger-is-behind" in error.remedy
+    assert "has more sinks, first look where each sink ends: docs/failures.md#the-ledger-is-behind" in error.remedy
     assert in_the_history(world, "lake") == ahead
     assert in_the_marker_topic(world, "events", jars) == in_the_marker_table(world, "rows") == behind
     two = (world.anew(ahead, "lake"), world.anew(behind, "events", "rows"))

@@ -197,7 +197,7 @@ def test_after_a_topic_was_created_again_the_errors_remedy_takes_every_new_recor
     with pytest.raises(Corrupt, match="created again") as stopped:
         lab.task().open(Run("dag", "r2"))
     remedy = stopped.value.remedy
-    assert "under a new pipeline name that appends to the same tables, with starting={" in remedy
+    assert "give the pipeline a new name, keep its sinks, and set starting={" in remedy
     starting = remedy[remedy.index("starting={") + len("starting=") : remedy.rindex("}") + 1]
     done = run_epoch(lab.task(name="orders-2", starting=starting), Run("dag", "r3"))
     assert sum(receipt.rows for receipt in done.receipts.values()) == 1500
@@ -261,7 +261,7 @@ def test_a_first_epoch_whose_oldest_records_retention_takes_after_open_goes_on_w
     late.open(Run("dag", "r1"))
     with KafkaAdminClient(bootstrap_servers=lab.bootstrap) as admin:
         admin.delete_records({TopicPartition(lab.topic, 1): 15})
-    with pytest.raises(Corrupt, match="was to begin, were deleted by retention"):
+    with pytest.raises(Corrupt, match="begins at the oldest records of its topics, and retention deleted some of them"):
         late.stage(Run("dag", "r1"))
     late.abort(Run("dag", "r1"), "failed before a decision")
     report = late.stage(Run("dag", "r1")).stage  # cleared, as the error says
@@ -341,7 +341,9 @@ def test_a_transform_that_is_not_deterministic_cannot_be_staged_again_and_nothin
     for file in lab.staged_files():
         file.unlink()
     before = sorted(lab.folder.glob("orders/**/*"))
-    with pytest.raises(Corrupt, match="not the promised ones: as many rows, but with other values") as caught:
+    with pytest.raises(
+        Corrupt, match="differ from the rows that the sink promised: the number of rows is the same, but values"
+    ) as caught:
         lab.task(app=str(app)).commit(Run("dag", "r1"), "orders")
     assert "airflow epochs waive orders 1 orders" in caught.value.remedy
     assert sorted(lab.folder.glob("orders/**/*")) == before

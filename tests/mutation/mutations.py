@@ -144,8 +144,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "if view.state is not State.IN_DOUBT:\n            raise",
-                "if view.decision is None:\n            raise",
+                "if view.state is not State.IN_DOUBT:\n            raise _undecided(view)\n        if sink not in",
+                "if view.decision is None:\n            raise _undecided(view)\n        if sink not in",
             ),
             (
                 "coordinator/coordinator.py",
@@ -301,8 +301,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/coordinator.py",
-                "missing = sorted(view.epoch.unacknowledged) if",
-                "missing = [] if",
+                "if missing := sorted(view.epoch.unacknowledged):",
+                "if missing := list[str]():",
             )
         ],
         [STRANGERS],
@@ -385,7 +385,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a database takes an epoch although its marker is not the previous one",
-        [("sinks/sql/participant.py", "attempt.previous) is not Shown.EXPECTED:", "attempt.previous) and False:")],
+        [
+            (
+                "sinks/sql/participant.py",
+                "attempt.previous) is not Shown.EXPECTED:\n            raise diagnosis",
+                "attempt.previous) and False:\n            raise diagnosis",
+            )
+        ],
         [SINKS, "-k", "TestSqliteSink and gap"],
     ),
     Mutation(
@@ -399,8 +405,8 @@ MUTATIONS = [
             ("sinks/sql/participant.py", "isinstance(found, MarkerRow) and stands is Shown.ALREADY:", "False:"),
             (
                 "sinks/sql/participant.py",
-                "if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:",
-                "if txn_of(found) not in (attempt.previous, attempt.txn):",
+                "if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:\n            raise diagnosis",
+                "if txn_of(found) not in (attempt.previous, attempt.txn):\n            raise diagnosis",
             ),
         ],
         [SINKS, "-k", "TestSqliteSinkThatUpserts and repeated_commit"],
@@ -467,7 +473,7 @@ MUTATIONS = [
         [
             (
                 "sinks/sql/participant.py",
-                "        self._require_previous(attempt, marker, marker.make())\n",
+                "        self._require_unchanged(attempt, marker, marker.make())\n",
                 "        marker.make()\n",
             )
         ],

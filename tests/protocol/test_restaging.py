@@ -291,8 +291,8 @@ def broken(batch: list[Row], epoch: MemoryEpoch) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("transform", "why"),
     [
-        (fewer, "9 rows, not 10"),
-        (other_values, "as many rows and files, but"),
+        (fewer, "9 rows instead of 10"),
+        (other_values, "the numbers of rows and files are the same, but"),
         (broken, "column 'id' is gone"),
     ],
 )
@@ -332,9 +332,11 @@ def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the
     before = facts(scenario)
     scenario.code = "new"
     for task in TASKS:
-        with pytest.raises(Corrupt, match="not the one that the epoch was opened with: old then, new now") as caught:
+        with pytest.raises(
+            Corrupt, match=r"code has changed since the epoch was opened \(old then, new now\)"
+        ) as caught:
             task(scenario.coordinator())
-        assert "put the transform's file, and those it imports, back" in caught.value.remedy
+        assert "Put the transform's file, and the files that it imports, back" in caught.value.remedy
         assert facts(scenario) == before
     scenario.code = "old"
     scenario.coordinator().commit(run(1), "orders")
@@ -393,7 +395,9 @@ def test_input_that_is_gone_too_is_named_with_its_offsets() -> None:
     vacuum(scenario)
     scenario.world.expire("orders", 0, before=2)
     before = facts(scenario)
-    with pytest.raises(Corrupt, match=r"are gone. They cannot be staged again: orders-0: offsets \[0, 2\) are gone"):
+    with pytest.raises(
+        Corrupt, match=r"are gone. The provider cannot stage these rows again: orders-0: offsets \[0, 2\) are gone"
+    ):
         scenario.coordinator().commit(run(1), "orders")
     assert facts(scenario) == before
     assert newest(scenario).state is State.IN_DOUBT
@@ -435,5 +439,5 @@ def test_a_record_that_stands_in_for_other_rows_is_never_obeyed() -> None:
     (record,) = scenario.ledger.restaged(1, "orders")
     other = replace(record, number=2, staged=replace(record.staged, digest="of other rows"))
     scenario.ledger.put_restaged(other)
-    with pytest.raises(Corrupt, match="not what the decision promises"):
+    with pytest.raises(Corrupt, match="contradicts the decision"):
         scenario.coordinator().commit(run(1), "orders")

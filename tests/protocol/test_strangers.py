@@ -39,7 +39,7 @@ def test_a_run_whose_epoch_another_run_has_taken_over_touches_nothing_of_it(task
     report = staged(scenario, late)
     TAKEN_OVER[how_far](scenario)
     before = dict(scenario.world.store.values), dict(scenario.world.tables), dict(scenario.world.places)
-    with pytest.raises(Fenced, match="in the hands of run run 2 of DAG dag"):
+    with pytest.raises(Fenced, match="now belongs to run run 2 of DAG dag"):
         TASKS[task](late, report)
     assert (scenario.world.store.values, scenario.world.tables, scenario.world.places) == before
     scenario.settle()
@@ -57,7 +57,7 @@ def test_an_attempt_that_one_sink_voted_against_is_shown_by_no_sink_whatever_tas
         try:
             coordinator.vote(run(1), report)
         except EpochError as refused:
-            assert "audit: its schema does not match" in str(refused)
+            assert "Sink audit voted against it: its schema does not match" in str(refused)
     tasks: dict[str, Task] = {**TASKS, "abort": lambda c, r: c.abort(run(1), "a task failed")}
     for _ in range(2):
         try:
@@ -95,7 +95,7 @@ def test_what_was_staged_for_an_aborted_attempt_is_not_voted_on_in_the_next() ->
     report = staged(scenario, coordinator)
     scenario.coordinator().open(run(2))
     scenario.coordinator().open(run(1))
-    with pytest.raises(EpochError, match=r"What is staged is orders/1/1/"):
+    with pytest.raises(EpochError, match=r"The staged rows belong to orders/1/1/"):
         coordinator.vote(run(1), report)
     assert newest(scenario).decision is None
     scenario.settle()
@@ -119,7 +119,7 @@ def test_an_epoch_in_doubt_is_not_completed_before_every_sink_has_a_receipt() ->
     scenario = Scenario(BOTH)
     coordinator = in_doubt(scenario)
     coordinator.commit(run(1), "audit")
-    with pytest.raises(EpochError, match="no receipt of orders"):
+    with pytest.raises(EpochError, match="no receipt of: orders"):
         coordinator.complete(run(1))
     check(history_of(scenario.world), only={"I3", "I14"}).require()
     assert scenario.ledger.newest_complete() == 0

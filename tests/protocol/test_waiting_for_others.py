@@ -199,7 +199,7 @@ def test_a_ledger_that_does_not_answer_while_it_is_waited_leaves_the_attempt_alo
             return super().exists(key)
 
     met.world.store.__class__ = Away
-    with pytest.raises(EpochError, match="cannot be read"):
+    with pytest.raises(EpochError, match="cannot read"):
         met.task().open(run(2))
     met.world.store.__class__ = DictStore
     assert met.ledger.view(1).state is State.OPEN

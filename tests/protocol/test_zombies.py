@@ -112,7 +112,7 @@ def test_of_two_runs_that_open_at_once_one_gets_the_epoch_and_the_other_is_told_
         assert view.state is State.OPEN and view.open
         if error:
             fenced += 1
-            assert isinstance(error, Fenced) and "in the hands of run run 2 of DAG dag" in str(error)
+            assert isinstance(error, Fenced) and "now belongs to run run 2 of DAG dag" in str(error)
             assert view.open.run == run(2)
         scenario.settle()
         scenario.check_every_row()

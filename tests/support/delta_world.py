@@ -8,6 +8,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,18 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from airflow_epochs.contracts import Sink, SinkAttempt, SparkJob
 from airflow_epochs.model import JsonDict, Receipt, Staged, StagedClaim, TransactionId, Vote
+from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.delta.plans import (
+    Change,
+    ChangePlan,
+    CommitPlan,
+    Described,
+    FoundMarker,
+    Seen,
+    Table,
+)
+from airflow_epochs.spark.driver.wire import as_json
 from orders_demo.duck import duck
 from tests.support.environment import Environment
 
@@ -125,16 +137,52 @@ def stage_with_spark(sink: Sink, attempt: SinkAttempt, frame: Any, world: Enviro
     return fill_with_spark(world.spark.session, sink.plan_stage(attempt, uuid.uuid4().hex, world), frame)
 
 
-def fill_with_spark(session: Any, plan: JsonDict, frame: Any, **args: Any) -> StagedClaim:
+def fill_with_spark(session: Any, plan: JsonDict, frame: Any, *, files_of_0_1: bool = False) -> StagedClaim:
     """Do what the stage job does with the plan of one sink."""
     from airflow_epochs.spark.driver import stage
-    from airflow_epochs.spark.driver.delta import jobs as delta_jobs
-    from airflow_epochs.spark.driver.delta import merge as delta_merge
+    from airflow_epochs.spark.driver.delta.session import prepare_staging
 
-    read = {"startingOffsets": "{}", "endingOffsets": "{}"}
-    plan = {**json.loads(json.dumps(plan)), **stage._of_all_sinks(session, {"read": read, **args})}
-    stager = delta_merge.stage_sink if plan["kind"] == "delta_change" else delta_jobs.stage_sink
-    return StagedClaim(**stager(session, plan, frame))
+    job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1)
+    fill = stage.STAGERS[plan["kind"]](json.loads(json.dumps(plan)))
+    return StagedClaim(**as_json(fill(session, job, frame)))
+
+
+def seen(*, exists: bool = True, table_id: str = "t", **marker: Any) -> Seen:
+    """What Spark sees of a table and of our marker in it."""
+    table = Table(
+        location="/t",
+        id=table_id,
+        schema={"type": "struct", "fields": []},
+        partition_by=(),
+        properties={},
+        min_reader=1,
+        min_writer=2,
+        features=(),
+    )
+    return Seen(about=Described(table=table if exists else None), marker=FoundMarker(**marker))
+
+
+def commit_plan(**fields: Any) -> CommitPlan:
+    """A plan with these fields, for epoch 1 of a table that does not exist."""
+    plan = CommitPlan(
+        target="/t",
+        place="/t/p",
+        app="a",
+        epoch=1,
+        previous=None,
+        previous_epoch=None,
+        table_id=None,
+        partition_by=(),
+        properties={},
+        user_metadata="{}",
+    )
+    return replace(plan, **fields)
+
+
+def change_plan(*, mode: str, schema_evolution: str | None = None, **fields: Any) -> ChangePlan:
+    """The same for a change, without keys."""
+    how = Mode(mode=mode, schema_evolution=schema_evolution).plan()
+    return ChangePlan.of(commit_plan(**fields), Change(how=how, rows=1, notes="/t/notes", notes_of_others=()))
 
 
 def spark_epoch(

@@ -16,6 +16,8 @@ import pyarrow as pa
 from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkJob, SparkRead, SparkRunner
 from airflow_epochs.errors import Corrupt, NotApplied
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import stage_with_deltalake
 
 TOPIC = "orders"
@@ -110,7 +112,7 @@ class DiskSpark:
     def __init__(self, reached: Callable[[str], None], elsewhere: SparkRunner | None = None) -> None:
         self.reached = reached
         self.elsewhere = elsewhere
-        self.staged: list[JsonDict] = []
+        self.staged: list[StagePlan] = []
 
     def new_session(self) -> JsonDict:
         return {"kind": "disk"}
@@ -120,14 +122,14 @@ class DiskSpark:
             return self.elsewhere.run(job, session)
         if job.kind != "stage":
             raise NotApplied(f"There is no Spark here for {job.kind}.", remedy="start one.")
-        self.staged.append(job.args)
+        plan = from_json(StagePlan, job.args)
+        self.staged.append(plan)
         claims = {}
-        for name, plan in job.args["sinks"].items():
+        for name in plan.sinks:
             self.reached(f"staging.{name}")
-            stage_sink(job.args, name)
-            claims[name] = {"place": plan["place"]}
+            claims[name] = stage_sink(plan, name)
             self.reached(f"staged.{name}")
-        return {"sinks": claims, "metrics": {"rows_in": len(_read(job.args["read"]))}}
+        return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(_read(plan.read)))))
 
     def cancel(self) -> None:
         """Nothing runs while anybody could cancel it."""
@@ -136,10 +138,10 @@ class DiskSpark:
         """A session of this Spark ends with its process."""
 
 
-def stage_sink(args: JsonDict, name: str) -> None:
+def stage_sink(plan: StagePlan, name: str) -> Claim:
     """Stage one sink's rows as a stage job says."""
-    plan, data = args["sinks"][name], _read(args["read"])
-    stage_with_deltalake(plan, _fitted(data, plan))
+    told = plan.sinks[name]
+    return Claim(place=stage_with_deltalake(told, _fitted(_read(plan.read), told)).place)
 
 
 def _fitted(data: pa.Table, plan: JsonDict) -> pa.Table:

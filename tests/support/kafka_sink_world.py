@@ -99,15 +99,16 @@ def commit_in_process(
 def commit_and_weigh(
     spec: JsonDict, bootstrap: str, txn: str, previous: str | None, staged: JsonDict, result: str
 ) -> None:
-    """Commit, and write the most memory that this process had, in MB. For a process that does nothing else."""
+    """Commit, and write the most memory that this process had for itself, in MB. For one that does nothing else."""
     commit_in_process(spec, bootstrap, txn, previous, staged, "never", 0)
-    # Not ru_maxrss, which a process inherits from the one that started it.
-    (peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    Path(result).write_text(str(int(peak.split()[1]) / 1024))
+    # Not ru_maxrss, which a process inherits from the one that started it. And without the pages of libraries' files:
+    # how many the kernel maps at once depends on how the files came into its cache (70 MB more or less).
+    told = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    Path(result).write_text(str((int(told["VmHWM"].split()[0]) - int(told["RssFile"].split()[0])) / 1024))
 
 
 def memory_to_commit(feed: Feed, bootstrap: str, attempt: SinkAttempt, staged: Staged) -> float:
-    """The most memory, in MB, that a process of its own needed to commit an epoch."""
+    """The most memory of its own, in MB, that a process needed to commit an epoch."""
     result = Path(f"{staged.place}.peak")
     previous = str(attempt.previous) if attempt.previous else None
     args = (feed.sink.spec(), bootstrap, str(attempt.txn), previous, asdict(staged), str(result))

@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import stage_with_deltalake
 from tests.support.faults_disk import DiskSpark
 
@@ -19,16 +21,14 @@ class TopicSpark(DiskSpark):
     """Stages what lies in a topic, too. Its records are JSON with ``source`` and ``payload``."""
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        if "startingOffsets" not in job.args["read"]:
+        plan = from_json(StagePlan, job.args)
+        if "startingOffsets" not in plan.read:
             return super().run(job, session)
-        rows = _consumed(job.args["read"])
-        for plan in job.args["sinks"].values():
+        rows, claims = _consumed(plan.read), {}
+        for name, told in plan.sinks.items():
             self.reached("staging.downstream")
-            stage_with_deltalake(plan, rows)
-        return {
-            "sinks": {name: {"place": plan["place"]} for name, plan in job.args["sinks"].items()},
-            "metrics": {"rows_in": len(rows)},
-        }
+            claims[name] = Claim(place=stage_with_deltalake(told, rows).place)
+        return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(rows))))
 
 
 def _consumed(options: Mapping[str, str]) -> pa.Table:

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.model import TransactionId
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sources.kafka.reader import CONSUMER_DEFAULTS
+from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
+from airflow_epochs.spark.driver.wire import as_json
 from tests.support.environment import Environment
 
 APPS = Path(__file__).parents[1] / "apps"
@@ -95,27 +97,26 @@ def stage_job(
     *,
     secrets: dict[str, str] | None = None,
     secrets_of: str = "",
-    kind: str = "stage",
-    **args: Any,
+    **fields: Any,
 ) -> SparkJob:
-    """A stage job. ``transform`` is ``path:function``; ``args`` replace arguments, ``read`` that of the topic."""
+    """A stage job. ``transform`` is ``path:function``; ``fields`` replace those of the plan."""
     path, _, function = transform.rpartition(":")
     txn = TransactionId("p", 3, 2, uuid.uuid4().hex)
+    plan = StagePlan(
+        txn_id=str(txn),
+        pipeline="p",
+        epoch=3,
+        attempt=2,
+        now="2026-01-02T03:04:05+00:00",
+        seed=77,
+        read=topic.read() if topic else {},
+        transform=TransformFile(path=path, function=function),
+        outputs=tuple(tables),
+        sinks={name: delta_plan(table, txn) for name, table in tables.items()},
+    )
     return SparkJob(
-        kind=kind,
-        args={
-            "txn_id": str(txn),
-            "pipeline": "p",
-            "epoch": 3,
-            "attempt": 2,
-            "now": "2026-01-02T03:04:05+00:00",
-            "seed": 77,
-            "read": topic.read() if topic else None,
-            "transform": {"path": path, "function": function},
-            "sinks": {name: delta_plan(table, txn) for name, table in tables.items()},
-            "measure_input": True,
-            **args,
-        },
+        kind=plan.JOB,
+        args=as_json(replace(plan, **fields)),
         secrets=secrets or {},
         secrets_of=secrets_of,
         files=(path,),

@@ -30,7 +30,7 @@ def scenario() -> Scenario:
 
 @pytest.mark.parametrize("why", ["", " \t\n"])
 def test_an_act_without_a_reason_is_refused(why: str) -> None:
-    with pytest.raises(Refused, match="The reason is empty; nothing was changed"):
+    with pytest.raises(Refused, match=r"is empty. Nothing was changed"):
         admin.Account(who="me", why=why)
 
 
@@ -38,13 +38,15 @@ def test_a_pipeline_is_taken_from_the_dag_that_was_shown_and_from_no_other(scena
     assert admin.owner_of(scenario.ledger, "orders") == "dag"
     admin.take_over(scenario.ledger, "orders", "new", owner="dag", by=ME)
     assert admin.owner_of(scenario.ledger, "orders") == "new"
-    with pytest.raises(Refused, match="handed to another DAG while the question stood"):
+    with pytest.raises(Refused, match="Somebody handed the pipeline to another DAG while"):
         admin.take_over(scenario.ledger, "orders", "third", owner="dag", by=ME)
     assert admin.owner_of(scenario.ledger, "orders") == "new"
 
 
 def test_nothing_is_taken_over_in_a_ledger_that_does_not_have_the_pipeline() -> None:
-    with pytest.raises(Refused, match="no pipeline 'p' in this ledger"):
+    with pytest.raises(
+        Refused, match=r"(?s)no pipeline with this name, so there is nothing to take over.*Where: pipeline p\n"
+    ):
         admin.take_over(Ledger(DictStore(), "p"), "p", "new", owner="dag", by=ME)
 
 
@@ -60,7 +62,11 @@ def test_a_waiver_says_who_and_why_and_the_epoch_waits_for_the_other_sink_alone(
 
 @pytest.mark.parametrize(
     ("epoch", "sink", "told"),
-    [(1, "audit", "Epoch 1 is complete"), (3, "audit", "Epoch 3 is new"), (2, "gone", "waits for: audit, orders")],
+    [
+        (1, "audit", "(?s)The epoch is complete.*epoch 1, sink audit"),
+        (3, "audit", "(?s)The epoch is new.*epoch 3, sink audit"),
+        (2, "gone", "waits for: audit, orders"),
+    ],
 )
 def test_what_is_not_waited_for_is_not_waived(scenario: Scenario, epoch: int, sink: str, told: str) -> None:
     before = dict(scenario.world.store.values)

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 from airflow_epochs.config import require_distinct
 from airflow_epochs.contracts import Sink
+from airflow_epochs.errors import BadArgument
 from airflow_epochs.operators.epoch import OpenEpochOperator
 
 
@@ -44,7 +45,7 @@ ONE = DeltaSink("one", "/lake/one")
     "other", ["/lake/one", "/lake/one/", "file:///lake/one"], ids=["same", "with a slash", "as a URL"]
 )
 def test_two_sinks_on_one_table_are_refused_by_their_names(other: str) -> None:
-    with pytest.raises(ValueError, match=r"the sinks 'one' and 'two' are both on /lake/one"):
+    with pytest.raises(BadArgument, match=r"The sinks 'one' and 'two' both write to /lake/one"):
         define([ONE, DeltaSink("two", other)])
 
 
@@ -52,25 +53,25 @@ def test_two_sinks_on_one_table_are_refused_by_their_names(other: str) -> None:
 def test_two_sinks_on_one_table_are_seen_through_links_and_dots(tmp_path: Path, other: str) -> None:
     (tmp_path / "two").mkdir()
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(ValueError, match=f"the sinks 'one' and 'two' are both on {tmp_path.resolve()}/one"):
+    with pytest.raises(BadArgument, match=f"The sinks 'one' and 'two' both write to {tmp_path.resolve()}/one"):
         define([DeltaSink("one", f"{tmp_path}/one"), DeltaSink("two", f"{tmp_path}/{other}")])
 
 
 @pytest.mark.parametrize("other", ["S3://lake/one", "s3a://lake/one/", "S3A://lake/one"])
 def test_two_sinks_on_one_table_are_seen_through_the_spelling_of_the_scheme(other: str) -> None:
-    with pytest.raises(ValueError, match="the sinks 'one' and 'two' are both on s3://lake/one"):
+    with pytest.raises(BadArgument, match="The sinks 'one' and 'two' both write to s3://lake/one"):
         define([DeltaSink("one", "s3://lake/one"), DeltaSink("two", other)])
 
 
 def test_two_sinks_on_one_table_of_a_catalog_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"are both on main\.silver\.orders"):
+    with pytest.raises(BadArgument, match=r"both write to main\.silver\.orders"):
         define([DeltaSink("one", "main.silver.orders"), DeltaSink("two", "main.silver.orders")])
 
 
 def test_two_sinks_with_one_name_and_no_sinks_at_all_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"distinct names, not \['one', 'one'\]"):
+    with pytest.raises(BadArgument, match=r"are \['one', 'one'\]\. .*each sink needs a name of its own"):
         define([ONE, DeltaSink("one", "/lake/two")])
-    with pytest.raises(ValueError, match=r"needs sinks"):
+    with pytest.raises(BadArgument, match=r"are \[\]\. A pipeline needs at least one sink"):
         define([])
 
 
@@ -79,36 +80,41 @@ def test_tables_that_are_templates_are_compared_once_they_are_rendered() -> None
     define(sinks)
     for sink in sinks:
         sink.table = "/lake/x"
-    with pytest.raises(ValueError, match="are both on /lake/x"):
+    with pytest.raises(BadArgument, match="both write to /lake/x"):
         require_distinct(sinks)
 
 
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), "60", None, True])
 def test_a_wait_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
-    with pytest.raises(ValueError, match="wait_for_others must be a number of seconds, from 0, not"):
+    with pytest.raises(BadArgument, match=r"`wait_for_others` is .*. It must be a number of seconds, 0 or larger"):
         define([ONE], wait_for_others=seconds)
 
 
 def test_a_backfill_of_a_sink_that_is_not_there_is_refused() -> None:
     define([ONE], backfill={"one": 12})
-    with pytest.raises(ValueError, match="backfill names two: there is no such sink"):
+    with pytest.raises(
+        BadArgument, match=r"`backfill` names two. The pipeline has no sink of this name; its sinks are one"
+    ):
         define([ONE], backfill={"two": 12})
 
 
 @pytest.mark.parametrize("runs", [2, 16])
 def test_a_dag_whose_runs_may_overlap_is_refused(runs: int) -> None:
-    with pytest.raises(ValueError, match=rf"max_active_runs={runs}; .* set max_active_runs=1"):
+    with pytest.raises(BadArgument, match=rf"max_active_runs={runs}. It must have max_active_runs=1"):
         define([ONE], max_active_runs=runs)
 
 
 @pytest.mark.parametrize("name", ["or ders", "ä", "", "a/b", "x" * 64])
 def test_a_pipeline_name_that_cannot_be_a_key_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="1 to 63 letters"):
+    with pytest.raises(BadArgument, match="1 to 63 letters"):
         define([ONE], name=name)
 
 
 def test_operators_used_one_by_one_refuse_overlapping_runs_and_shared_tables_when_they_run() -> None:
-    for sinks, runs, said in ([[ONE], 2, "max_active_runs=2"], [[ONE, DeltaSink("two", "/lake/one")], 1, "both on"]):
+    for sinks, runs, said in (
+        [[ONE], 2, "max_active_runs=2"],
+        [[ONE, DeltaSink("two", "/lake/one")], 1, "both write to"],
+    ):
         with DAG("bad", schedule=None, max_active_runs=cast(int, runs)) as dag:
             opening = OpenEpochOperator(
                 task_id="open",
@@ -119,5 +125,6 @@ def test_operators_used_one_by_one_refuse_overlapping_runs_and_shared_tables_whe
                 spark=SparkConnect(),
             )
         this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)
-        with pytest.raises(AirflowFailException, match=rf"(?s){said}.*correct the DAG file"):
+        with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file") as failed:
             opening.execute(cast(Context, {"dag": this}))
+        assert str(failed.value).count("EPOCHS-") == 1

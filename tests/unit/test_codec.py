@@ -214,12 +214,12 @@ def test_records_that_name_an_operator_without_his_host_are_read(
     "change", [{"decision": "MAYBE"}, {"votes": []}, {"txn_id": 3}, {"votes": {"a": {"vote": "VOTE_COMMIT"}}}]
 )
 def test_a_record_of_another_shape_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="it is no DecisionRecord"):
+    with pytest.raises(ValueError, match="it is not a valid DecisionRecord"):
         decode(resealed(change), DecisionRecord)
 
 
 def test_a_record_of_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="it is no OpenRecord"):
+    with pytest.raises(ValueError, match="it is not a valid OpenRecord"):
         decode(encode(example()), OpenRecord)
 
 
@@ -240,7 +240,7 @@ def test_a_record_nested_too_deeply_is_no_record(opening: str) -> None:
 
     assert decode(nested(DEPTH_MAX - 1), DecisionRecord) == example()
     for depth in (DEPTH_MAX, 1_000, 1_000_000):
-        with pytest.raises(ValueError, match="more than 50 deep"):
+        with pytest.raises(ValueError, match="more than 50 levels deep"):
             decode(nested(depth), DecisionRecord)
 
 

@@ -65,7 +65,7 @@ def test_what_keeps_data_from_being_read_is_told_instead_of_no_new_data() -> Non
     coordinator = scenario.coordinator()
     held_up = HeldUp(world=scenario.world.name, topics=("orders",))
     coordinator.task.pipeline = replace(coordinator.task.pipeline, source=held_up)
-    with pytest.raises(NoNewData, match=r"may be read: 1,000 records wait\. .*airflow epochs in-doubt orders"):
+    with pytest.raises(NoNewData, match=r"(?s)may be read: 1,000 records wait\.\n.*airflow epochs in-doubt orders"):
         coordinator.open(run(2))
 
 
@@ -177,7 +177,7 @@ def test_an_open_repeated_before_the_decision_fences_the_attempt_it_finds() -> N
     report = staged(scenario, scenario.coordinator())
     again = scenario.coordinator().open(run(1))
     assert again.txn.attempt == 2
-    with pytest.raises(Refused, match=r"What is staged is orders/1/1/.*clear the task `stage`"):
+    with pytest.raises(Refused, match=r"(?s)The staged rows belong to orders/1/1/.*Clear the stage task"):
         scenario.coordinator().vote(run(1), report)
 
 
@@ -197,23 +197,26 @@ def test_one_sink_that_votes_abort_keeps_every_sink_from_showing_a_row(objector:
     scenario = Scenario(BOTH)
     scenario.world.refusals[objector] = "the schema does not match"
     error = scenario.airflow_run(run(1))
-    assert isinstance(error, Refused) and f"{objector}: the schema does not match" in str(error)
+    assert isinstance(error, Refused) and f"Sink {objector} voted against it: the schema does not match" in str(error)
     assert scenario.world.tables == {} and scenario.world.litter() == set()
     assert newest(scenario).state is State.ABORTED
 
 
 def test_an_abort_tells_every_sinks_reason_and_each_remedy_once() -> None:
     scenario = Scenario(BOTH)
-    scenario.world.refusals["orders"] = "column x is a STRING, not an INT. What to do: cast it in the transform."
-    scenario.world.refusals["audit"] = "column y is a STRING, not an INT. What to do: cast it in the transform."
+    scenario.world.refusals["orders"] = "column x is a STRING, not an INT. What to do: Cast it in the transform."
+    scenario.world.refusals["audit"] = "column y is a STRING, not an INT. What to do: Cast it in the transform."
     error = scenario.airflow_run(run(1))
-    assert str(error) == (
-        "[pipeline orders, epoch 1, attempt 1] GLOBAL_ABORT: orders: column x is a STRING, not an INT; "
-        "audit: column y is a STRING, not an INT. What to do: cast it in the transform; then clear this run's failed "
-        "tasks (same offsets again) or let the next run do it."
-    )
+    assert str(error).splitlines() == [
+        "EPOCHS-GLOBAL-ABORT: The attempt was aborted (GLOBAL_ABORT), and no sink shows its rows. "
+        "Sink orders voted against it: column x is a STRING, not an INT. "
+        "Sink audit voted against it: column y is a STRING, not an INT.",
+        "Where: pipeline orders, epoch 1, attempt 1",
+        "What to do: Cast it in the transform. Then clear the failed tasks of the run, or let the next run take the "
+        "same offsets.",
+    ]
     aborted = scenario.coordinator().abort(run(1), "a task failed")
-    assert aborted == "orders: column x is a STRING, not an INT; audit: column y is a STRING, not an INT"
+    assert (type(aborted), str(aborted)) == (Refused, str(error))
 
 
 def test_an_error_that_names_a_run_names_its_process_too() -> None:
@@ -230,7 +233,7 @@ def test_an_error_about_a_run_of_version_0_1_names_the_run_alone() -> None:
     coordinator = scenario.coordinator()
     coordinator.task.writer = "0123456789abcdef0123456789abcdef"
     coordinator.open(run(1))
-    with pytest.raises(Fenced, match=r"in the hands of run run 1 of DAG dag\. "):
+    with pytest.raises(Fenced, match=r"now belongs to run run 1 of DAG dag\.\n"):
         scenario.coordinator().stage(run(2))
 
 
@@ -272,7 +275,7 @@ def test_a_stage_cleared_after_another_run_took_the_epoch_over_names_that_run() 
     scenario.world.refusals["orders"] = "not yet"
     scenario.airflow_run(run(1))
     scenario.coordinator().open(run(2))
-    with pytest.raises(Fenced, match="in the hands of run run 2 of DAG dag"):
+    with pytest.raises(Fenced, match="now belongs to run run 2 of DAG dag"):
         scenario.coordinator().stage(run(1))
     assert newest(scenario).epoch.attempt == 2
 
@@ -283,7 +286,7 @@ def test_rows_that_spark_could_not_stage_are_a_vote_to_abort_with_its_reason() -
 
     scenario = Scenario(BOTH)
     error = scenario.airflow_run(run(1), scenario.coordinator(spark=MemorySpark(transform)))
-    assert isinstance(error, Refused) and "audit: column price is missing" in str(error)
+    assert isinstance(error, Refused) and "Sink audit voted against it: column price is missing" in str(error)
     assert scenario.world.tables == {}
 
 
@@ -292,7 +295,7 @@ def test_a_sink_that_spark_did_not_report_votes_abort() -> None:
     coordinator = scenario.coordinator()
     report = staged(scenario, coordinator)
     partial = replace(report, claims={"orders": report.claims["orders"]})
-    with pytest.raises(Refused, match="audit: Spark reported nothing for this sink"):
+    with pytest.raises(Refused, match="Sink audit voted against it: Spark reported nothing for this sink"):
         coordinator.vote(run(1), partial)
 
 
@@ -301,7 +304,7 @@ def test_a_vote_believes_what_is_staged_and_not_what_spark_claims() -> None:
     coordinator = scenario.coordinator()
     report = staged(scenario, coordinator)
     scenario.world.places.clear()
-    with pytest.raises(Refused, match="orders: nothing is staged"):
+    with pytest.raises(Refused, match="Sink orders voted against it: no rows are staged at the claimed place"):
         coordinator.vote(run(1), report)
 
 
@@ -340,7 +343,7 @@ def test_an_abort_of_an_undecided_attempt_clears_its_places_and_nothing_else() -
     coordinator = scenario.coordinator()
     coordinator.open(run(2))
     coordinator.stage(run(2))
-    assert coordinator.abort(run(2), "stage was killed") == "stage was killed"
+    assert "The reason: stage was killed." in coordinator.abort(run(2), "stage was killed").what
     assert len(scenario.world.table("orders").visible) == 10
     assert scenario.world.litter() == set()
 

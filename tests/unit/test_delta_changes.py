@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt, SparkJob
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Marker, Staged, TransactionId, VoteKind
@@ -21,7 +22,27 @@ from airflow_epochs.sinks.delta import flush as delta_flush
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.jobs import refusal
 from airflow_epochs.spark.driver.delta.merge import _of_overwrite, _options, _replaced, _telling
-from tests.support.delta_world import attempt_of, ids_in, promised, rows, stage, transaction
+from airflow_epochs.spark.driver.delta.plans import (
+    ChangePlan,
+    CommitPlan,
+    Committed,
+    Optimized,
+    OptimizePlan,
+    ThinnedNotes,
+    ThinNotesPlan,
+)
+from airflow_epochs.spark.driver.wire import as_json, from_json
+from tests.support.delta_world import (
+    attempt_of,
+    change_plan,
+    commit_plan,
+    ids_in,
+    promised,
+    rows,
+    seen,
+    stage,
+    transaction,
+)
 from tests.support.environment import Environment
 
 DELETING: dict[str, Any] = {"mode": "upsert", "keys": ["id"], "sequence_by": "v", "delete_when": "v < 0"}
@@ -37,20 +58,30 @@ class LikeSpark:
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         self.jobs.append(job)
         if job.kind not in ("delta_change", "delta_commit"):
-            return {"done": job.kind}
-        args = job.args
-        if self.deletions:
-            notes = f"{args['notes']}/{self.deletions}"
+            return as_json(UPKEEP[job.kind])
+        plan = from_json(ChangePlan if job.kind == ChangePlan.JOB else CommitPlan, job.args)
+        user_metadata = plan.user_metadata
+        if self.deletions and isinstance(plan, ChangePlan):
+            notes = f"{plan.change.notes}/{self.deletions}"
             write_deltalake(notes, rows(7, v=pa.array([1])), mode="append")
-            args = _telling(args, deletions=self.deletions)
+            user_metadata = _telling(user_metadata, deletions=self.deletions)
         signed = CommitProperties(
-            app_transactions=[Transaction(args["app"], args["epoch"], 1)],
-            custom_metadata={"userMetadata": args["user_metadata"]},
+            app_transactions=[Transaction(plan.app, plan.epoch, 1)], custom_metadata={"userMetadata": user_metadata}
         )
-        data, partitions = DeltaTable(args["place"]).to_pyarrow_table(), args["partition_by"] or None
-        write_deltalake(args["target"], data, mode="append", partition_by=partitions, commit_properties=signed)
-        note = json.loads(args["user_metadata"])["airflow_epochs"]
-        return {"refused": None, "txn": note["txn"], "epoch": args["epoch"]}
+        data, partitions = DeltaTable(plan.place).to_pyarrow_table(), list(plan.partition_by) or None
+        write_deltalake(plan.target, data, mode="append", partition_by=partitions, commit_properties=signed)
+        return report(epoch=plan.epoch, txn=json.loads(user_metadata)["airflow_epochs"]["txn"])
+
+
+UPKEEP: dict[str, Optimized | ThinnedNotes] = {
+    OptimizePlan.JOB: Optimized(files_added=1, files_removed=2),
+    ThinNotesPlan.JOB: ThinnedNotes(notes_removed=0),
+}
+
+
+def report(refused: str | None = None, **marker: Any) -> JsonDict:
+    found = seen(**marker)
+    return as_json(Committed(about=found.about, marker=found.marker, refused=refused))
 
 
 @pytest.fixture
@@ -86,7 +117,7 @@ def epoch(sink: DeltaSink, world: Environment, previous: TransactionId | None, *
 # -- whether it may begin ----------------------------------------------------------------------------------------
 
 MINE, BEFORE, OTHER = "orders/5/1/aa", "orders/4/1/bb", "orders/4/1/cc"
-PROMISED = {"table_id": "t", "epoch": 5, "previous_epoch": 4, "previous": BEFORE}
+PROMISED = commit_plan(table_id="t", epoch=5, previous_epoch=4, previous=BEFORE)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +140,11 @@ PROMISED = {"table_id": "t", "epoch": 5, "previous_epoch": 4, "previous": BEFORE
         ),
         ({"exists": True, "table_id": "t", "epoch": None, "txn": None}, "neither this epoch"),
         ({"exists": True, "table_id": "u", "epoch": 4, "txn": BEFORE}, "another table stands in its place"),
-        ({"exists": False, "table_id": None, "epoch": None, "txn": None}, "the table is gone"),
+        ({"exists": False, "epoch": None, "txn": None}, "the table is gone"),
     ],
 )
 def test_spark_changes_only_the_promised_table_after_its_previous_epoch(found: JsonDict, why: str | None) -> None:
-    said = refusal(found, PROMISED)
+    said = refusal(seen(**found), PROMISED)
     assert said is None if why is None else why in (said or "")
 
 
@@ -130,8 +161,8 @@ def test_spark_changes_only_the_promised_table_after_its_previous_epoch(found: J
 def test_a_table_that_somebody_else_has_created_meanwhile_is_not_replaced(
     mode: str, found: JsonDict, refused: bool
 ) -> None:
-    assert bool(_replaced(found, {"table_id": None, "how": {"mode": mode}})) == refused
-    assert _replaced(found, {"table_id": "t", "how": {"mode": mode}}) is None
+    assert bool(_replaced(seen(**found), change_plan(mode=mode))) == refused
+    assert _replaced(seen(**found), change_plan(mode=mode, table_id="t")) is None
 
 
 def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: Environment, spark: LikeSpark) -> None:
@@ -144,22 +175,20 @@ def test_spark_is_told_which_transaction_was_the_one_before(table: Path, world: 
 
 @pytest.mark.parametrize(("asked", "merged"), [(None, "false"), ("add_columns", "true")])
 def test_whether_columns_are_added_is_said_whatever_the_servers_default(asked: str | None, merged: str) -> None:
-    args = {"app": "a", "epoch": 1, "user_metadata": "{}", "how": {"schema_evolution": asked}}
-    assert _options(args)["mergeSchema"] == merged
+    assert _options(change_plan(mode="upsert", schema_evolution=asked))["mergeSchema"] == merged
 
 
 @pytest.mark.parametrize(("mode", "rows_that_go"), [("overwrite", "static"), ("overwrite_partitions", "dynamic")])
 def test_which_rows_an_overwrite_replaces_is_said_whatever_the_servers_default(mode: str, rows_that_go: str) -> None:
-    args = {"app": "a", "epoch": 1, "user_metadata": "{}", "how": {"schema_evolution": None, "mode": mode}}
-    assert _of_overwrite(args)["partitionOverwriteMode"] == rows_that_go
+    assert _of_overwrite(change_plan(mode=mode))["partitionOverwriteMode"] == rows_that_go
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ({"refused": None, "txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
-        ({"refused": None, "txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
-        ({"refused": "the table is gone", "txn": None, "epoch": None}, "cannot be inserted into .*: the table is gone"),
+        ({"txn": "orders/1/1/aa", "epoch": 1}, "has epoch 1 of transaction orders/1/1/aa, not of"),
+        ({"txn": None, "epoch": 1}, "has epoch 1 of transaction None, not of"),
+        ({"refused": "the table is gone"}, "cannot insert the rows of .*: the table is gone"),
     ],
 )
 def test_what_spark_says_of_its_commit_is_compared(
@@ -167,9 +196,23 @@ def test_what_spark_says_of_its_commit_is_compared(
 ) -> None:
     sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
     staged = promised(voted(sink, attempt, world, 1))
-    monkeypatch.setattr(world.spark, "run", lambda job: answer)
+    monkeypatch.setattr(world.spark, "run", lambda job: report(**answer))
     with pytest.raises(Corrupt, match=why):
         sink.commit(attempt, staged, world)
+
+
+def test_a_repeat_finds_the_other_transaction_again_so_the_error_itself_says_how_to_tell_the_ledgers_apart(
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, attempt = DeltaSink("silver", str(table), mode="overwrite"), attempt_of(transaction(1))
+    staged = promised(voted(sink, attempt, world, 1))
+    monkeypatch.setattr(world.spark, "run", lambda job: report(txn="orders/1/1/aa", epoch=1))
+    for _ in range(2):
+        with pytest.raises(Corrupt) as caught:
+            sink.commit(attempt, staged, world)
+        assert caught.value.code is codes.TWO_LEDGERS
+        assert "`airflow epochs show orders 1` prints the `txn_id`" in caught.value.remedy
+        assert "`airflow epochs waive orders 1 silver --why …`" in caught.value.remedy
 
 
 @pytest.mark.parametrize("partition_by", [[], ["id"]], ids=["in a file", "of a partition"])
@@ -200,7 +243,7 @@ def test_null_keys_that_spark_overlooked_are_a_vote_abort(
     vote = sink.vote(attempt, stage(sink, attempt, pa.table(columns), world), world)
     assert (vote.reason is None) == (named is None), vote.reason
     if named:
-        assert f"NULL in {named}" in (vote.reason or "")
+        assert f"NULL in column {named}" in (vote.reason or "")
 
 
 # -- what it leaves ----------------------------------------------------------------------------------------------

@@ -377,7 +377,7 @@ def test_where_the_log_counts_other_rows_than_the_files_have_nothing_is_swapped(
     small_files(table)
     entry = table / "_delta_log" / f"{3:020}.json"
     entry.write_text(entry.read_text().replace('numRecords\\":1', 'numRecords\\":2'))
-    with pytest.raises(Refused, match="came to 4 rows; the table's log counts 5"):
+    with pytest.raises(Refused, match="read 4 rows from 4 small files; the table's log counts 5"):
         compacted(table)
     assert (DeltaTable(str(table)).version(), data_files(table)) == (3, referenced(table))
 

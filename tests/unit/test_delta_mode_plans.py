@@ -12,18 +12,27 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_epochs.contracts import SparkJob
-from airflow_epochs.errors import NotApplied, OutcomeUnknown
+from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.spark.driver import jobs
 from airflow_epochs.spark.driver import stage as stage_job
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
-from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta.merge import _missing, _statement
-from tests.support.delta_world import attempt_of, promised, rows, stage, stage_with_deltalake, transaction
+from airflow_epochs.spark.driver.delta.plans import Change
+from airflow_epochs.spark.driver.wire import as_json
+from tests.support.delta_world import (
+    attempt_of,
+    commit_plan,
+    promised,
+    rows,
+    seen,
+    stage,
+    stage_with_deltalake,
+    transaction,
+)
 from tests.support.environment import Environment
 
 COUNT = "WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *"
@@ -61,31 +70,40 @@ def test_a_plain_append_is_described_as_before_there_were_modes() -> None:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"mode": "replace"}, "'replace' is not known"),
-        ({"mode": "upsert"}, "needs keys"),
-        ({"mode": "upsert", "keys": "id"}, r"keys is a list of columns, like \['id'\]"),
-        ({"mode": "upsert", "keys": ["id", "ID"]}, "names a column twice"),
-        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "one of the keys"),
-        ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "sequence_by is empty"),
-        ({"mode": "upsert", "keys": ["id"], "delete_when": ""}, "delete_when is empty"),
-        ({"mode": "upsert", "keys": ["id"], "commit": "deltalake"}, "committed by Spark"),
-        ({"mode": "upsert", "keys": ["id"], "properties": {"delta.appendOnly": "true"}}, "delta.appendOnly forbids"),
-        ({"mode": "upsert", "keys": ["id"], "merge": COUNT}, "merge goes with mode 'merge', not with 'upsert'"),
-        ({"mode": "merge", "merge": COUNT}, "needs keys"),
-        ({"mode": "merge", "keys": ["id"]}, "needs merge: the clauses"),
-        ({"mode": "merge", "keys": ["id"], "merge": "UPDATE SET t.n = 1"}, "needs merge: the clauses"),
-        ({"mode": "merge", "keys": ["id"], "merge": COUNT, "sequence_by": "v"}, "sequence_by goes with mode 'upsert'"),
-        ({"keys": ["id"]}, "keys goes with mode 'upsert' or 'merge', not with 'append'"),
-        ({"mode": "overwrite", "delete_when": "true"}, "delete_when goes with mode 'upsert'"),
-        ({"mode": "overwrite", "empty": "drop"}, "empty 'drop' is not known"),
-        ({"mode": "overwrite_partitions", "empty": "truncate"}, "empty goes with mode 'overwrite'"),
-        ({"replaces_others": True}, "replaces_others goes with mode 'overwrite' or 'overwrite_partitions'"),
-        ({"schema_evolution": "anything"}, "schema_evolution 'anything' is not known"),
+        ({"mode": "replace"}, "`mode` is 'replace'. It must be 'append' or"),
+        ({"mode": "upsert"}, "`keys` is empty. This mode needs the columns"),
+        ({"mode": "upsert", "keys": "id"}, r"`keys` is the text 'id'. It must be a list of columns, like \['id'\]"),
+        ({"mode": "upsert", "keys": ["id", "ID"]}, r"`keys` is \['id', 'ID'\]. It must name each column only once"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": "ID"}, "`sequence_by` is 'ID', which is one of the keys"),
+        ({"mode": "upsert", "keys": ["id"], "sequence_by": " "}, "`sequence_by` is ' '. It must not be empty"),
+        ({"mode": "upsert", "keys": ["id"], "delete_when": ""}, "`delete_when` is ''. It must not be empty"),
+        ({"mode": "upsert", "keys": ["id"], "commit": "deltalake"}, "Spark commits mode 'upsert': leave `commit` out"),
+        (
+            {"mode": "upsert", "keys": ["id"], "properties": {"delta.appendOnly": "true"}},
+            "sets delta.appendOnly=true, which forbids it",
+        ),
+        (
+            {"mode": "upsert", "keys": ["id"], "merge": COUNT},
+            "`mode` is 'upsert'. `merge` is valid only with mode 'merge'",
+        ),
+        ({"mode": "merge", "merge": COUNT}, "`keys` is empty. This mode needs the columns"),
+        ({"mode": "merge", "keys": ["id"]}, "`merge` is None. It must have the clauses"),
+        ({"mode": "merge", "keys": ["id"], "merge": "UPDATE SET t.n = 1"}, "must have the clauses of MERGE"),
+        (
+            {"mode": "merge", "keys": ["id"], "merge": COUNT, "sequence_by": "v"},
+            "`sequence_by` is valid only with mode 'upsert'",
+        ),
+        ({"keys": ["id"]}, "`mode` is 'append'. `keys` is valid only with mode 'upsert' or 'merge'"),
+        ({"mode": "overwrite", "delete_when": "true"}, "`delete_when` is valid only with mode 'upsert'"),
+        ({"mode": "overwrite", "empty": "drop"}, "`empty` is 'drop'. It must be 'keep' or 'truncate'"),
+        ({"mode": "overwrite_partitions", "empty": "truncate"}, "`empty` is valid only with mode 'overwrite'"),
+        ({"replaces_others": True}, "`replaces_others` is valid only with mode 'overwrite' or 'overwrite_partitions'"),
+        ({"schema_evolution": "anything"}, "`schema_evolution` is 'anything'. It must be 'add_columns' or None"),
         ({"schema_evolution": "add_columns"}, "needs commit='spark'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_when_the_dag_is_parsed(options: JsonDict, names: str) -> None:
-    with pytest.raises(ValueError, match=f"sink 'silver': .*{names}"):
+    with pytest.raises(BadArgument, match=f"Sink 'silver': .*{names}"):
         DeltaSink("silver", "/lake/silver", **options)
 
 
@@ -96,8 +114,7 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
     plan = sink.plan_stage(attempt, "n", world)
     assert plan["committer"] == "spark"
-    assert stage_job._stager(plan["kind"]) is delta_merge.stage_sink
-    assert "delta_change" in jobs.JOBS
+    assert {plan["kind"], plain["kind"]} == stage_job.STAGERS.keys()
     assert json.loads(json.dumps(plan)) == plan
     assert plan["how"] == {
         "mode": "upsert",
@@ -183,7 +200,7 @@ def test_a_table_that_appeared_since_the_rows_were_staged_is_a_vote_abort(table:
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
     write_deltalake(str(table), rows(0))
-    assert "was created since" in (sink.vote(attempt, claim, world).reason or "")
+    assert "was created after its rows were staged" in (sink.vote(attempt, claim, world).reason or "")
 
 
 def test_notes_about_deleted_keys_are_not_taken_for_somebody_elses_files(table: Path, world: Environment) -> None:
@@ -214,19 +231,13 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
     attempt, claim = staged_as_spark_does(sink, table, world, rows(1, 2))
     staged = promised(sink.vote(attempt, claim, world))
     world.spark = CommitOnly()
-    with pytest.raises(OutcomeUnknown, match="Spark did not say"):
+    with pytest.raises(OutcomeUnknown, match="Spark did not confirm the commit"):
         sink.commit(attempt, staged, world)
     [job] = world.spark.jobs
     assert (job.kind, job.args["epoch"], job.args["previous_epoch"], job.args["previous"]) == (kind, 1, None, None)
-    assert (
-        kind == "delta_commit"
-        or job.args.items()
-        >= {
-            "how": sink.how.plan(),
-            "rows": 2,
-            "notes": f"{table}/_epochs/{attempt.ledger_id}.silver",
-        }.items()
-    )
+    notes = f"{table}/_epochs/{attempt.ledger_id}.silver"
+    change = Change(how=sink.how.plan(), rows=2, notes=notes, notes_of_others=())
+    assert kind == "delta_commit" or job.args["change"] == as_json(change)
 
 
 @pytest.mark.parametrize(
@@ -243,9 +254,9 @@ def test_the_commit_tells_spark_what_to_do_with_which_rows(
 def test_spark_commits_to_a_table_that_shows_the_epoch_before_by_its_transaction(
     shown: tuple[int | None, str | None], may: bool
 ) -> None:
-    before = {"exists": True, "table_id": "t", "epoch": shown[0], "txn": shown[1]}
-    args = {"table_id": "t", "epoch": 2, "previous_epoch": 1, "previous": "orders/1/1/aa"}
-    assert (delta_jobs.refusal(before, args) is None) is may
+    before = seen(epoch=shown[0], txn=shown[1])
+    plan = commit_plan(table_id="t", epoch=2, previous_epoch=1, previous="orders/1/1/aa")
+    assert (delta_jobs.refusal(before, plan) is None) is may
 
 
 def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
@@ -258,8 +269,7 @@ def test_new_columns_are_no_problem_where_they_are_asked_for() -> None:
 
 
 def statement(columns: list[str], rows: int | None = None, **options: Any) -> str:
-    args = {"how": Mode.of(**options).plan(), "target": "/lake/t"} | ({} if rows is None else {"rows": rows})
-    return _statement(args, columns, "v")
+    return _statement(Mode.of(**options).plan(), "/lake/t", columns, "v", no_rows=rows == 0)
 
 
 def test_an_upsert_names_its_columns_and_lets_no_older_row_win() -> None:

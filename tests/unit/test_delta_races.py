@@ -15,6 +15,7 @@ from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict, Marker, Staged
 from airflow_epochs.sinks.delta import publish as delta_publish
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.wire import as_json
 from tests.support.delta_world import (
     attempt_of,
     commit_and_die,
@@ -25,6 +26,7 @@ from tests.support.delta_world import (
     promised,
     rows,
     run_epoch,
+    seen,
     stage,
     transaction,
 )
@@ -41,7 +43,7 @@ class SparkRefuses(NoSpark):
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         if job.kind == "delta_commit":
             raise Refused("A schema mismatch detected.", remedy="Correct it.")
-        return {"epoch": None, "txn": None}
+        return as_json(seen())
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_folder_that_is_somebody_elses_is_left_alone(sink: DeltaSink, world: E
     attempt = attempt_of(transaction(1))
     claim = stage(sink, attempt, rows(1), world)
     (folder_of(claim.place) / OWNER).write_text(said)
-    with pytest.raises(Refused, match=r"is not this sink's: _owner\.json says"):
+    with pytest.raises(Refused, match=r"does not belong to this sink\. Its file _owner\.json says"):
         sink.discard(attempt, claim.place, world, published=False)
     assert Path(claim.place).exists()
 
@@ -135,7 +135,7 @@ def test_rows_staged_for_a_topic_or_a_database_are_as_safe(tmp_path: Path) -> No
     place.mkdir(parents=True)
     (place / "rows.parquet").write_text("rows")
     (place.parent / OWNER).write_text("{}")
-    with pytest.raises(Refused, match="is not this sink's"):
+    with pytest.raises(Refused, match="does not belong to this sink"):
         area.discard(attempt, str(place))
     assert (place / "rows.parquet").exists()
 
@@ -144,7 +144,7 @@ def test_rows_staged_for_a_topic_or_a_database_are_as_safe(tmp_path: Path) -> No
 def test_a_place_that_the_attempt_would_not_make_is_refused(sink: DeltaSink, world: Environment, wrong: str) -> None:
     attempt = attempt_of(TransactionId("orders", 1, 1, "0" * 32))
     place = sink.place(attempt, "abc", world)
-    with pytest.raises(Refused, match="no staging place"):
+    with pytest.raises(Refused, match="not a staging place"):
         sink.discard(attempt, place.replace("1-1-abc", wrong), world, published=False)
 
 
@@ -157,6 +157,6 @@ def test_a_place_that_was_made_for_a_table_that_was_replaced_since_is_left_alone
     claim = stage(sink, attempt, rows(2), world)
     Path(table, "_delta_log").rename(tmp_path / "old")
     write_deltalake(table, rows(5))
-    with pytest.raises(Refused, match="is not the table that its rows were staged for"):
+    with pytest.raises(Refused, match="is not the table that the rows were staged for"):
         sink.discard(attempt, claim.place, world, published=False)
     assert Path(claim.place).exists()

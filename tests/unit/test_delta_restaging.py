@@ -19,6 +19,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Corrupt, RowsGone
 from airflow_epochs.model import Staged
 from airflow_epochs.sinks.delta.sink import DeltaSink
+from airflow_epochs.spark.driver.plans import RowDigest
 from airflow_epochs.staged.digest import CONTENT_SCHEME, SCHEME, content_of, digest_of
 from airflow_epochs.staged.staging import Staging
 from tests.support.delta_world import attempt_of, ids_in, promised, rows, run_epoch, stage, transaction
@@ -136,7 +137,7 @@ def test_every_other_fact_of_a_file_and_its_table_counts(change: Callable[[Stagi
     assert digest_of(change(staging)) != digest_of(staging)
 
 
-TOLD = {"rows": 3, "sums": [1, 2, 3, 4], "columns": "names and types"}
+TOLD = RowDigest(rows=3, sums=(1, 2, 3, 4), columns="names and types")
 
 
 def of_files(*files: dict[str, Any]) -> Staging:
@@ -164,8 +165,8 @@ def test_the_digest_of_the_rows_is_the_same_in_other_files_and_counts_what_the_l
     assert digest and digest.startswith(CONTENT_SCHEME)
     assert content_of(of_files(B1, {**A1, "nulls": 0}, A1), TOLD) == digest
     for other in (
-        content_of(of_files(A2, B1), {**TOLD, "sums": [1, 2, 3, 5]}),
-        content_of(of_files(A2, B1), {**TOLD, "columns": "others"}),
+        content_of(of_files(A2, B1), replace(TOLD, sums=(1, 2, 3, 5))),
+        content_of(of_files(A2, B1), replace(TOLD, columns="others")),
         content_of(of_files(A2, {**B1, "nulls": 1}), TOLD),
         content_of(of_files(A1, B1, B1), TOLD),
         content_of(replace(of_files(A2, B1), user_metadata={"table_id": "another"}), TOLD),
@@ -222,7 +223,7 @@ def test_a_digest_of_another_version_is_never_compared_and_nothing_is_published(
     attempt = attempt_of(transaction(1))
     staged = replace(staged_of(sink, attempt, rows(1), world), digest="0" * 64)
     shutil.rmtree(staged.place)
-    with pytest.raises(Corrupt, match="another version of the provider") as caught:
+    with pytest.raises(Corrupt, match="Another version of the provider") as caught:
         sink.commit(attempt, staged, world)
     assert not isinstance(caught.value, RowsGone)
     assert "waive" in caught.value.remedy

@@ -52,8 +52,10 @@ def vote_of(
 def require_against(vote: Vote, mode: str = "overwrite", version: int = 0) -> None:
     assert vote.vote is VoteKind.VOTE_ABORT
     assert vote.reason
-    assert vote.reason.startswith("Pipeline 'corrections' has put rows of its epoch 1 into ")
-    assert f"(version {version}, sink 'fixes'), and mode '{mode}' would take them away." in vote.reason
+    assert vote.reason.startswith(
+        "EPOCHS-DELTA-OTHER-PIPELINE: Pipeline 'corrections' has put rows of its epoch 1 into "
+    )
+    assert f"(version {version}, sink 'fixes'). Mode '{mode}' would delete these rows." in vote.reason
     assert "Give each pipeline a table of its own" in vote.reason
 
 

@@ -160,7 +160,7 @@ def test_discard_refuses_any_place_outside_the_sinks_own_folder(
         place.replace("orders/epochs", "other/epochs"),
         f"{table}/epochs/0f1e2d3c.bronze/",
     ):
-        with pytest.raises(Exception, match="no staging place"):
+        with pytest.raises(Exception, match="not a staging place"):
             sink.discard(attempt, wrong, world, published=False)
     assert ids_in(table) == [0]
 

@@ -14,8 +14,10 @@ from airflow_epochs.delta.table import App
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta.spark_commit import Insertion, insert
+from airflow_epochs.spark.driver.delta.plans import Seen
+from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged.staging import Staging
-from tests.support.delta_world import transaction
+from tests.support.delta_world import seen, transaction
 from tests.support.environment import Environment, NoSpark
 
 TXN = transaction(7)
@@ -25,15 +27,15 @@ TXN = transaction(7)
 class RefusingSpark(NoSpark):
     """Refuses the commit, and answers what the table shows."""
 
-    shown: Callable[[], JsonDict]
+    shown: Callable[[], Seen]
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         if job.kind == "delta_commit":
             raise Refused("The plan is not valid.", remedy="correct it.")
-        return self.shown()
+        return as_json(self.shown())
 
 
-def refusal(shown: Callable[[], JsonDict]) -> EpochError:
+def refusal(shown: Callable[[], Seen]) -> EpochError:
     shape = TableShape.of_actions(
         {"minReaderVersion": 1, "minWriterVersion": 2},
         {"id": "t", "schemaString": '{"type": "struct", "fields": []}', "partitionColumns": []},
@@ -51,12 +53,12 @@ def unreachable() -> Any:
 
 
 def test_a_refusal_before_the_commit_says_that_nothing_was_written() -> None:
-    assert isinstance(refusal(lambda: {"txn": None}), Corrupt)
-    assert isinstance(refusal(lambda: {"txn": str(transaction(7))}), Corrupt)
+    assert isinstance(refusal(lambda: seen(exists=False)), Corrupt)
+    assert isinstance(refusal(lambda: seen(epoch=7, txn=str(transaction(7)))), Corrupt)
 
 
 def test_a_refusal_after_the_commit_does_not_say_that_nothing_was_written() -> None:
-    error = refusal(lambda: {"txn": str(TXN)})
+    error = refusal(lambda: seen(epoch=7, txn=str(TXN)))
     assert isinstance(error, OutcomeUnknown) and f"Spark committed {TXN} into /t" in error.what
 
 

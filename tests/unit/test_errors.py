@@ -6,8 +6,10 @@ import logging
 
 import pytest
 
-from airflow_epochs import errors
+from airflow_epochs import errors, secrecy
 from airflow_epochs.errors import (
+    BadArgument,
+    Code,
     Corrupt,
     EpochError,
     Fenced,
@@ -17,7 +19,9 @@ from airflow_epochs.errors import (
     Refused,
     RowsGone,
     RowsLost,
+    cause_and_remedy,
     tolerated,
+    without_code,
 )
 
 TREE = {
@@ -35,8 +39,8 @@ TREE = {
 
 def test_the_tree_is_the_documented_one_and_has_no_other_branch() -> None:
     found = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
-    assert found == set(TREE)
-    assert {kind: kind.__base__ for kind in found} == TREE
+    assert {kind: kind.__base__ for kind in found - {BadArgument}} == TREE
+    assert BadArgument in found and BadArgument.__base__ is ValueError
     for kind in found:
         assert kind.__name__ in (errors.__doc__ or "")
 
@@ -44,15 +48,47 @@ def test_the_tree_is_the_documented_one_and_has_no_other_branch() -> None:
 @pytest.mark.parametrize("kind", TREE)
 def test_an_error_names_the_place_as_far_as_known_and_the_remedy(kind: type[EpochError]) -> None:
     everywhere = kind("It broke.", remedy="mend it.", pipeline="p", epoch=3, attempt=2, sink="s")
-    assert str(everywhere) == "[pipeline p, epoch 3, attempt 2, sink s] It broke. What to do: mend it."
-    assert str(kind("It broke.", remedy="mend it.")) == "It broke. What to do: mend it."
+    assert str(everywhere).splitlines() == [
+        "It broke.",
+        "Where: pipeline p, epoch 3, attempt 2, sink s",
+        "What to do: mend it.",
+    ]
+    assert str(kind("It broke.", remedy="mend it.")) == "It broke.\nWhat to do: mend it."
     assert (everywhere.pipeline, everywhere.epoch, everywhere.attempt, everywhere.sink) == ("p", 3, 2, "s")
 
 
 @pytest.mark.parametrize("kind", TREE)
 def test_an_error_without_a_remedy_cannot_be_made(kind: type[EpochError]) -> None:
     with pytest.raises(TypeError, match="remedy"):
-        kind("It broke.")  # type: ignore[call-arg]  # which is the point
+        kind("It broke.")
+
+
+def test_an_error_with_a_code_begins_with_it_and_takes_its_remedy_unless_it_has_a_better_one() -> None:
+    code = Code("EPOCHS-BROKEN", Refused, "Something is broken.", "Mend it.")
+    assert str(Refused("A is broken.", code=code)) == "EPOCHS-BROKEN: A is broken.\nWhat to do: Mend it."
+    assert str(Refused("A is broken.", code=code, remedy="Mend A.")).endswith("\nWhat to do: Mend A.")
+
+
+def test_an_argument_that_is_not_valid_is_told_by_code_and_cause_and_quoted_without_the_code() -> None:
+    code = Code("EPOCHS-MODE", BadArgument, "A mode is not valid.", "Correct it.")
+    error = BadArgument("`mode` is 'x'. It must be 'y'.", code=code)
+    assert str(error) == "EPOCHS-MODE: `mode` is 'x'. It must be 'y'."
+    assert (error.what, error.code) == ("`mode` is 'x'. It must be 'y'.", code)
+    assert without_code(error) == error.what and "EPOCHS" not in repr(error)
+    assert without_code(ValueError("other")) == "other"
+
+
+def test_an_argument_is_told_without_a_secret() -> None:
+    secrecy.keep(["hunter2-secret"])
+    code = Code("EPOCHS-MODE", BadArgument, "A mode is not valid.", "Correct it.")
+    assert "hunter2" not in str(BadArgument("`mode` is 'hunter2-secret'.", code=code))
+
+
+def test_the_reason_of_a_vote_comes_apart_again_also_one_of_version_0_1() -> None:
+    code = Code("EPOCHS-BROKEN", Refused, "Something is broken.", "Mend it.")
+    assert cause_and_remedy(Refused("A is broken.", code=code).reason) == ("EPOCHS-BROKEN: A is broken.", "Mend it.")
+    assert cause_and_remedy("A is broken. What to do: Mend A.") == ("A is broken.", "Mend A.")
+    assert cause_and_remedy("A is broken.") == ("A is broken.", "")
 
 
 def gone() -> None:

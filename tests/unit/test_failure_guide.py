@@ -1,91 +1,154 @@
-"""docs/failures.md has every error that the source can make, with what to do about it."""
+"""Every error of the provider has a code, and docs/failures.md has a section for each code."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import failure_guide
-from airflow_epochs import errors
-from failure_guide import CHAPTERS, IMPORT_ERRORS, MARKER, PAGE, PROVIDER, WITHIN, failures, main, tables, updated
-from failure_texts import PLAIN, Failure, Unreadable, read_failures
+from airflow_epochs import codes, errors
+from airflow_epochs.errors import BadArgument, Code, EpochError
+from failure_guide import MARKER, PAGE, main, updated
+from tests.support.pyproject import ROOT
 
-TREE = """
-class EpochError(Exception): ...
-class Refused(EpochError): ...
-class RowsGone(Refused): ...
-"""
+PROVIDER = ROOT / "provider" / "airflow_epochs"
+DECLARED = {name: value for name, value in vars(codes).items() if isinstance(value, Code)}
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A place in the source that makes an error."""
+
+    where: str
+    kind: type[Exception]
+    code: str | None
+    """The constant in ``codes``; None: there is none."""
+    remedy: str
+    """How the remedy begins, as far as the source says it; empty if it is the code's, or comes from elsewhere."""
 
 
 @cache
-def of_the_source() -> tuple[Failure, ...]:
-    return tuple(read_failures(PROVIDER, failure_guide.RELAYS))
+def raised() -> tuple[Raised, ...]:
+    """Every construction of an error, but for the tests' helpers that are shipped."""
+    modules = [path for path in sorted(PROVIDER.rglob("*.py")) if "testing" not in path.parts]
+    return tuple(each for path in modules for each in in_module(path))
 
 
-@pytest.fixture(autouse=True)
-def source_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading the whole package takes a second, and it stays as it is while the tests run."""
-
-    def read(provider: Path, relays: set[tuple[str, str]]) -> list[Failure]:
-        return list(of_the_source()) if provider == PROVIDER else read_failures(provider, relays)
-
-    monkeypatch.setattr(failure_guide, "read_failures", read)
-
-
-@pytest.fixture
-def provider(tmp_path: Path) -> Path:
-    (tmp_path / "errors.py").write_text(TREE)
-    (tmp_path / "ledger").mkdir()
-    (tmp_path / "storage").mkdir()
-    return tmp_path
+def in_module(path: Path) -> Iterator[Raised]:
+    module = importlib.import_module(".".join(path.relative_to(PROVIDER.parent).with_suffix("").parts))
+    for call in ast.walk(ast.parse(path.read_text())):
+        kind = (
+            getattr(module, call.func.id, None)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+            else None
+        )
+        if isinstance(call, ast.Call) and isinstance(kind, type) and issubclass(kind, (EpochError, BadArgument)):
+            given = {word.arg: word.value for word in call.keywords}
+            code = given.get("code")
+            name = code.attr if isinstance(code, ast.Attribute) else None
+            yield Raised(f"{path.name}:{call.lineno}", kind, name, beginning(given.get("remedy")))
 
 
-def planted(provider: Path, source: str, module: str = "ledger/ledger.py") -> list[Failure]:
-    (provider / module).write_text(source)
-    return failures(provider)
+def beginning(text: ast.expr | None) -> str:
+    first = text.values[0] if isinstance(text, ast.JoinedStr) else text
+    return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
-def told(provider: Path, source: str) -> list[tuple[str, str, str]]:
-    return [(failure.kind, failure.what, failure.remedy) for failure in planted(provider, source)]
+def test_every_error_that_the_provider_makes_has_a_code_of_its_kind() -> None:
+    assert len(raised()) > 200
+    assert [each.where for each in raised() if each.code is None] == []
+    assert [each.where for each in raised() if not issubclass(each.kind, DECLARED[each.code or ""].kind)] == []
 
 
-# -- the page ----------------------------------------------------------------------------------------------------
+def test_every_code_is_used() -> None:
+    assert sorted(DECLARED.keys() - {each.code for each in raised()}) == []
 
 
-def test_the_page_is_what_the_source_says_today() -> None:
+OF_A_DAG = (
+    *("config", "pipeline", "operators/", "spark/runners", "kafka/topics", "sinks/*/sink", "sinks/*/modes"),
+    *("sources/*/source", "sources/*/config", "sources/*/starting"),
+)
+"""What the constructors in a DAG file call to check their arguments."""
+
+
+@pytest.mark.parametrize("place", OF_A_DAG)
+def test_no_constructor_of_a_dag_file_raises_an_error_without_a_code(place: str) -> None:
+    pattern = f"{place}*.py" if place.endswith("/") else f"{place}.py"
+    modules = [ast.parse(path.read_text()) for path in PROVIDER.glob(pattern)]
+    assert modules
+    bare = [call for module in modules for call in ast.walk(module) if is_call_of(call, "ValueError")]
+    assert [ast.unparse(call) for call in bare] == []
+
+
+def is_call_of(call: ast.AST, name: str) -> bool:
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == name
+
+
+def test_what_stops_the_import_of_a_dag_file_has_a_chapter_of_its_own() -> None:
+    kinds = {chapter.title: {code.kind for code in chapter.codes} for chapter in codes.CHAPTERS}
+    assert kinds.pop("DAG import errors") == {BadArgument}
+    assert not [title for title, found in kinds.items() if BadArgument in found]
+
+
+def test_a_code_is_named_as_its_constant_and_stands_in_one_chapter() -> None:
+    assert {name: code.name for name, code in DECLARED.items()} == {
+        name: f"EPOCHS-{name.replace('_', '-')}" for name in DECLARED
+    }
+    assert sorted(codes.BY_NAME) == sorted(code.name for chapter in codes.CHAPTERS for code in chapter.codes)
+    assert len(codes.BY_NAME) == len(DECLARED)
+
+
+@pytest.mark.parametrize("code", DECLARED.values(), ids=lambda code: code.name)
+def test_a_code_says_what_has_happened_and_begins_its_remedy_with_a_verb(code: Code) -> None:
+    for text in (code.happened, code.remedy):
+        assert re.fullmatch(r"[A-Z`].*[.]", text), text
+    assert begins_with_a_verb(code.remedy)
+
+
+def test_every_remedy_begins_with_a_verb() -> None:
+    assert [(each.where, each.remedy) for each in raised() if each.remedy and not begins_with_a_verb(each.remedy)] == []
+
+
+def begins_with_a_verb(remedy: str) -> bool:
+    return remedy.split()[0].strip(",:") in VERBS
+
+
+VERBS = {
+    *("Add", "Change", "Check", "Choose", "Clear", "Correct", "Create", "Do", "Find", "Follow", "Give", "Grant"),
+    *("Install", "Leave", "Let", "Look", "Make", "Name", "Point", "Put", "Raise", "Restore", "Return", "Set", "Start"),
+    *("Take", "Undo", "Upgrade", "Use", "Write", "Say", "Spell", "Free", "Wait", "Repair", "Send", "Compare", "Remove"),
+    *("Type", "Read", "Enter", "Keep"),
+}
+"""How a remedy begins."""
+
+
+# -- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_what_the_codes_say_today() -> None:
     assert main(["--check"]) == 0, "run python scripts/failure_guide.py"
 
 
-def test_every_error_says_what_to_do_in_a_sentence() -> None:
-    for failure in failures():
-        if failure.kind not in PLAIN:
-            assert re.search(r"[A-Za-z]{2,}", failure.remedy), failure.where
-            assert failure.remedy.endswith((".", "?", ".]")), f"{failure.where}: {failure.remedy}"
+def test_every_code_has_a_section_to_link_to() -> None:
+    assert re.findall(r"^### (EPOCHS-\S+)$", PAGE.read_text(), re.M) == list(codes.BY_NAME)
 
 
-def test_no_construction_of_an_error_is_left_out() -> None:
-    """Counted by text alone: whatever looks like one, outside the tests' helpers and the sites that pass errors on."""
-    kinds = "|".join(kind.__name__ for kind in vars(errors).values() if isinstance(kind, type))
-    found = {failure.where for failure in failures()}
-    for path in PROVIDER.rglob("*.py"):
-        module = path.relative_to(PROVIDER).as_posix()
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            if not module.startswith("testing/") and re.search(rf"(raise|return) ({kinds})\(", line):
-                assert f"{module}:{number}" in found
-
-
-def test_every_chapter_names_modules_that_there_are() -> None:
-    for module in {*chain(*CHAPTERS.values()), *IMPORT_ERRORS, *WITHIN}:
-        assert (PROVIDER / module).is_file(), module
+def test_every_code_that_the_documents_or_the_source_name_is_declared() -> None:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *PROVIDER.rglob("*.py")]:
+        for name in re.findall(r"EPOCHS-[A-Z-]+[A-Z]", path.read_text()):
+            assert name in codes.BY_NAME, f"{path.name}: {name}"
 
 
 def test_every_kind_of_error_is_explained_in_the_head() -> None:
     head, _, _ = PAGE.read_text().partition(MARKER)
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.EpochError)]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert [kind.__name__ for kind in kinds if f"| `{kind.__name__}` |" not in head] == ["EpochError"]
     assert len(head.splitlines()) <= 150
 
@@ -103,110 +166,3 @@ def test_a_stale_page_is_noticed_and_rewritten(tmp_path: Path, monkeypatch: pyte
     assert main([]) == 0
     assert main(["--check"]) == 0
     assert page.read_text().startswith(f"# head\n{MARKER}\n## Connections")
-
-
-def test_what_would_break_a_table_is_escaped_but_code_stays() -> None:
-    failure = Failure("Refused", "a | b < c[0]:\n{traceback}", "set `x[0] = <y>`.", "ledger/ledger.py", 1)
-    assert r"| Refused | a \| b \< c\[0\]: {traceback} | Set `x[0] = <y>`. |" in tables([failure])
-
-
-# -- errors planted in a sample source ---------------------------------------------------------------------------
-
-
-def test_a_planted_error_is_found_with_its_text_its_remedy_and_its_place(provider: Path) -> None:
-    source = 'raise Refused(f"No disk at {self.path!r}: {str(error).splitlines()[0]}.", remedy="buy one.")'
-    assert planted(provider, source) == [
-        Failure("Refused", "No disk at {path}: {error}.", "buy one.", "ledger/ledger.py", 1)
-    ]
-
-
-def test_errors_come_by_every_class_of_the_tree_and_by_modules(provider: Path) -> None:
-    source = 'raise RowsGone("All gone.", remedy="weep.")\nraise errors.Refused("Not now.", remedy="wait.")'
-    assert [kind for kind, _, _ in told(provider, source)] == ["RowsGone", "Refused"]
-
-
-def test_constants_local_texts_and_what_is_said_only_sometimes_are_filled_in(provider: Path) -> None:
-    source = """
-_AGAIN = "try again."
-def check(a):
-    where = f"the disk of {a.host}"
-    more = " It is old." if a.old else ""
-    raise Refused(f"Nothing on {where}.{more}", remedy=_AGAIN)
-"""
-    assert told(provider, source) == [("Refused", "Nothing on the disk of {host}.[ It is old.]", "try again.")]
-
-
-def test_two_texts_of_one_error_are_two_errors(provider: Path) -> None:
-    source = 'raise Refused("Too big." if big else f"Only {n} bytes.", remedy="resize it.")'
-    assert [what for _, what, _ in told(provider, source)] == ["Too big.", "Only {n} bytes."]
-
-
-def test_a_helper_that_is_given_its_texts_counts_once_for_each_call(provider: Path) -> None:
-    (provider / "storage/files.py").write_text('def read(refuse):\n    refuse(f"{x} is empty", "Fill it.")\n')
-    source = """
-class Reader:
-    def refuse(self, what, remedy):
-        raise Refused(f"Connection {self.conn_id!r}: {what}.", remedy=remedy)
-    def read(self):
-        self.refuse("it has no host", remedy="Name one.")
-"""
-    assert set(told(provider, source)) == {
-        ("Refused", "Connection {connection}: it has no host.", "Name one."),
-        ("Refused", "Connection {connection}: {x} is empty.", "Fill it."),
-    }
-
-
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        ('raise Refused(text, remedy="wait.")', "cannot be read: text"),
-        ('def f(text):\n    raise Refused(text, remedy="wait.")', "nobody calls f"),
-        ('def f(text):\n    raise Refused(text, remedy="wait.")\nf(load())', r"cannot be read: load\(\)"),
-        ('raise Refused(f"{a}: {b}", remedy="wait.")', "says nothing by itself"),
-        ('raise Refused("No.", remedy=told["remedy"])', "cannot be read"),
-        ('raise Refused("No disk.")', "without a text or a remedy"),
-        ('raise Refused("No disk.", remedy=" ")', "does not say what to do"),
-        ('kind = Refused if lasting else RowsGone\nraise kind("No disk.", remedy="wait.")', "hides its text"),
-        ("make(Refused)", "hides its text"),
-        ("from airflow_epochs.errors import Refused as No", "under another name"),
-    ],
-)
-def test_an_error_that_cannot_be_told_makes_the_script_fail(provider: Path, source: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=rf"^ledger/ledger\.py:\d+: .*{why}"):
-        planted(provider, source)
-
-
-def test_mentions_that_make_no_error_are_let_be(provider: Path) -> None:
-    source = """
-def f(a: Refused | None, b: type[RowsGone]) -> Refused:
-    try:
-        return isinstance(a, (Refused, RowsGone))
-    except (Refused, RowsGone):
-        raise
-"""
-    assert planted(provider, source) == []
-
-
-@pytest.mark.parametrize("text", ['raise Refused("No disk.", remedy="wait.")', 'raise ValueError("no such disk")'])
-def test_an_error_in_a_module_without_a_chapter_makes_the_script_fail(provider: Path, text: str) -> None:
-    with pytest.raises(Unreadable, match=r"new\.py:1: its module has no chapter"):
-        planted(provider, text, "new.py")
-
-
-def test_a_relay_may_pass_on_what_it_is_told_but_a_text_of_its_own_is_found(provider: Path) -> None:
-    (provider / "ledger/ledger.py").write_text("""
-def pass_on(e):
-    if e:
-        raise Refused(e.what, remedy=e.remedy)
-    raise Refused("No e.", remedy="wait.")
-""")
-    assert [failure.what for failure in read_failures(provider, {("ledger/ledger.py", "pass_on")})] == ["No e."]
-
-
-def test_the_script_prints_what_it_cannot_read_and_fails(
-    provider: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (provider / "ledger/ledger.py").write_text('raise Refused(text, remedy="wait.")')
-    monkeypatch.setattr(updated, "__defaults__", (provider,))
-    assert main(["--check"]) == 1
-    assert "ledger/ledger.py:1: the text of Refused cannot be read" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def test_settings_without_effect_are_named_but_not_their_values(caplog: pytest.L
     ],
 )
 def test_a_security_setting_that_one_client_cannot_honour_is_refused_by_name(name: str) -> None:
-    with pytest.raises(Refused, match=f"{name} cannot be honoured by both"):
+    with pytest.raises(Refused, match=f"cannot apply {name} in both"):
         read({name: "s3cret"})
 
 
@@ -153,7 +154,7 @@ def test_quotes_and_backslashes_in_a_password_do_not_end_the_jaas_string() -> No
     ("change", "complaint"),
     [
         ({"sasl.mechanism": None}, "sasl.mechanism is missing"),
-        ({"sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism is 'OAUTHBEARER'.*OAUTHBEARER is not supported"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, r"sasl.mechanism is 'OAUTHBEARER'(.|\n)*not support OAUTHBEARER"),
         ({"sasl.username": None}, "PLAIN needs a user and a password"),
         ({"sasl.password": ""}, "PLAIN needs a user and a password"),
     ],
@@ -179,7 +180,7 @@ def test_kerberos_names_the_service_and_takes_a_keytab_or_the_ticket_cache(
     )
     keytab = read({**extra, "sasl.kerberos.keytab": "/k", "sasl.kerberos.principal": "p@R"})
     assert 'keyTab="/k" principal="p@R";' in keytab.spark_secrets()["kafka.sasl.jaas.config"]
-    with pytest.raises(Refused, match="go together"):
+    with pytest.raises(Refused, match=r"only one of sasl\.kerberos\.keytab and sasl\.kerberos\.principal"):
         read({**extra, "sasl.kerberos.keytab": "/k"})
 
 
@@ -238,8 +239,22 @@ def test_a_pkcs12_keystore_serves_as_certificate_and_key(tmp_path: Path, authori
         (pair.certificate_pem + authority.pem).split()
     )
     assert access.spark_secrets() == {"kafka.ssl.keystore.key": " ".join(pair.key_pem().split())}
-    with pytest.raises(Refused, match=r"ssl\.keystore\.password does not open it"):
+    with pytest.raises(Refused, match=r"ssl\.keystore\.password does not decrypt it"):
         read({**extra, "ssl.keystore.password": "wrong"})
+
+
+def test_a_keystore_that_is_not_on_the_worker_can_be_given_as_the_settings_that_the_error_names(
+    authority: Authority,
+) -> None:
+    pair = authority.issue("client")
+    extra = {"security.protocol": "SSL", "ssl.keystore.location": "/no/such.p12"}
+    with pytest.raises(Refused, match=r"the file /no/such\.p12 of ssl\.keystore\.location: No such file") as refused:
+        read(extra)
+    assert "take the setting out" in refused.value.remedy
+    names = re.findall(r"ssl\.\w+\.pem", refused.value.remedy)
+    del extra["ssl.keystore.location"]
+    access = read({**extra, **dict(zip(names, (pair.certificate_pem, pair.key_pem()), strict=True))})
+    assert access.spark_secrets() == {"kafka.ssl.keystore.key": " ".join(pair.key_pem().split())}
 
 
 def test_host_names_are_checked_unless_the_connection_says_none(authority: Authority) -> None:
@@ -262,10 +277,13 @@ def test_without_a_named_authority_each_clients_own_are_used(extra: dict[str, st
     [
         ({"enable.ssl.certificate.verification": False}, "enable.ssl.certificate.verification is off"),
         ({"ssl.endpoint.identification.algorithm": "dns"}, "algorithm is 'dns'"),
-        ({"ssl.ca.location": "/no/such/file"}, r"ssl\.ca\.location cannot be read: /no/such/file: No such file"),
-        ({"ssl.ca.pem": "junk"}, r"ssl\.ca holds no certificate in PEM form"),
-        ({"ssl.key.pem": "s3cret"}, "without its key, or the reverse"),
-        ({"ssl.key.pem": "s3cret", "ssl.certificate.pem": "CERT"}, "the private key cannot be read"),
+        (
+            {"ssl.ca.location": "/no/such/file"},
+            r"cannot read the file /no/such/file of ssl\.ca\.location: No such file",
+        ),
+        ({"ssl.ca.pem": "junk"}, r"ssl\.ca contains no certificate in PEM form"),
+        ({"ssl.key.pem": "s3cret"}, "a private key without a certificate"),
+        ({"ssl.key.pem": "s3cret", "ssl.certificate.pem": "CERT"}, "the private key is not in PEM form"),
     ],
 )
 def test_tls_settings_that_cannot_work_are_refused(extra: dict[str, Any], complaint: str, authority: Authority) -> None:
@@ -279,11 +297,11 @@ def test_a_wrong_or_missing_key_password_is_refused(authority: Authority) -> Non
     pair = authority.issue("client")
     extra = {"security.protocol": "SSL", "ssl.certificate.pem": pair.certificate_pem, "ssl.key.pem": pair.key_pem("a")}
     for password in ({}, {"ssl.key.password": "b"}):
-        with pytest.raises(Refused, match=r"ssl\.key\.password does not open it"):
+        with pytest.raises(Refused, match=r"ssl\.key\.password does not decrypt it"):
             read({**extra, **password})
 
 
 def test_a_key_of_another_certificate_is_refused_when_it_is_used(authority: Authority) -> None:
     mixed = {"ssl.certificate.pem": authority.issue("a").certificate_pem, "ssl.key.pem": authority.issue("b").key_pem()}
-    with pytest.raises(Refused, match="certificates of connection 'k' cannot be used"):
+    with pytest.raises(Refused, match="OpenSSL rejects the certificates of connection 'k'"):
         read({"security.protocol": "SSL", **mixed}).client_options()

@@ -24,13 +24,15 @@ from airflow_epochs.testing import MemorySource, MemorySpark
 from tests.support.kafka_certificates import Authority
 from tests.support.kafka_world import KafkaEnv
 from tests.support.scenario import Scenario, staged
+from tests.support.spark_world import stage_job
 
 FILE = "/etc/spark/kafka.properties"
 SECRETS = {"kafka.sasl.jaas.config": 'x password="hunter2";', "kafka.ssl.keystore.key": "-----BEGIN hunter3"}
 
 
 def job(**read: str) -> SparkJob:
-    return SparkJob(kind="stage", args={"read": read}, secrets=SECRETS, secrets_of="orders_kafka")
+    plan = stage_job(None, "/app.py:f", {}, read=read)
+    return replace(plan, secrets=SECRETS, secrets_of="orders_kafka")
 
 
 def server(**extra: Any) -> Connection:
@@ -107,7 +109,7 @@ def test_an_error_that_the_file_causes_names_it_and_the_command_that_writes_it(c
     error = NotApplied(f"The Spark job 'stage' failed: {cause}", remedy="Look.")
     told = sent(job(), server(kafka_credentials_file=FILE)).explained(error)
     assert isinstance(told, Refused)
-    assert told.what == f"Spark cannot log in to Kafka by its file {FILE}: {error.what}"
+    assert told.what == f"Spark cannot log in to Kafka with the credentials file {FILE}: {error.what}"
     assert "has orders_kafka.sasl.jaas.config, orders_kafka.ssl.keystore.key as" in told.remedy
     assert "`airflow epochs kafka-credentials orders_kafka --file" in told.remedy
     assert Sent(SECRETS).explained(error) is error
@@ -166,8 +168,8 @@ def test_the_command_writes_one_line_for_every_secret_of_the_connections_and_onl
 def test_the_command_writes_nothing_if_a_connection_has_no_secret_or_the_folder_takes_no_file(
     connections: None, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit, match=r"no password and no key.*\nConnection plain\.\nWhat to do:"):
+    with pytest.raises(SystemExit, match=r"Connection plain has no password and no key.*\nWhat to do: Leave"):
         write(tmp_path / "a", "login", "plain")
-    with pytest.raises(SystemExit, match=r"cannot be written: No such file.*\n.*/none/a\nWhat to do:"):
+    with pytest.raises(SystemExit, match=r"/none/a cannot be written: No such file.*\nWhat to do: Name"):
         write(tmp_path / "none" / "a", "login")
     assert list(tmp_path.iterdir()) == []

@@ -190,7 +190,9 @@ def test_a_value_without_a_form_in_json_is_refused_with_its_record(
         records(tmp_path / "told", data)
     assert "the record at topic 'clicks', partition 4, offset 103: column 'bad'" in caught.value.what
     assert expected in caught.value.what
-    with pytest.raises(Refused, match=r"a row with key = 'd' \(a struct of topic, partition and offset"):
+    with pytest.raises(
+        Refused, match=r"a row with key = 'd' \(its record is unknown: the rows have no struct with topic"
+    ):
         records(tmp_path / "not told", data.drop_columns(["origin"]))
 
 
@@ -204,22 +206,22 @@ def test_an_epoch_without_rows_makes_no_records(tmp_path: Path) -> None:
 def test_a_column_of_another_type_is_refused_by_name() -> None:
     what = refusal(key="long", value=struct(a="string"), headers=array("string"), partition="long")
     for named in (
-        "'key' is long, it must be string or binary",
-        "'value' is struct<a: string>, it must be string or binary",
-        "'headers' is array<string>, it must be array<struct<key: string, value: binary>>",
-        "'partition' is long, it must be int",
+        "'key' is long, but it must be string or binary",
+        "'value' is struct<a: string>, but it must be string or binary",
+        "'headers' is array<string>, but it must be array<struct<key: string, value: binary>>",
+        "'partition' is long, but it must be int",
     ):
         assert named in what
 
 
 def test_columns_beside_a_value_that_would_not_be_sent_are_refused_by_name() -> None:
-    assert "with a column `value`, 'topic', 'id' would not be sent" in refusal(
+    assert "because there is a column `value`, 'topic', 'id' would not be sent" in refusal(
         value="string", topic="string", id="long"
     )
 
 
 def test_rows_without_anything_to_send_are_refused() -> None:
-    assert "none to make a JSON object of" in refusal(key="string")
+    assert "no other column to make a JSON object of" in refusal(key="string")
 
 
 @pytest.mark.parametrize("kind", ["variant", "void", mapping("long", "string"), array(struct(a="interval day"))])
@@ -229,7 +231,7 @@ def test_columns_that_have_no_form_in_json_are_refused(kind: Any) -> None:
 
 def test_a_null_among_the_headers_is_refused_and_its_column_named(tmp_path: Path) -> None:
     headers = pa.array([[{"key": "k", "value": b"1"}, None]], HEADERS)
-    with pytest.raises(Refused, match="a NULL among its headers: column `headers`"):
+    with pytest.raises(Refused, match="a NULL among its headers: one struct in the array of column `headers`"):
         records(tmp_path, pa.table({"value": ["v"], "headers": headers}))
 
 
@@ -256,13 +258,15 @@ def reason(*records: Record, **settings: str) -> str:
 def test_rows_that_the_topic_does_not_take_are_named() -> None:
     good: Record = (b"k", b"v", 1, [])
     require_records([good] * 10, facts(**{"cleanup.policy": "compact,delete"}))
-    assert "row 1 makes a record of 1098 bytes (max.message.bytes=1000)" in reason(good, (b"k", b"x" * 1000, 0, []))
-    assert "row 2 is for partition 2, there are 2" in reason(good, good, (None, b"v", 2, []))
+    assert "row 1 makes a record of 1098 bytes, but the topic has max.message.bytes=1000" in reason(
+        good, (b"k", b"x" * 1000, 0, [])
+    )
+    assert "row 2 is for partition 2, but the topic has 2 partitions" in reason(good, good, (None, b"v", 2, []))
     assert "row 0 is for partition -1" in reason((None, b"v", -1, []))
     assert "row 0 has no key" in reason((None, b"v", 0, []), **{"cleanup.policy": "compact"})
     large = {"max.message.bytes": str(2**31 - 1)}
-    assert "(at most 33554432 are sent)" in reason((None, b"x" * (32 << 20), 0, []), **large)
-    assert reason(*[(None, b"v", 9, [])] * 5).endswith("row 2 is for partition 9, there are 2 ….")
+    assert "the sink sends at most 33554432" in reason((None, b"x" * (32 << 20), 0, []), **large)
+    assert reason(*[(None, b"v", 9, [])] * 5).endswith("row 2 is for partition 9, but the topic has 2 partitions ….")
 
 
 def test_the_size_of_a_record_counts_its_headers() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_epochs import KafkaSink
 from airflow_epochs.contracts import Connection
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import Staged, StagedClaim, VoteKind
 from airflow_epochs.sinks import from_spec
@@ -52,27 +52,28 @@ def test_it_stands_for_an_asset_by_connection_and_topic_until_which_is_known() -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topic": "a b"}, "not a topic name"),
-        ({"marker_topic": "out"}, "one topic, 'out', for its rows and for its markers"),
-        ({"transaction_timeout": 0}, "from 1 to a day"),
-        ({"transaction_timeout": True}, "from 1 to a day"),
-        ({"options": {"acks": 1}}, "may not set acks"),
-        ({"options": {"batch.size": "big"}}, "is a whole number"),
-        ({"options": {"enable.idempotence": False}}, "may not set enable.idempotence"),
-        ({"options": {"queue.buffering.max.kbytes": 1}}, "may not set queue.buffering"),
+        ({"topic": "a b"}, "The topic name 'a b' is not valid"),
+        ({"marker_topic": "out"}, "`topic` and `marker_topic` of sink 'events' are both 'out'"),
+        ({"transaction_timeout": 0}, "is 0. It must be a whole number of seconds from 1 to 86400"),
+        ({"transaction_timeout": True}, "is True. It must be a whole number of seconds from 1 to 86400"),
+        ({"options": {"acks": 1}}, "sets acks. It may set only batch"),
+        ({"options": {"batch.size": "big"}}, "is 'big'. It must be a whole number"),
+        ({"options": {"enable.idempotence": False}}, "sets enable.idempotence"),
+        ({"options": {"queue.buffering.max.kbytes": 1}}, "sets queue.buffering.max.kbytes"),
     ],
 )
 def test_what_cannot_work_fails_where_the_dag_is_parsed(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(BadArgument, match=message):
         sink(**options)
 
 
 def test_what_a_template_became_is_checked_before_it_is_recorded() -> None:
     it = sink(topic="{{ x }}")
     it.topic = "a b"
-    with pytest.raises(Refused, match="not configured right"):
+    with pytest.raises(Refused, match=r"KafkaSink is not valid\. The topic name 'a b' is not valid") as refused:
         it.spec()
-    with pytest.raises(Refused, match="no place to stage rows"):
+    assert str(refused.value).count("EPOCHS-") == 1
+    with pytest.raises(Refused, match="neither an absolute path nor a URL"):
         sink(staging="lake").spec()
 
 
@@ -193,7 +194,7 @@ def test_what_does_not_say_which_partition_is_a_sinks_own_stops_everything(
     access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
     assignments = Assignments(cluster=Cluster(access), topic="m")
     assert assignments.find("orders/audit") is None
-    with pytest.raises(Corrupt, match="does not say which partition"):
+    with pytest.raises(Corrupt, match="does not name the partition of this sink"):
         assignments.find("orders/events")
 
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_epochs import KafkaSink
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.model import OffsetRange
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets
@@ -28,32 +28,32 @@ RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"topics": []}, "topics is a topic name"),
-        ({"topics": ""}, "'' is not a topic name"),
-        ({"topics": ["a b"]}, "'a b' is not a topic name"),
-        ({"topics": [".."]}, "is not a topic name"),
-        ({"topics": ["a", "a"]}, "names a topic twice"),
-        ({"topics": 5}, "topics is a topic name"),
-        ({"conn_id": ""}, "conn_id is a text"),
-        ({"max_records": 0}, "max_records is a whole number from 1"),
-        ({"max_records": -5}, "max_records is a whole number from 1"),
-        ({"max_records": 1.5}, "max_records is a whole number from 1"),
-        ({"max_records": "many"}, "max_records is a number"),
-        ({"max_records": True}, "max_records is a number"),
-        ({"max_records": float("inf")}, "max_records is a number"),
-        ({"min_records": 0}, "min_records is a whole number from 1"),
-        ({"min_records": 10, "max_records": 5}, r"min_records \(10\) is more than max_records \(5\)"),
-        ({"max_wait": -1}, "max_wait is a number of seconds"),
-        ({"max_wait": float("nan")}, "max_wait is a number"),
-        ({"group_id": 5}, "group_id is a text"),
-        ({"starting": "soon"}, "starting is"),
-        ({"starting": {"refunds": {"0": 1}}}, "not in topics: refunds"),
-        ({"options": "minPartitions=5"}, "options is a mapping"),
-        ({"options": {"a": None}}, r"options\['a'\]"),
+        ({"topics": []}, "It must be a topic name or a list"),
+        ({"topics": ""}, "The topic name '' is not valid"),
+        ({"topics": ["a b"]}, "The topic name 'a b' is not valid"),
+        ({"topics": [".."]}, "The topic name '..' is not valid"),
+        ({"topics": ["a", "a"]}, "`topics` is a, a. It must name each topic only once"),
+        ({"topics": 5}, "It must be a topic name or a list"),
+        ({"conn_id": ""}, "`conn_id` is ''. It must be a text that is not empty"),
+        ({"max_records": 0}, "`max_records` is 0. It must be a whole number, 1 or larger"),
+        ({"max_records": -5}, "`max_records` is -5. It must be a whole number, 1 or larger"),
+        ({"max_records": 1.5}, "`max_records` is 1.5. It must be a whole number, 1 or larger"),
+        ({"max_records": "many"}, "`max_records` is 'many'. It must be a number"),
+        ({"max_records": True}, "`max_records` is True. It must be a number"),
+        ({"max_records": float("inf")}, "`max_records` is inf. It must be a number"),
+        ({"min_records": 0}, "`min_records` is 0. It must be a whole number, 1 or larger"),
+        ({"min_records": 10, "max_records": 5}, "`min_records` is 10, and `max_records` is 5"),
+        ({"max_wait": -1}, "`max_wait` is -1. It must be a number of seconds from 0 to 86400"),
+        ({"max_wait": float("nan")}, "`max_wait` is nan. It must be a number"),
+        ({"group_id": 5}, "`group_id` is 5. It must be a text"),
+        ({"starting": "soon"}, "`starting` is 'soon'. It must be"),
+        ({"starting": {"refunds": {"0": 1}}}, "`starting` names refunds. It may name only topics that are in `topics`"),
+        ({"options": "minPartitions=5"}, "`options` is 'minPartitions=5'. It must be a dict"),
+        ({"options": {"a": None}}, r"`options\['a'\]` is None. It must be a text"),
     ],
 )
 def test_an_option_that_is_not_valid_is_refused_at_construction(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(BadArgument, match=complaint):
         KafkaSource(**{"topics": ["orders"], **options})
 
 
@@ -74,7 +74,7 @@ def test_an_option_that_is_not_valid_is_refused_at_construction(options: dict[st
     ],
 )
 def test_options_cannot_change_what_is_read(name: str) -> None:
-    with pytest.raises(ValueError, match=f"options may not set {name}: the epoch's ranges"):
+    with pytest.raises(BadArgument, match=f"`options` sets {name}. It must not: the pipeline itself sets"):
         KafkaSource(["orders"], options={name: "x"})
 
 
@@ -82,7 +82,7 @@ def test_options_cannot_change_what_is_read(name: str) -> None:
     "name", ["kafka.bootstrap.servers", "kafka.security.protocol", "kafka.sasl.jaas.config", "KAFKA.SSL.key.password"]
 )
 def test_options_cannot_hold_what_belongs_to_the_connection(name: str) -> None:
-    with pytest.raises(ValueError, match=f"options may not set {name}: it belongs to the Airflow connection"):
+    with pytest.raises(BadArgument, match=f"`options` sets {name}. It must not: this setting belongs to the Airflow"):
         KafkaSource(["orders"], options={name: "secret"})
 
 
@@ -100,12 +100,13 @@ def test_templates_are_taken_as_they_are_and_validated_once_rendered() -> None:
     assert (config.max_records, config.options) == (500, {"minPartitions": "4"})
     assert config.starting == AtOffsets({"refunds": {0: 7}})
     source.max_records = "0"
-    with pytest.raises(Refused, match="max_records is a whole number from 1 up; not '0'"):
+    with pytest.raises(Refused, match=r"`max_records` is '0'. It must be a whole number, 1 or larger") as refused:
         source._config()
+    assert str(refused.value).count("EPOCHS-") == 1
 
 
 def test_what_is_not_a_template_is_validated_beside_templates() -> None:
-    with pytest.raises(ValueError, match="min_records"):
+    with pytest.raises(BadArgument, match="min_records"):
         KafkaSource("{{ params.topics }}", min_records=0)
 
 
@@ -124,7 +125,7 @@ def test_limits_of_the_run_go_over_those_of_the_source() -> None:
     source = KafkaSource(["orders"], max_records=100, starting="latest")
     config = source._config(Limits(max_records=7, starting={"orders": {"0": 3}}))
     assert (config.max_records, config.starting) == (7, AtOffsets({"orders": {0: 3}}))
-    with pytest.raises(Refused, match="max_records is a whole number from 1"):
+    with pytest.raises(Refused, match=r"`max_records` is 0. It must be a whole number, 1 or larger"):
         source._config(Limits(max_records=0))
 
 
@@ -202,7 +203,7 @@ def looped(topics: list[str], allow_loop: bool = False, conn_id: str = "kafka_de
 
 
 def test_a_pipeline_that_writes_to_a_topic_that_it_reads_is_refused_unless_asked_for() -> None:
-    with pytest.raises(ValueError, match=r"'again' writes to kafka://kafka_default/orders, which the pipeline reads"):
+    with pytest.raises(BadArgument, match=r"'again' writes to kafka://kafka_default/orders, which the pipeline reads"):
         looped(["clicks", "orders"])
     looped(["clicks", "orders"], allow_loop=True)
     looped(["clicks"])
@@ -214,7 +215,10 @@ def test_a_loop_through_another_connection_to_the_same_brokers_is_refused_by_ope
     assert isinstance(pipeline.source, KafkaSource)
     env = KafkaEnv(**{"bootstrap.servers": "kafka-1:9092"})
     writes = {"kafka://other/orders", "file:///tables/orders"}
-    with pytest.raises(Refused, match="through the connection 'other', and the pipeline reads it through 'kafka_def"):
+    with pytest.raises(
+        Refused,
+        match="through the connection 'other', and the source reads the same topic through the connection 'kafka_def",
+    ):
         pipeline.source.prepare("p", writes, None, env)
     KafkaSource(["orders"], allow_loop=True).prepare("p", writes, None, env)
     KafkaSource(["clicks"]).prepare("p", writes, None, env)

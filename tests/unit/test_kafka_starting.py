@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from airflow_epochs.errors import BadArgument
 from airflow_epochs.sources.kafka.starting import (
     AtOffsets,
     AtTime,
@@ -48,22 +49,22 @@ def test_every_form_means_the_same_after_a_round_trip_through_json(written: obje
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("newest", 'starting is "earliest", "latest"'),
-        ("", "starting is"),
-        (None, "starting is"),
-        (7, "starting is"),
-        ({}, "not an empty mapping"),
-        ("2026-01-01T00:00:00", "no time zone.*2026-01-01T00:00:00Z"),
-        (datetime(2026, 1, 1), "no time zone"),
+        ("newest", '`starting` is \'newest\'. It must be "earliest", "latest"'),
+        ("", "`starting` is ''"),
+        (None, "`starting` is None"),
+        (7, "`starting` is 7"),
+        ({}, "`starting` is an empty mapping"),
+        ("2026-01-01T00:00:00", "must have a time zone, like 2026-01-01T00:00:00Z"),
+        (datetime(2026, 1, 1), "must have a time zone"),
         ("1969-12-31T23:59:59Z", "before 1970"),
-        ({"timestamp": -1}, "whole number from 0"),
-        ({"timestamp": True}, "whole number from 0"),
-        ({"orders": 5}, r"starting\['orders'\] maps partitions to offsets"),
-        ({"orders": {"0": -2}}, r"starting\['orders'\]\['0'\] is a whole number from 0"),
-        ({"orders": {"first": 2}}, r"a partition of starting\['orders'\]"),
+        ({"timestamp": -1}, "whole number, 0 or larger"),
+        ({"timestamp": True}, "whole number, 0 or larger"),
+        ({"orders": 5}, r"`starting\['orders'\]` is 5. It must map partitions to offsets"),
+        ({"orders": {"0": -2}}, r"`starting\['orders'\]\['0'\]` is -2. It must be a whole number, 0 or larger"),
+        ({"orders": {"first": 2}}, r"A partition of `starting\['orders'\]` is 'first'"),
         ("{'orders': {'0': 5}}", "not valid JSON.*tojson"),
     ],
 )
 def test_what_cannot_be_meant_is_named(written: object, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(BadArgument, match=complaint):
         parse_starting(written)

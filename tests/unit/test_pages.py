@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -19,8 +20,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
-import failure_guide
-from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, codes
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
@@ -44,6 +44,7 @@ from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.staged import parquet_batches
 from tests.support.pyproject import PYPROJECT, ROOT
 
+PROVIDER = ROOT / "provider" / "airflow_epochs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 of_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -99,8 +100,7 @@ def test_the_readme_links_to_the_index_and_the_index_to_every_page() -> None:
 
 
 def test_every_section_that_an_error_names_is_there() -> None:
-    """All texts of errors are in docs/failures.md."""
-    told = text_of("docs/failures.md")
+    told = texts_of_the_source()
     by_anchor = set(re.findall(r"docs/([a-z-]+\.md)#([a-z0-9-]+)", told))
     by_heading = set(re.findall(r"docs/([a-z-]+\.md),? (?:shows in |)'([^']+)'", told))
     assert len(by_anchor) >= 6 and len(by_heading) >= 12
@@ -108,6 +108,18 @@ def test_every_section_that_an_error_names_is_there() -> None:
         assert anchor in anchors(ROOT / "docs" / page), f"{page}#{anchor}"
     for page, heading in by_heading:
         assert heading in headings(ROOT / "docs" / page), f"{page}, {heading}"
+
+
+@cache
+def texts_of_the_source() -> str:
+    """Every text in the provider's modules, a line each, without what f-strings fill in."""
+    trees = [ast.parse(path.read_text()) for path in PROVIDER.rglob("*.py")]
+    return "\n".join(said for tree in trees for node in ast.walk(tree) if (said := plain(node)))
+
+
+def plain(node: ast.AST) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
 # -- code ----------------------------------------------------------------------------------------------------------
@@ -202,26 +214,73 @@ def test_every_record_of_the_ledger_that_a_page_names_is_one_that_there_is() -> 
 
 
 def quoted_errors() -> list[str]:
-    """``*"…"*`` in docs/sql.md, and the first column of the errors in docs/kafka.md."""
-    _, _, table = (ROOT / "docs" / "kafka.md").read_text().partition("| error | what happened")
-    firsts = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
-    return re.findall(r'\*"([^"]+)"\*', text_of("docs/sql.md")) + re.findall(r"`([^`]+)`", "\n".join(firsts))
+    """What stands beside the codes in docs/kafka.md."""
+    return re.findall(r'"([^"]+)"', "\n".join(errors_in_the_table("docs/kafka.md")))
 
 
 def test_the_pages_quote_errors_as_the_source_has_them() -> None:
-    """But for the dots, and for what the source fills in: all texts of errors are in docs/failures.md."""
-    _, _, texts = (ROOT / "docs" / "failures.md").read_text().partition(failure_guide.MARKER)
-    reasons = [text for name, text in vars(kafka_loss).items() if re.match("_[A-Z]", name) and isinstance(text, str)]
-    known, quotes = "\n".join([texts.replace("\\", ""), *reasons]), quoted_errors()
-    assert len(quotes) >= 20
+    """But for the dots, and for what the source fills in."""
+    known, quotes = texts_of_the_source(), quoted_errors()
+    assert len(quotes) >= 6
     for quote in quotes:
-        for part in re.split(r"…|\bX\b|orders\[3\] offsets \[120, 4711\)|\d|[()]", quote):
+        for part in re.split(r"…|\bX\b|\d|[()]", quote):
             assert part.strip(" .,") in known, quote
 
 
-# -- rooms, modules, tests -----------------------------------------------------------------------------------------
+def errors_in_the_table(page: str) -> list[str]:
+    """The first column of the page's table of errors."""
+    table = (ROOT / page).read_text().partition("\n| error | what happened")[2].partition("\n\n")[0]
+    return [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
 
-PROVIDER = ROOT / "provider" / "airflow_epochs"
+
+@pytest.mark.parametrize(
+    ("page", "rows", "chapter"), [("docs/kafka.md", 14, codes.SOURCE), ("docs/kafka-sink.md", 11, codes.KAFKA_SINK)]
+)
+def test_a_table_of_errors_names_codes_that_are_declared_and_all_of_its_chapter(
+    page: str, rows: int, chapter: codes.Chapter
+) -> None:
+    named = [re.findall(r"`(EPOCHS-[A-Z-]+)`", row) for row in errors_in_the_table(page)]
+    assert len(named) == rows and all(named)
+    wanted = {code.name for code in chapter.codes} - {codes.GROUP_OFFSETS_REFUSED.name}  # which stops nothing
+    assert wanted <= {code for row in named for code in row} <= codes.BY_NAME.keys()
+
+
+def cited_sections(page: str, folder: str) -> Iterator[tuple[str, str]]:
+    """Code, and section of the page, of each error below the folder whose remedy cites the page."""
+    for path in (PROVIDER / folder).rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            given = {word.arg: word.value for word in call.keywords} if isinstance(call, ast.Call) else {}
+            if isinstance(code := given.get("code"), ast.Attribute) and "remedy" in given:
+                remedy = "".join(
+                    str(part.value) for part in ast.walk(given["remedy"]) if isinstance(part, ast.Constant)
+                )
+                for section in re.findall(rf"{page}, '([^']+)'", remedy):
+                    yield code.attr, section
+
+
+def section(page: str, title: str) -> str:
+    """The section's text; empty if the page has none of this title."""
+    return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_a_section_that_an_error_of_a_database_cites_names_the_code_of_the_error() -> None:
+    cited = set(cited_sections("docs/sql.md", "sinks/sql"))
+    assert len(cited) >= 9
+    for constant, title in sorted(cited):
+        assert f"`{getattr(codes, constant).name}`" in section("docs/sql.md", title), (constant, title)
+
+
+def test_the_codes_on_the_page_of_databases_are_those_of_its_errors_and_link_to_their_sections() -> None:
+    linked = re.findall(r"\[`(EPOCHS-[A-Z-]+)`\]\(failures\.md#([a-z-]+)\)", text_of("docs/sql.md"))
+    assert len(linked) >= 11
+    assert [(name, anchor) for name, anchor in linked if name.lower() != anchor] == []
+    folders = [*(PROVIDER / "sinks" / "sql").rglob("*.py"), PROVIDER / "sinks" / "row_flaws.py"]
+    raised = {name for path in folders for name in re.findall(r"code=codes\.(\w+)", path.read_text())}
+    assert sorted({name for name, _ in linked} - {getattr(codes, name).name for name in raised}) == []
+    assert not re.findall(r'\*"[^"]+"\*', text_of("docs/sql.md")), "a quote goes stale; the code does not"
+
+
+# -- rooms, modules, tests -----------------------------------------------------------------------------------------
 
 
 def first_column(page: str, below: str) -> list[list[str]]:

@@ -18,5 +18,5 @@ def test_a_commit_that_a_sink_refuses_is_not_one_of_unknown_outcome(
     attempt = attempt_of(transaction(1))
     staged = promised(sink.vote(attempt, stage(sink, attempt, rows(1), world), world))
     elsewhere = replace(staged, place=staged.place.replace(table, f"{table}_of_others"))
-    with pytest.raises(Refused, match="is no staging place of sink 'bronze'"):
+    with pytest.raises(Refused, match="is not a staging place of sink 'bronze'"):
         sink.commit(attempt, elsewhere, world)

@@ -24,9 +24,9 @@ def recorded(spec: JsonDict) -> OpenRecord:
 
 def test_a_connection_that_no_sink_of_the_dag_uses_is_refused_and_the_record_is_named() -> None:
     record = recorded(OTHER)
-    with pytest.raises(Refused, match="has the sink use connection 'somebodys_database'") as refused:
+    with pytest.raises(Refused, match="the sink uses connection 'somebodys_database'") as refused:
         sink_of(record, "a", [OURS])
-    assert f"p/{key_of(record)} is not signed" in refused.value.what
+    assert f"p/{key_of(record)}, which is not signed" in refused.value.what
     assert (refused.value.pipeline, refused.value.epoch, refused.value.sink) == ("p", 1, "a")
 
 
@@ -43,5 +43,5 @@ def test_a_signed_record_may_use_any() -> None:
     "hidden", [{"storage_conn_id": "x"}, {"later": [{"their_conn_id": "x"}]}, {"more": {"conn_id": ["x", "y"]}}]
 )
 def test_connections_are_found_wherever_a_specification_has_them(hidden: JsonDict) -> None:
-    with pytest.raises(Refused, match="use connection 'x'"):
+    with pytest.raises(Refused, match="uses connection 'x'"):
         sink_of(recorded({**OURS.spec(), **hidden}), "a", [OURS])

@@ -62,7 +62,7 @@ def test_a_plan_that_is_not_the_tasks_is_not_run(tmp_path: Path, monkeypatch: py
     assert main._plan(str(plan), digest) == {}
     plan.write_text("{ }")
     for where in (plan, tmp_path / "absent.json"):
-        with pytest.raises(NotApplied, match="did not reach"):
+        with pytest.raises(NotApplied, match="did not get the plan"):
             main._plan(str(where), digest)
 
 

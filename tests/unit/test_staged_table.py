@@ -104,17 +104,17 @@ def test_rows_of_another_transaction_or_sink_are_refused(area: StagedTable, atte
     other = SinkAttempt(txn=transaction(3), ledger_id=attempt.ledger_id, previous=None)
     with pytest.raises(Refused, match="belongs to transaction"):
         area.checked(other, claim)
-    with pytest.raises(Refused, match="Nothing was staged"):
+    with pytest.raises(Refused, match="There is no finished staging table"):
         area.checked(attempt, StagedClaim(place=area.place(attempt, "b")))
     elsewhere = StagedTable(root=area.root, sink="audit", target="topic audit", options={})
-    with pytest.raises(Refused, match="no staging place of sink 'audit'"):
+    with pytest.raises(Refused, match="not a staging place of sink 'audit'"):
         elsewhere.checked(attempt, claim)
 
 
 @pytest.mark.parametrize("place", ["/etc", "{root}", "{own}", "{own}/../../x"])
 def test_nothing_but_a_place_of_the_sink_is_ever_deleted(area: StagedTable, attempt: SinkAttempt, place: str) -> None:
     own = str(Path(area.place(attempt, "a")).parent)
-    with pytest.raises(Refused, match="no staging place"):
+    with pytest.raises(Refused, match="not a staging place"):
         area.discard(attempt, place.format(root=area.root, own=own))
 
 
@@ -184,7 +184,7 @@ def test_instants_that_were_written_in_the_old_way_are_read_whatever_their_year(
 def test_a_staging_folder_has_one_spelling_and_is_absolute() -> None:
     assert staging_root(" /lake/staging/ ", "orders") == "/lake/staging"
     assert staging_root("s3a://lake/staging/", "orders") == "s3://lake/staging"
-    with pytest.raises(Refused, match="no place to stage rows"):
+    with pytest.raises(Refused, match="neither an absolute path nor a URL"):
         staging_root("staging", "orders")
 
 
@@ -201,5 +201,5 @@ def test_staged_dates_that_would_be_read_as_others_are_refused(area: StagedTable
     for action in actions:
         action.get("add", {}).update(size=path.stat().st_size)
     entry.write_text("\n".join(map(json.dumps, actions)))
-    with pytest.raises(Refused, match=r"staged s\.day in the calendar .*out of the transform"):
+    with pytest.raises(Refused, match=r"(?s)staged s\.day in the Julian calendar.*from the transform"):
         area.checked(attempt, claim)

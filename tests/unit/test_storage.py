@@ -212,5 +212,5 @@ def test_options_are_plain_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["hdfs://name-node/lake/orders", "dbfs:/lake/orders"])
 def test_a_place_that_only_spark_can_read_is_refused(url: str) -> None:
-    with pytest.raises(Refused, match=f"The object store at {url} cannot be set up"):
+    with pytest.raises(Refused, match=f"cannot open the object store at {url}"):
         open_files(url)

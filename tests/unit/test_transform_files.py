@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs.config import Transform
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.operators.transform_file import find_transform
 
 
 @pytest.mark.parametrize("text", ["orders.py", "orders:orders", "orders.py:", "orders.py:not a name", ":orders", ""])
 def test_a_transform_that_is_not_file_colon_function_is_refused_with_the_expected_form(text: str) -> None:
-    with pytest.raises(ValueError, match=r"path/to/file\.py:function"):
+    with pytest.raises(BadArgument, match=r"must have the form 'path/to/file\.py:function'"):
         Transform.parse(text)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from airflow_epochs import codes
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
@@ -37,10 +38,7 @@ class Account:
 
     def __post_init__(self) -> None:
         if not self.why.strip():
-            raise Refused(
-                "The reason is empty; nothing was changed.",
-                remedy="say what happened: whoever reads the ledger later has no other account of it.",
-            )
+            raise Refused("The reason of the command (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
 
 
 def owner_of(ledger: Ledger, pipeline: str) -> str:
@@ -48,8 +46,9 @@ def owner_of(ledger: Ledger, pipeline: str) -> str:
     identity = ledger.identity()
     if identity is None:
         raise Refused(
-            f"There is no pipeline {pipeline!r} in this ledger: nothing to take over.",
-            remedy="correct the pipeline's name, or the ledger's connection.",
+            "The ledger has no pipeline with this name, so there is nothing to take over.",
+            code=codes.PIPELINE_UNKNOWN,
+            pipeline=pipeline,
         )
     return ledger.owner(identity)
 
@@ -58,8 +57,9 @@ def require_owner(ledger: Ledger, pipeline: str, dag_id: str) -> None:
     """Raise Refused unless the DAG ``dag_id`` owns the pipeline."""
     if owner_of(ledger, pipeline) != dag_id:
         raise Refused(
-            "The pipeline was handed to another DAG while the question stood; nothing was changed.",
-            remedy="look at the pipeline again, and repeat the takeover if it is still wanted.",
+            f"Somebody handed the pipeline to another DAG while this command waited for a confirmation: it belonged to "
+            f"DAG {dag_id!r}. Nothing was changed.",
+            code=codes.TAKEOVER_RACE,
             pipeline=pipeline,
         )
 
@@ -79,15 +79,19 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
     view = ledger.view(epoch)
     if view.state is not State.IN_DOUBT:
         raise Refused(
-            f"Epoch {epoch} is {view.state.value}: only an epoch in doubt has promises to waive.",
-            remedy="name the epoch that `airflow epochs in-doubt` prints, if there is one.",
+            f"The epoch is {view.state.value}. Only an epoch in doubt has rows to waive.",
+            code=codes.EPOCH_NOT_IN_DOUBT,
+            epoch=epoch,
+            sink=sink,
         )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # if all have receipts, a sink has lost its commit since
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))
         raise Refused(
-            f"Sink {sink!r} is not waited for; epoch {epoch} waits for: {names}.",
-            remedy="name a sink that the epoch waits for.",
+            f"The epoch does not wait for this sink. It waits for: {names}.",
+            code=codes.SINK_NOT_AWAITED,
+            epoch=epoch,
+            sink=sink,
         )
     return view
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
+from airflow_epochs.coordinator.task import attempt_fields
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.ledger.keys import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, Shown, TransactionId, agree, compare
@@ -81,14 +83,15 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
             asked = True
         if asked and found and compare(found, opened.txn) is not Shown.BEHIND:
             raise Corrupt(
-                f"The sink shows {_describe(found)}, but in this ledger {opened.txn} is not decided: the ledger is an "
-                "old copy, and the original has gone on since.",
-                remedy="restore the newest copy of the ledger. If this is a copy on purpose, with tables of its own, "
-                f"or other tables were restored with it, delete the folder {opened.txn.pipeline}/"
-                f"{epoch_folder(opened.txn.epoch)} in it: the next run reads that epoch's input again, into the sinks "
-                "of the DAG. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
-                pipeline=opened.txn.pipeline,
+                f"The sink shows {_describe(found)}, but this ledger has no decision for {opened.txn}: it is an old "
+                "copy of the ledger, and the original went on without it. Nothing was read or written.",
+                code=codes.ATTEMPT_UNDECIDED,
+                remedy="Restore the newest copy of the ledger. If you use this copy on purpose, with tables of its "
+                "own, or if you restored other tables together with it, delete the folder "
+                f"{opened.txn.pipeline}/{epoch_folder(opened.txn.epoch)} in it: the next run then reads the input of "
+                "that epoch again, into the sinks of the DAG. See docs/failures.md#the-ledger-is-behind.",
                 sink=name,
+                **attempt_fields(opened.txn),
             )
         if asked and agree(found, TransactionId.parse(plan.previous) if plan.previous else None):
             confirmed.add(name)
@@ -108,39 +111,44 @@ def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
     if stands is Shown.AHEAD:
         return Corrupt(
             f"The ledger is behind the sink: the sink shows {_describe(found)}, but the ledger expects "
-            f"{_describe(expected)}. Its newest records are lost, it was restored from an older copy, or it is a new "
-            "one.",
-            remedy="restore the newest copy of the ledger. If there is none, go on under a new pipeline name with "
-            "`starting` at the end offsets that the sink stored with its last epoch, or those of the pipeline's "
-            "consumer group. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+            f"{_describe(expected)}. The newest records of the ledger are lost, or the ledger was restored from an "
+            "older copy, or it is a new ledger. Nothing was read or written.",
+            code=codes.LEDGER_BEHIND,
+            remedy="Restore the newest copy of the ledger. If there is none, give the pipeline a new name, and set "
+            "`starting` to the end offsets that the sink stored with its last epoch, or to those of the pipeline's "
+            "consumer group. See docs/failures.md#the-ledger-is-behind.",
             pipeline=seen.pipeline,
             sink=sink.name,
         )
     if found is None:
         return Corrupt(
-            f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(expected)}: what it wrote "
-            "to is gone, was replaced, or the sink points elsewhere now.",
-            remedy="put back what was dropped, or point the sink back. If that cannot be, give the sink another name "
-            'and backfill={"<the new name>": <epoch>} with the first epoch that it lacks. See '
-            "docs/failures.md#the-table-is-gone. Nothing was read or written.",
+            f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(expected)}: the target of "
+            "the sink was dropped or replaced, or the sink points to another place now. Nothing was read or written.",
+            code=codes.SINK_EMPTY,
+            remedy="Restore the target of the sink from a backup, or point the sink back to the old place. If neither "
+            'is possible, give the sink another name and backfill={"<the new name>": <epoch>} with the first epoch '
+            "that it lacks. See docs/failures.md#the-table-is-gone.",
             pipeline=seen.pipeline,
             sink=sink.name,
         )
     if stands is Shown.ANOTHER:
         return Corrupt(
-            f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}: two ledgers of one "
-            "pipeline name have written to it, or one was restored and ran the epoch again.",
-            remedy="let only the ledger go on that has the sink's transaction; if both are to go on, give this "
-            "pipeline's sink another name. See docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+            f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}. Two ledgers with this "
+            "pipeline name wrote to the sink, or one ledger was restored and ran the epoch again. Nothing was read or "
+            "written.",
+            code=codes.TWO_LEDGERS,
+            remedy="Find the ledger that has the sink's transaction, and let only that ledger go on. If both must go "
+            "on, give this pipeline's sink another name. See docs/failures.md#the-ledger-is-behind.",
             pipeline=seen.pipeline,
             sink=sink.name,
         )
     return Corrupt(
-        f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. It "
-        "was put back from an older copy.",
-        remedy="put the newest copy back. If there is none, give the sink another name and "
-        f'backfill={{"<the new name>": {found.epoch + 1}}}: the missing epochs are read again. See '
-        "docs/failures.md#the-table-is-behind. Nothing was read or written.",
+        f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. "
+        "The sink was restored from an older copy. Nothing was read or written.",
+        code=codes.SINK_BEHIND,
+        remedy="Restore the newest copy of the sink. If there is none, give the sink another name and "
+        f'backfill={{"<the new name>": {found.epoch + 1}}}: the sink then gets the missing epochs again. See '
+        "docs/failures.md#the-table-is-behind.",
         pipeline=seen.pipeline,
         sink=sink.name,
     )

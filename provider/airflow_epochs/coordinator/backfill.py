@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
@@ -38,8 +38,10 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
     first = task.pipeline.backfill.get(sink, epoch)
     if first > epoch:
         raise Refused(
-            f"Sink {sink!r} is to begin with epoch {first}; this is epoch {epoch}.",
-            remedy=f"let backfill name an epoch up to {epoch}, or leave the sink out: then it begins with this one.",
+            f"`backfill` lets sink {sink!r} begin with epoch {first}, but the run is opening epoch {epoch}.",
+            code=codes.BACKFILL_TOO_LATE,
+            remedy=f"Let `backfill` name epoch {epoch} or an earlier one, or remove the sink from `backfill`: the sink "
+            f"then begins with epoch {epoch}.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
@@ -52,8 +54,9 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
     except Corrupt as gone:
         raise Corrupt(
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
-            remedy=f"let backfill name a later epoch, whose input is still there, or leave the sink out of backfill: "
-            f"then it begins with epoch {epoch}.",
+            code=codes.BACKFILL_GONE,
+            remedy="Let `backfill` name a later epoch whose input is still there, or remove the sink from `backfill`: "
+            f"the sink then begins with epoch {epoch}.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from airflow_epochs import protocol, secrecy
+from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement
@@ -81,15 +82,16 @@ class Coordinator:
         """
         identity = self.task.ledger.register(self.task.pipeline.dag_id, at=self.task.now(), writer=self.task.writer)
         for _ in range(OPEN_STEPS_MAX):
-            view = self.task.ledger.view(self.task.ledger.newest_complete() + 1)
+            view = self.task.ledger.view_of_next()
             self.task.ledger.require_no_gap(view.number)
             with self.task.unless_overtaken(view):
                 if opened := self._decided_before(run) or self._open_step(view, identity, run, limits or Limits()):
                     self._sweep(opened.number - 1)  # the run that completed it may have died before its sweep
                     return opened
         raise Fenced(
-            "Other runs of the pipeline keep opening and ending epochs.",
-            remedy="let only one run at a time work on a pipeline: set max_active_runs=1 on the DAG.",
+            f"This run looked {OPEN_STEPS_MAX} times for an epoch to work on. Each time, another run of the pipeline "
+            "had opened or ended it first.",
+            code=codes.RUNS_COMPETE,
             pipeline=self.task.pipeline.name,
         )
 
@@ -189,16 +191,16 @@ class Coordinator:
             raise self.task.fenced(view.opened)  # a newer attempt, by another task of this run
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
-            raise self._aborted(view)
+            raise _aborted(view.opened, view.decision)
         return self.checkpoint(view, stage=report)
 
     def _decide(self, opened: OpenRecord, run: Run, report: StageReport | None) -> DecisionRecord:
         if report is None or report.txn_id != opened.txn_id:
             raise Refused(
-                "There is nothing staged for this attempt."
+                "No rows are staged for this attempt."
                 if report is None
-                else f"What is staged is {report.txn_id}, not this attempt.",
-                remedy="clear the task `stage` with its downstream tasks.",
+                else f"The staged rows belong to {report.txn_id}, not to this attempt.",
+                code=codes.NOTHING_STAGED,
                 **attempt_fields(opened.txn),
             )
         # In an old copy of the ledger the attempt may be undecided although it was committed: the sinks tell.
@@ -244,15 +246,11 @@ class Coordinator:
             OutcomeUnknown, NotApplied: Call again: after GLOBAL_COMMIT the only way is forward.
             Corrupt: The sink cannot keep its promise, not even if the epoch is staged again.
         """
-        view = self.task.mine(run)
+        view = self.task.mine(run, of=[sink])
         if view.state is State.COMPLETE:
             return self.checkpoint(view)
         if view.state is not State.IN_DOUBT:
-            raise Refused(
-                f"There is no GLOBAL_COMMIT: the attempt is {view.state.value}.",
-                remedy="clear the task `stage` with its downstream tasks.",
-                **attempt_fields(view.opened.txn),
-            )
+            raise _undecided(view)
         if sink not in view.epoch.unacknowledged:
             # It has a receipt or a waiver, or was added to the DAG after ``open`` and begins with the next epoch.
             return self.checkpoint(view)
@@ -324,8 +322,12 @@ class Coordinator:
     def newest_complete(self) -> CompleteRecord:
         """The newest completion record; there must be one.
 
-        Asset events and consumer offsets carry this one, even if an old run is cleared, so that they never go back.
+        There must be one. It is looked for once per task: hints need no more.
         """
+        return self._newest_complete
+
+    @cached_property
+    def _newest_complete(self) -> CompleteRecord:
         record = self.task.ledger.complete_record(self.task.ledger.newest_complete())
         assert record, "complete.json is never deleted"
         return record
@@ -333,14 +335,13 @@ class Coordinator:
     def _put_complete(self, view: EpochView, run: Run, metrics: JsonDict) -> EpochView:
         if view.complete:
             return view
-        missing = sorted(view.epoch.unacknowledged) if view.state is State.IN_DOUBT else ["(no GLOBAL_COMMIT)"]
-        if missing:
+        if view.state is not State.IN_DOUBT:
+            raise _undecided(view)
+        if missing := sorted(view.epoch.unacknowledged):
             raise Refused(
-                f"The epoch cannot be completed: no receipt of {', '.join(missing)}.",
-                remedy="clear the commit task of that sink, or `stage` if there was no GLOBAL_COMMIT, with its "
-                "downstream tasks.",
-                pipeline=self.task.pipeline.name,
-                epoch=view.number,
+                f"The epoch cannot be completed yet. The ledger has no receipt of: {', '.join(missing)}.",
+                code=codes.RECEIPT_MISSING,
+                **attempt_fields(view.opened.txn),
             )
         opened = view.opened
         receipts = self._receipts_that_hold(view)
@@ -385,13 +386,14 @@ class Coordinator:
                 with self.task.unless_overtaken(view):
                     holding[name] = self._shown_again(view, name, receipt)
             except Corrupt:
-                if name not in view.waived:
+                if not self.task.ledger.waiver(view.number, name):
                     raise
         return holding
 
     def _shown_again(self, view: EpochView, name: str, receipt: Receipt) -> Receipt:
         opened, sink = view.opened, self.task.sink_of(view.opened, name)
-        if name not in view.waived and (lost := self._lost_since(receipt, sink, opened)):
+        lost = self._lost_since(receipt, sink, opened)
+        if lost and not self.task.ledger.waiver(view.number, name):
             log.warning("epoch %s: sink %s has lost %s since its receipt: committing again", view.number, name, lost)
             return Promise(self.task, view, name).keep()
         agreement.require_marker(sink, opened.txn, self.task.pipeline.name, self.task.env, receipt, in_doubt=opened.txn)
@@ -427,11 +429,11 @@ class Coordinator:
 
     # -- abort ------------------------------------------------------------------------------------------------
 
-    def abort(self, run: Run, reason: str) -> str:
-        """Abort this run's undecided attempt and delete its staging places. Idempotent.
+    def abort(self, run: Run, reason: str) -> Refused:
+        """Abort this run's undecided attempt and clear its places away.
 
         Returns:
-            The reason for the abort, as the ledger has it.
+            The error that says so, with the reason that stands in the ledger.
 
         Raises:
             NoNewData: There is nothing to abort: the run opened no attempt, or another run opened a newer one, or the
@@ -441,7 +443,7 @@ class Coordinator:
         if view.open is None or view.open.run != run:
             raise NoNewData(
                 "This run has no attempt to abort.",
-                remedy="nothing.",
+                code=codes.NOTHING_TO_ABORT,
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
@@ -452,13 +454,13 @@ class Coordinator:
         if view.state is not State.ABORTED or not view.decision:
             raise NoNewData(
                 f"There is nothing to abort: the epoch is {view.state.value}.",
-                remedy="look at the other tasks: the one that failed can be cleared.",
+                code=codes.NOTHING_TO_ABORT,
                 pipeline=self.task.pipeline.name,
                 epoch=view.number,
             )
         stop_earlier_tries(self.task, view.number)
         self._discard_attempt(view)
-        return reason_and_remedy(view.decision)[0]
+        return _aborted(view.opened, view.decision)
 
     def _presume_abort(self, view: EpochView, run: Run, reason: str) -> EpochView:
         self.task.env.reached("abort.put")
@@ -493,21 +495,34 @@ class Coordinator:
             warnings=view.open.warnings if view.open else (),
         )
 
-    def _aborted(self, view: EpochView) -> Refused:
-        assert view.decision
-        what, remedy = reason_and_remedy(view.decision)
-        return Refused(
-            f"GLOBAL_ABORT: {what}.",
-            remedy=f"{remedy or 'mend the cause'}; then clear this run's failed tasks (same offsets again) or let the "
-            "next run do it.",
-            **attempt_fields(view.opened.txn),
-        )
+
+def _undecided(view: EpochView) -> Refused:
+    return Refused(
+        f"The attempt has no GLOBAL_COMMIT: it is {view.state.value}.",
+        code=codes.NOT_DECIDED,
+        **attempt_fields(view.opened.txn),
+    )
+
+
+def _aborted(opened: OpenRecord, decision: DecisionRecord) -> Refused:
+    what, remedy = reason_and_remedy(decision)
+    return Refused(
+        f"The attempt was aborted (GLOBAL_ABORT), and no sink shows its rows. {what}",
+        code=codes.GLOBAL_ABORT,
+        remedy=f"{remedy} {_AGAIN}" if remedy else None,
+        **attempt_fields(opened.txn),
+    )
+
+
+_AGAIN = "Then clear the failed tasks of the run, or let the next run take the same offsets."
 
 
 def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> EpochError:
     """The same error, whose text now begins with the epoch in doubt and the sinks that it waits for."""
     if not isinstance(error, Fenced):
-        error.what = f"Epoch {view.number} is in doubt: sink {', '.join(sinks)}. {error.what}"
+        txn = view.opened.txn
+        error.pipeline, error.epoch, error.attempt = txn.pipeline, txn.epoch, txn.attempt
+        error.what = f"The epoch is in doubt: it waits for sink {', '.join(sinks)}. {error.what}"
     return error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing, Sink, Watching
 from airflow_epochs.coordinator import agreement
 from airflow_epochs.coordinator.backfill import with_backfill
@@ -71,12 +71,13 @@ def _no_new_data(task: TaskTry) -> NoNewData:
     source, name = task.pipeline.source, task.pipeline.name
     if isinstance(source, Explaining) and (why := source.why_nothing(task.env)):
         return NoNewData(
-            f"There is no new data that may be read: {why}.",
-            remedy="nothing, if the producer is at work: the next run looks again. "
-            f"`airflow epochs in-doubt {name}` shows the open transactions, and how to end one whose producer is gone.",
+            f"The source has no new data that may be read: {why}.",
+            code=codes.NO_NEW_DATA,
+            remedy="Do nothing if the producer is still at work: the next run looks again. If the producer is gone, "
+            f"run `airflow epochs in-doubt {name}`: it lists the open transactions, and how to end them.",
             pipeline=name,
         )
-    return NoNewData("There is no new data.", remedy="nothing; the next run looks again.", pipeline=name)
+    return NoNewData("The source has no new data.", code=codes.NO_NEW_DATA, pipeline=name)
 
 
 def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:

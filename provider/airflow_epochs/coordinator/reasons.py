@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from airflow_epochs.errors import REMEDY
+from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.model import DecisionRecord, VoteKind
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
-    """The reasons of all sinks that voted VOTE_ABORT, and their remedies, each only once; "" if there is no remedy."""
+    """Sentences: every sink's reason, and each remedy once, however many sinks ask for it; empty if none names one."""
     against = {sink: vote.reason or "" for sink, vote in decision.votes.items() if vote.vote is VoteKind.VOTE_ABORT}
     whats, remedies = [], dict[str, None]()
     for sink, reason in against.items():
-        what, _, remedy = reason.partition(REMEDY)
-        whats.append(f"{sink}: {what.rstrip('.')}")
+        what, remedy = cause_and_remedy(reason)
+        whats.append(f"Sink {sink} voted against it: {_sentence(what)}")
         if remedy:
-            remedies[remedy.rstrip(".")] = None
-    return "; ".join(whats) or decision.reason.rstrip("."), "; ".join(remedies)
+            remedies[_sentence(remedy)] = None
+    return " ".join(whats) or f"The reason: {_sentence(decision.reason)}", " ".join(remedies)
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}."

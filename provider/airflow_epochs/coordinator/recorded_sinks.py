@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
@@ -36,7 +37,7 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
         sink = from_spec(opened.sinks[name].spec, today)
         if sink.name == name:
             return sink
-        why = f"it is named {sink.name!r} there"
+        why = f"the record gives it the name {sink.name!r}"
     except EpochError as error:
         error.pipeline, error.epoch, error.attempt = opened.txn.pipeline, opened.txn.epoch, opened.txn.attempt
         error.sink = name
@@ -54,11 +55,12 @@ def _require_named_connections(opened: OpenRecord, name: str, today: Collection[
     if others:
         key = attempt_key(opened.txn.epoch, opened.txn.attempt, "open")
         raise Refused(
-            f"The ledger record {opened.txn.pipeline}/{key} is not signed, and has the sink use connection "
-            f"{', '.join(map(repr, others))}, which no sink of the DAG uses.",
-            remedy="if you have taken the sink out of the DAG, or given it another connection, undo that until the "
-            "epoch is complete. Else somebody has forged the record: restore it from a backup of the ledger. Nothing "
-            "was read or written. Signed records may use other connections: see SECURITY.md.",
+            f"In the ledger record {opened.txn.pipeline}/{key}, which is not signed, the sink uses connection "
+            f"{', '.join(map(repr, others))}, which no sink of the DAG uses. Nothing was read or written.",
+            code=codes.RECORD_CONNECTION_FOREIGN,
+            remedy="Undo the change of the DAG until the epoch is complete, if you removed the sink or gave it another "
+            "connection. If you did neither, somebody forged the record: restore it from a backup of the ledger. "
+            "Signed records may use other connections: see SECURITY.md.",
         )
 
 
@@ -93,9 +95,9 @@ def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:
     """The error for a record under ``key`` that says something impossible about a sink. ``why`` is a clause."""
     txn = opened.txn
     return Corrupt(
-        f"What the ledger record {txn.pipeline}/{key} says of sink {sink} cannot be trusted: {why}.",
-        remedy="find out who wrote that file. Restore it from a backup of the ledger; if an earlier version or another "
-        "class of the sink wrote it, finish the epoch with that one. Nothing was read, written or deleted there.",
+        f"The provider does not trust what the ledger record {txn.pipeline}/{key} says about sink {sink}: {why}. "
+        "Nothing was read, written or deleted there.",
+        code=codes.RECORD_SINK_UNTRUSTED,
         pipeline=txn.pipeline,
         epoch=txn.epoch,
         attempt=txn.attempt,

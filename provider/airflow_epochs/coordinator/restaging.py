@@ -20,13 +20,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry, attempt_fields
-from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, tolerated
+from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, cause_and_remedy, tolerated
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
@@ -77,15 +77,16 @@ class Promise:
     def _in_own_place(self, staged: Staged, key: str) -> Staged:
         """``staged``. Raises Corrupt, naming the record, unless this attempt can have made its place."""
         if not is_own_place(self._sink, self._attempt, staged.place, self._env):
-            raise untrusted(self._opened, key, self.name, f"{staged.place!r} is no place of this attempt")
+            raise untrusted(self._opened, key, self.name, f"{staged.place!r} is not a staging place of this attempt")
         return staged
 
     def _on_record(self) -> list[RestagedRecord]:
         records = self.task.ledger.restaged(self.view.number, self.name)
         if any(r.txn_id != self._opened.txn_id or not r.staged.has_rows_of(self._voted) for r in records):
             raise Corrupt(
-                "What was staged again, on record, is not what the decision promises.",
-                remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
+                "The record of the rows that were staged again contradicts the decision: it has another transaction or "
+                "other rows. Somebody mixed files of two backups, or changed a file.",
+                code=codes.LEDGER_CONTRADICTS,
                 sink=self.name,
                 **attempt_fields(self._opened.txn),
             )
@@ -124,7 +125,7 @@ class Promise:
         try:
             report = stage_try(self.task, self._opened, [self.name], promised=self._voted)
         except Corrupt as error:
-            raise self._broken(gone, f"They cannot be staged again: {error.what}") from error
+            raise self._broken(gone, f"The provider cannot stage these rows again: {error.what}") from error
         for warning in report.warnings:
             log.warning("%s", warning)
         # Sinks that commit together also vote together: rows of one may refer to rows of another.
@@ -169,26 +170,31 @@ class Promise:
         txn = self._opened.txn
         first = f" first {gone.undo}; then" if isinstance(gone, RowsLost) else ""
         return Corrupt(
-            f"{gone.what} {why}",
-            remedy=f"restore the files from a backup, or put back what has changed, and clear the commit task; if "
-            f"neither is possible,{first} `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} --why …` lets "
-            "the epoch be completed without this sink's rows. Nothing was changed.",
+            f"{gone.what} {why} Nothing was changed.",
+            code=codes.RESTAGED_OTHERWISE,
+            remedy="Restore the files from a backup, or undo the change that the message names. Then clear the commit "
+            f"task. If neither is possible,{first} run `airflow epochs waive {txn.pipeline} {txn.epoch} {self.name} "
+            "--why …`: the epoch is then completed without this sink's rows.",
             sink=self.name,
             **attempt_fields(txn),
         )
 
     def _not_those(self, gone: RowsGone, difference: str | None) -> Corrupt:
         changed = " The transform's code has changed since the epoch was opened." if self._code_changed else ""
-        return self._broken(gone, f"Staged again, they are not the promised ones: {difference}.{changed}")
+        return self._broken(
+            gone, f"The rows that were staged again differ from the rows that the sink promised: {difference}.{changed}"
+        )
 
     def _asking(self, gone: RowsGone) -> Corrupt:
         then, now = self._opened.code or "", self.task.pipeline.transform.digest or ""
         return Corrupt(
-            f"{gone.what} Staged again, they have the promised digest, but the transform's code is not the one that "
-            f"the epoch was opened with: {then[:12]} then, {now[:12]} now. Are they the same rows?",
-            remedy="put the transform's file, and those it imports, back as they were when the epoch was opened, and "
-            "clear the commit task: the same offsets are staged again, by the code that made the promise. Once the "
-            "epoch is complete, bring the new code back. Nothing was changed.",
+            f"{gone.what} The provider staged the rows again, and their digest is the promised one. But the "
+            f"transform's code has changed since the epoch was opened ({then[:12]} then, {now[:12]} now), so the rows "
+            "may differ. Nothing was changed.",
+            code=codes.RESTAGED_BY_OTHER_CODE,
+            remedy="Put the transform's file, and the files that it imports, back to their state when the epoch was "
+            "opened. Then clear the commit task: it stages the same offsets again with that code. Bring the new code "
+            "back when the epoch is complete.",
             sink=self.name,
             **attempt_fields(self._opened.txn),
         )
@@ -248,13 +254,13 @@ class Promise:
 def _difference(promised: Staged, vote: Vote) -> str | None:
     """How the rows that were staged again differ from the promised ones; None if they do not."""
     if vote.staged is None:
-        return vote.reason
+        return cause_and_remedy(vote.reason or "")[0].rstrip(".")
     if vote.staged.has_rows_of(promised):
         return None
     if vote.staged.rows != promised.rows:
-        return f"{vote.staged.rows} rows, not {promised.rows}"
+        return f"{vote.staged.rows} rows instead of {promised.rows}"
     if None not in (vote.staged.content, promised.content):
-        return "as many rows, but with other values or columns, or for another table"
+        return "the number of rows is the same, but values, columns or the table differ"
     if vote.staged.files != promised.files:
-        return f"as many rows, but in {vote.staged.files} files instead of {promised.files}"
-    return "as many rows and files, but with other sizes, statistics or columns, or for another table"
+        return f"the number of rows is the same, but they are in {vote.staged.files} files instead of {promised.files}"
+    return "the numbers of rows and files are the same, but sizes, statistics, columns or the table differ"

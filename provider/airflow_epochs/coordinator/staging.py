@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Confirming, Environment, Located, Planning, Sink, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry, attempt_fields
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
+from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TransformFile
+from airflow_epochs.spark.driver.wire import as_json, from_json
 
 log = secrecy.logger(__name__)
 
@@ -86,8 +88,9 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
     """Raise Refused unless the sink recognises its own place: commit would take it for a forgery, after the promise."""
     if not is_own_place(sink, attempt, place, task.env):
         raise Refused(
-            f"The sink makes the place {place!r}, and does not recognise it: the nonce is not in it as it is.",
-            remedy="put the nonce into what the sink's `place` returns, and clear the task.",
+            f"The sink does not recognise the staging place {place!r}, which its own method `place` returned: the "
+            "place does not contain the id of the try unchanged.",
+            code=codes.STAGING_PLACE_UNRECOGNISED,
             sink=sink.name,
             **attempt_fields(attempt.txn),
         )
@@ -112,17 +115,17 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
-    report = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
-    # Between the check and Spark's last read, a topic may have been recreated or truncated, and filled again.
+    report = from_json(StageOutcome, task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session))
+    # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming):
         source.confirm(ranges, opened.source_state, task.env)
     task.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
         try_id=try_id,
-        claims={name: _claim(told) for name, told in report["sinks"].items()},
-        metrics=report.get("metrics", {}),
-        warnings=tuple(map(secrecy.scrubbed, report.get("warnings", ()))),
+        claims={name: _claim(told) for name, told in report.sinks.items()},
+        metrics=as_json(report.metrics) if report.metrics else {},
+        warnings=tuple(map(secrecy.scrubbed, report.warnings)),
     )
 
 
@@ -133,9 +136,12 @@ def planned(sink: Sink, attempt: SinkAttempt, try_id: str, place: str, env: Envi
     return sink.plan_stage(attempt, try_id, env)
 
 
-def _claim(told: JsonDict) -> StagedClaim:
-    problem = told.get("problem")
-    return StagedClaim(**{**told, "problem": problem and secrecy.scrubbed(problem)})
+def _claim(told: Claim) -> StagedClaim:
+    return StagedClaim(
+        place=told.place,
+        problem=told.problem and secrecy.scrubbed(told.problem),
+        content=as_json(told.content) if told.content else None,
+    )
 
 
 def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]) -> None:
@@ -149,9 +155,8 @@ def _require_own_tables(task: TaskTry, opened: OpenRecord, tries: Sequence[_Try]
     for name, table in _tables(task, tries):
         if taken.setdefault(table, name) != name:
             raise Refused(
-                f"The sinks {taken[table]!r} and {name!r} are both on {table}: one sink each.",
-                remedy="give each sink a table of its own in the DAG, or leave one of them out; then clear the run, or "
-                "let the next one take the same offsets.",
+                f"The sinks {taken[table]!r} and {name!r} write to the same place: {table}.",
+                code=codes.SINKS_COLLIDE,
                 **attempt_fields(opened.txn),
             )
 
@@ -169,23 +174,24 @@ def _stage_job(
 ) -> SparkJob:
     read = task.pipeline.source.spark_read(ranges, task.env)
     transform = task.pipeline.transform
+    plan = StagePlan(
+        txn_id=opened.txn_id,
+        pipeline=task.pipeline.name,
+        epoch=opened.txn.epoch,
+        attempt=opened.txn.attempt,
+        now=opened.now,
+        seed=opened.seed,
+        read=read.options,
+        transform=TransformFile(path=transform.path, function=transform.function),
+        outputs=tuple(sorted([sink.name for sink in task.pipeline.sinks] if promised else opened.sinks)),
+        again=promised is not None,
+        files_of_0_1=promised is not None and promised.content is None,
+        measure_input=task.pipeline.measure_input,
+        sinks=plans,
+    )
     return SparkJob(
-        kind="stage",
-        args={
-            "txn_id": opened.txn_id,
-            "pipeline": task.pipeline.name,
-            "epoch": opened.txn.epoch,
-            "attempt": opened.txn.attempt,
-            "now": opened.now,
-            "seed": opened.seed,
-            "read": read.options,
-            "transform": {"path": transform.path, "function": transform.function},
-            "outputs": sorted([sink.name for sink in task.pipeline.sinks] if promised else opened.sinks),
-            "again": promised is not None,
-            "files_of_0_1": promised is not None and promised.content is None,
-            "measure_input": task.pipeline.measure_input,
-            "sinks": plans,
-        },
+        kind=plan.JOB,
+        args=as_json(plan),
         secrets=read.secrets,
         secrets_of=read.secrets_of,
         files=(transform.path,),

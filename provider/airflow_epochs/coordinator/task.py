@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TypedDict
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import Pipeline
 from airflow_epochs.contracts import Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
@@ -65,26 +65,25 @@ class TaskTry:
         return {name: self.sink_of(opened, name) for name in opened.sinks if name in names}
 
     def view_of(self, run: Run) -> EpochView:
-        """The epoch that the run opened; if it has no index, the epoch after the newest complete one."""
-        return self.ledger.view(self.ledger.epoch_of(run) or self.ledger.newest_complete() + 1)
+        """The epoch that the run opened; the one after the newest complete one if it opened none."""
+        number = self.ledger.epoch_of(run)
+        return self.ledger.view(number) if number else self.ledger.view_of_next()
 
-    def mine(self, run: Run) -> EpochView:
-        """The epoch of this run: it opened the newest attempt, or had the epoch before another run completed it.
+    def mine(self, run: Run, of: Collection[str] | None = None) -> EpochView:
+        """The epoch whose newest attempt this run opened, or that it had before others completed it.
 
-        Raises:
-            Fenced: Another run is in charge of the epoch; the error names it.
-            Refused: The run has opened no epoch.
+        Raises Fenced naming the run in charge if there is none. ``of``: as ``Ledger.view``.
         """
         number = self.ledger.epoch_of(run)
-        view = self.ledger.view(number or self.ledger.newest_complete() + 1)
+        view = self.ledger.view(number, of) if number else self.ledger.view_of_next()
         if view.complete:
             if number or view.complete.opened_by == run:
                 return self.passing(view)
             raise self.fenced(view.complete)
         if view.open is None:
             raise Refused(
-                "This run has opened no epoch.",
-                remedy="clear the task `open` with its downstream tasks.",
+                "This run has not opened an epoch.",
+                code=codes.EPOCH_NOT_OPENED,
                 pipeline=self.pipeline.name,
             )
         if view.open.run != run:
@@ -102,13 +101,14 @@ class TaskTry:
         """The error for a task whose epoch another run has opened or completed: the run in ``by``."""
         if isinstance(by, CompleteRecord):
             return Fenced(
-                f"The epoch, of {by.opened_by}, is complete, by {by.completed_by}{process_of(by.writer)}.",
-                remedy="clear `open` with its downstream tasks: the run passes its epoch on, or takes a new one.",
+                f"The epoch is already complete. Opened by: {by.opened_by}. Completed by: "
+                f"{by.completed_by}{process_of(by.writer)}.",
+                code=codes.EPOCH_COMPLETED_BY_OTHER,
                 **attempt_fields(by.txn),
             )
         return Fenced(
-            f"The epoch is in the hands of {by.run}{process_of(by.writer)}.",
-            remedy="look at that run. Once it has completed the epoch, a cleared task of this one passes it on.",
+            f"The epoch now belongs to {by.run}{process_of(by.writer)}.",
+            code=codes.EPOCH_HELD_BY_OTHER,
             **attempt_fields(by.txn),
         )
 

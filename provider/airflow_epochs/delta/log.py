@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 
@@ -114,6 +115,5 @@ def _no_constant(name: str) -> None:
 def _bad_stats(file: StagedFile) -> Refused:
     return Refused(
         f"The statistics of the staged file {file.path} are missing or not strict JSON.",
-        remedy="Leave delta.dataSkippingNumIndexedCols and spark.databricks.delta.stats.collect at their defaults, "
-        "and clear the stage task.",
+        code=codes.STAGED_STATISTICS,
     )

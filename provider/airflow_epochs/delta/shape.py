@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.delta.plans import Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -83,18 +84,17 @@ class TableShape:
         )
 
     @classmethod
-    def of_description(cls, about: JsonDict) -> TableShape:
+    def of_description(cls, table: Table) -> TableShape:
         """From Spark's description (the ``delta_describe`` job)."""
-        features = tuple(about["features"])
         return cls(
-            id=about["id"],
-            schema=about["schema"],
-            partition_by=tuple(about["partition_by"]),
-            properties=about["properties"],
-            min_reader=about["min_reader"],
-            min_writer=about["min_writer"],
+            id=table.id,
+            schema=table.schema,
+            partition_by=table.partition_by,
+            properties=table.properties,
+            min_reader=table.min_reader,
+            min_writer=table.min_writer,
             reader_features=None,
-            writer_features=features,
+            writer_features=table.features,
         )
 
     @property
@@ -154,10 +154,10 @@ class TableShape:
         The table may have gained nullable columns, and may have changed properties that set no rule for rows.
         """
         if self.partition_by != staged.partition_by:
-            return f"it is partitioned by {list(self.partition_by)}, staged was for {list(staged.partition_by)}"
+            return f"it is partitioned by {list(self.partition_by)}, and was by {list(staged.partition_by)} at stage"
         if (rules := _rules_of(self)) != (promised := _rules_of(staged)):
             changed = sorted(key for key in rules.keys() | promised.keys() if rules.get(key) != promised.get(key))
-            return f"its rules were changed: {', '.join(changed)}"
+            return f"these properties, which set rules for its rows, were changed: {', '.join(changed)}"
         return _columns_difference(self.schema["fields"], staged.schema["fields"])
 
 

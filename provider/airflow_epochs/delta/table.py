@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.log import actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -100,8 +100,8 @@ def open_table(location: TableLocation) -> DeltaTable | None:
         return None
     except OSError as error:
         raise NotApplied(
-            f"The table {location.name} cannot be reached: {first_line(error)}",
-            remedy="Check the store and the sink's storage connection, then try again.",
+            f"The provider cannot reach the table {location.name}: {first_line(error)}",
+            code=codes.DELTA_UNREACHABLE,
         ) from error
     except DeltaError as error:
         raise CannotOpen(first_line(error)) from error
@@ -131,7 +131,7 @@ def _require_nothing(location: TableLocation) -> None:
     if others:
         raise Refused(
             f"{location.name} is not a Delta table, and not empty: it has {', '.join(sorted(others)[:3])}.",
-            remedy="Point the sink to a Delta table, or to a place where there is nothing yet.",
+            code=codes.DELTA_NOT_A_TABLE,
         )
 
 

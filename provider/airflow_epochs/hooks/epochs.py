@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
-_SET_KEY = f"set its password to a random key (`{RANDOM_KEY}`), the same for all workers"
+_SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the same for all workers."
 
 
 def connection(conn_id: str) -> Connection:
@@ -33,8 +33,10 @@ def connection(conn_id: str) -> Connection:
         found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as missing:
         raise Refused(
-            f"There is no Airflow connection {conn_id!r}.",
-            remedy=f"add it under Admin > Connections, or set AIRFLOW_CONN_{conn_id.upper()}.",
+            f"Airflow has no connection {conn_id!r}.",
+            code=codes.CONNECTION_MISSING,
+            remedy=f"Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_{conn_id.upper()}. "
+            "Then clear the failed task.",
         ) from missing
     described = Connection(
         conn_id=conn_id,
@@ -97,8 +99,8 @@ class EpochsHook(BaseHook):
         root = described.extra.get("ledger_root")
         if not root:
             raise Refused(
-                f"Connection {self.ledger_conn_id!r} does not say where the ledger is.",
-                remedy="set its field `ledger_root` to an absolute path or a URL such as s3://bucket/epochs.",
+                f"The field `ledger_root` of connection {self.ledger_conn_id!r} is empty. It says where the ledger is.",
+                code=codes.LEDGER_ROOT_MISSING,
             )
         return open_store(root, _storage_options(described))
 
@@ -110,8 +112,12 @@ class EpochsHook(BaseHook):
         required = self._requires_signatures()
         if required and not keys:
             raise Refused(
-                f"Connection {self.ledger_conn_id!r} has require_signed, and no password to sign with.",
-                remedy=f"{_SET_KEY}.",
+                f"Connection {self.ledger_conn_id!r} has `require_signed`, but it has no password. The password is the "
+                "key that signs the ledger's records.",
+                code=codes.SIGNING_PASSWORD_MISSING,
+                remedy=f"{_SET_KEY} If the ledger has signed records, use the key that signed them. Then clear the "
+                "failed task.",
+                pipeline=pipeline,
             )
         if flaw := self._flaw_of_keys():
             secrecy.warn_once(log, flaw)
@@ -122,8 +128,9 @@ class EpochsHook(BaseHook):
         truth = {"true": True, "false": False, "none": False, "": False}.get(str(given).strip().lower())
         if truth is None:
             raise Refused(
-                f"Connection {self.ledger_conn_id!r} has require_signed {given!r}, which is neither true nor false.",
-                remedy="correct the field `require_signed` of the connection.",
+                f"The field `require_signed` of connection {self.ledger_conn_id!r} is {given!r}. It must be true or "
+                "false.",
+                code=codes.REQUIRE_SIGNED_UNCLEAR,
             )
         return truth
 
@@ -136,13 +143,14 @@ class EpochsHook(BaseHook):
         if not self._keys:
             return (
                 f"THE LEDGER IS NOT SIGNED: connection {self.ledger_conn_id!r} has no password. Anybody who can write "
-                "to the ledger's store can forge records, and so add, drop or double rows. "
-                f"What to do: {_SET_KEY}. See SECURITY.md."
+                "to the ledger's store can forge records, and so add, drop or double rows.\n"
+                f"What to do: {_SET_KEY} See SECURITY.md."
             )
         if self._keys.is_weak:
             return (
-                f"A key of the ledger can be guessed: the password of connection {self.ledger_conn_id!r} has a part of "
-                f"less than {KEY_LENGTH_MIN} characters. What to do: put a longer one and a comma in front of it."
+                f"A key of the ledger is easy to guess: the password of connection {self.ledger_conn_id!r} has a key "
+                f"of less than {KEY_LENGTH_MIN} characters.\n"
+                "What to do: Put a longer key and a comma in front of it."
             )
         return None
 

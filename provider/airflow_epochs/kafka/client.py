@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
 
@@ -131,33 +132,31 @@ class KafkaClient:
         where = f"Kafka at {', '.join(self._access.servers)} (connection {self._access.conn_id!r})"
         if login is not None:
             return Refused(
-                f"{where} does not let {self._who()} in: {login}.",
-                remedy="Check sasl.mechanism, sasl.username and sasl.password in the connection's extra.",
+                f"{where} rejected the login of {self._who()}: {login}.",
+                code=codes.KAFKA_LOGIN,
             )
         if isinstance(error, AuthorizationError):
             return Refused(
-                f"{where} does not allow {self._who()} to {doing}: {error}.",
-                remedy="Grant the right: Describe and Read on the topics, Read on the consumer group.",
+                f"{where} does not permit {self._who()} to {doing}: {error}.",
+                code=codes.KAFKA_FORBIDDEN,
+                remedy="Grant the user Describe and Read on the topics, and Read on the consumer group. Clear the "
+                "failed task.",
             )
         if isinstance(error, UnsupportedVersionError):
-            return Refused(f"{where} is too old to {doing}: {error}.", remedy="Use Kafka 0.11 or newer.")
+            return Refused(f"{where} is too old. It cannot {doing}: {error}.", code=codes.KAFKA_TOO_OLD)
         return self._no_answer(where, doing, error)
 
     def _no_answer(self, where: str, doing: str, error: BaseException) -> NotApplied:
         reasons = "; ".join(f"{address}: {failure}" for address, failure in self._failures.items())
         strangers = sorted(self._failures.keys() - set(self._access.servers))
-        remedy = "Check from the machine of this task that the brokers run and can be reached, and that "
-        remedy += "security.protocol is that of their listener; then clear the task."
-        if strangers:
-            remedy += f" {', '.join(strangers)}: so the brokers advertise themselves (advertised.listeners)."
         silence = f"no answer within {self._access.timeout_s:g} s (socket.timeout.ms)"
-        return NotApplied(
-            f"{where} could not be asked to {doing}: {reasons or (silence if self._gave_up else error)}.",
-            remedy=remedy,
-        )
+        what = f"The request to {doing} failed. {where}: {reasons or (silence if self._gave_up else error)}."
+        if strangers:
+            what += f" The connection does not name {', '.join(strangers)}: brokers sent it (advertised.listeners)."
+        return NotApplied(what, code=codes.KAFKA_UNREACHABLE)
 
     def _who(self) -> str:
         sasl = self._access.sasl
         if sasl is None:
-            return f"a client by {self._access.protocol}"
-        return f"user {sasl.username or sasl.principal or 'of the ticket cache'} by {sasl.mechanism}"
+            return f"a client without a user ({self._access.protocol})"
+        return f"user {sasl.username or sasl.principal or 'of the ticket cache'} ({sasl.mechanism})"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.sasl import SASL_KEYS, Sasl, read_sasl
@@ -117,9 +117,10 @@ class KafkaAccess:
             return tls.context()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise Refused(
-                f"The certificates of connection {self.conn_id!r} cannot be used: {error}.",
-                remedy="Check ssl.ca.*, ssl.certificate.* and ssl.key.* in the connection's extra: PEM, and key and "
-                "certificate of one pair.",
+                f"OpenSSL rejects the certificates of connection {self.conn_id!r}: {error}.",
+                code=codes.KAFKA_CONNECTION,
+                remedy="Check ssl.ca.*, ssl.certificate.* and ssl.key.* in the connection's extra. They must be in PEM "
+                "form, and the key must belong to the certificate.",
             ) from error
 
 
@@ -135,7 +136,8 @@ def read_connection(connection: Connection) -> KafkaAccess:
     protocol = reader.text("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         reader.refuse(
-            f"security.protocol is {protocol!r}", f"Use one of {', '.join(PROTOCOLS)} in the connection's extra."
+            f"security.protocol is {protocol!r}, which Kafka does not have",
+            f"Set security.protocol to one of {', '.join(PROTOCOLS)} in the connection's extra.",
         )
     _check_names(settings, protocol, reader)
     access = KafkaAccess(
@@ -169,7 +171,7 @@ class _Reader:
     settings: Mapping[str, Any] = field(repr=False)
 
     def refuse(self, what: str, remedy: str) -> NoReturn:
-        raise Refused(f"Connection {self.conn_id!r} of type kafka: {what}.", remedy=remedy)
+        raise Refused(f"Connection {self.conn_id!r} of type kafka: {what}.", code=codes.KAFKA_CONNECTION, remedy=remedy)
 
     def text(self, key: str, default: str) -> str:
         return str(self.settings.get(key, default)).strip()
@@ -177,7 +179,10 @@ class _Reader:
     def milliseconds(self, key: str, default: int) -> int:
         text = self.text(key, str(default))
         if not text.isdigit() or int(text) < 100:
-            self.refuse(f"{key} is {text!r}", "Give a number of milliseconds from 100 up, or leave it out.")
+            self.refuse(
+                f"{key} is {text!r}, which is not a number of milliseconds from 100 up",
+                "Set it to a whole number, 100 or more, or leave it out.",
+            )
         return int(text)
 
 
@@ -187,7 +192,10 @@ def _servers(connection: Connection, settings: Mapping[str, Any], refuse: Refuse
         text = f"{connection.host}:{connection.port}" if connection.port else connection.host
     servers = tuple(_server(part.strip(), refuse) for part in text.split(",") if part.strip())
     if not servers:
-        refuse("it names no broker", 'Set {"bootstrap.servers": "host:port,..."} in its extra, or host and port.')
+        refuse(
+            "it names no broker",
+            'Set {"bootstrap.servers": "host:port,..."} in the extra of the connection, or set its host and port.',
+        )
     return servers
 
 
@@ -197,7 +205,7 @@ def _server(text: str, refuse: Refuse) -> str:
     if not match or not 0 < int(match["port"] or DEFAULT_PORT) < 65_536:
         refuse(
             f"{shown(text)!r} is not the address of a broker",
-            "Write host:port; several are separated by commas.",
+            "Write each broker as host:port, with commas between several brokers.",
         )
     return f"{match['host']}:{match['port'] or DEFAULT_PORT}"
 
@@ -208,9 +216,9 @@ def _check_names(settings: Mapping[str, Any], protocol: str, reader: _Reader) ->
     security = [key for key in unknown if key.startswith(_SECURITY)]
     if security:
         reader.refuse(
-            f"{', '.join(security)} cannot be honoured by both Kafka clients in use (kafka-python, Spark's)",
-            "Remove it from the extra, or give this pipeline a connection of its own without it. docs/kafka.md lists "
-            "what is supported.",
+            f"the provider cannot apply {', '.join(security)} in both of its Kafka clients (kafka-python and Spark's)",
+            "Take the setting out of the extra, or give this pipeline a connection without it. docs/kafka.md lists the "
+            "supported settings.",
         )
     idle: set[str] = set()
     if not protocol.startswith("SASL"):

@@ -87,8 +87,10 @@ def read_sasl(settings: Mapping[str, Any], connection: Connection, refuse: Refus
     mechanism = str(settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or "").strip().upper()
     if mechanism not in _LOGIN_MODULES:
         refuse(
-            f"sasl.mechanism is {mechanism!r}" if mechanism else "sasl.mechanism is missing",
-            f"Use one of {', '.join(_LOGIN_MODULES)} (OAUTHBEARER is not supported).",
+            f"sasl.mechanism is {mechanism!r}, which the provider does not support"
+            if mechanism
+            else "sasl.mechanism is missing",
+            f"Set sasl.mechanism to one of {', '.join(_LOGIN_MODULES)}. The provider does not support OAUTHBEARER.",
         )
     if mechanism == "GSSAPI":
         return _read_kerberos(settings, refuse)
@@ -96,8 +98,8 @@ def read_sasl(settings: Mapping[str, Any], connection: Connection, refuse: Refus
     password = settings.get("sasl.password") or connection.password
     if not username or not password:
         refuse(
-            f"{mechanism} needs a user and a password",
-            "Set sasl.username and sasl.password in the connection's extra, or its login and password.",
+            f"{mechanism} needs a user and a password, and the connection lacks one of them",
+            "Set sasl.username and sasl.password in the connection's extra, or the connection's login and password.",
         )
     return Sasl(mechanism=mechanism, username=str(username), password=str(password))
 
@@ -106,12 +108,15 @@ def _read_kerberos(settings: Mapping[str, Any], refuse: Refuse) -> Sasl:
     from importlib.util import find_spec
 
     if find_spec("gssapi") is None:
-        refuse("GSSAPI (Kerberos) needs the Python package gssapi", "Install gssapi where Airflow's tasks run.")
+        refuse(
+            "GSSAPI (Kerberos) needs the Python package gssapi, which is not installed",
+            "Install gssapi on the machines where Airflow's tasks run.",
+        )
     keytab, principal = settings.get("sasl.kerberos.keytab"), settings.get("sasl.kerberos.principal")
     if bool(keytab) != bool(principal):
         refuse(
-            "sasl.kerberos.keytab and sasl.kerberos.principal go together",
-            "Set both, or neither to use the ticket cache. The keytab must lie on Spark's machines under that path.",
+            "it has only one of sasl.kerberos.keytab and sasl.kerberos.principal",
+            "Set both, or neither to use the ticket cache. The keytab must lie on Spark's machines under this path.",
         )
     return Sasl(
         mechanism="GSSAPI",

@@ -94,12 +94,16 @@ def read_tls(settings: Mapping[str, Any], refuse: Refuse) -> Tls:
     """
     if str(settings.get("enable.ssl.certificate.verification", "true")).lower() != "true":
         refuse(
-            "enable.ssl.certificate.verification is off, which Spark's Kafka client cannot do",
-            "Turn it on and name the authority that signed the brokers' certificates by ssl.ca.location or ssl.ca.pem.",
+            "enable.ssl.certificate.verification is off, but Spark's Kafka client always verifies certificates",
+            "Set it to true. In ssl.ca.location or ssl.ca.pem, name the authority that signed the brokers' "
+            "certificates.",
         )
     algorithm = str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower()
     if algorithm not in ("https", "none"):
-        refuse(f"ssl.endpoint.identification.algorithm is {algorithm!r}", "Use https or none.")
+        refuse(
+            f"ssl.endpoint.identification.algorithm is {algorithm!r}, which Kafka does not have",
+            "Set it to https or none.",
+        )
     certificate, key = _client_pair(settings, refuse)
     secrecy.keep([key] if key else [])
     return Tls(ca=_authorities(settings, refuse), certificate=certificate, key=key, check_hostname=algorithm == "https")
@@ -118,8 +122,8 @@ def _client_pair(settings: Mapping[str, Any], refuse: Refuse) -> tuple[str | Non
     certificate, key = _pem("ssl.certificate", settings, refuse), _pem("ssl.key", settings, refuse)
     if bool(certificate) != bool(key):
         refuse(
-            "it has a client certificate without its key, or the reverse",
-            "Give both ssl.certificate.location (or .pem) and ssl.key.location (or .pem), or neither.",
+            "it has a client certificate without a private key, or a private key without a certificate",
+            "Set both ssl.certificate.location (or .pem) and ssl.key.location (or .pem), or neither.",
         )
     if not certificate or not key:
         return None, None
@@ -139,17 +143,21 @@ def _read(name: str, settings: Mapping[str, Any], refuse: Refuse) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
+        pem = "ssl.certificate.pem and ssl.key.pem" if "keystore" in name else name.replace(".location", ".pem")
         refuse(
-            f"{name} cannot be read: {path}: {error.strerror}",
-            "Put the file on every Airflow worker, readable by its user, or paste its contents into the .pem setting "
-            "of the same name.",
+            f"the task cannot read the file {path} of {name}: {error.strerror}",
+            "Put the file on every Airflow worker, and let the worker's user read it. Or take the setting out, and "
+            f"paste the contents in PEM form into {pem}.",
         )
 
 
 def _certificates(name: str, pem: str, refuse: Refuse) -> str:
     found: list[str] = _CERTIFICATE.findall(pem)
     if not found:
-        refuse(f"{name} holds no certificate in PEM form", "Give it as -----BEGIN CERTIFICATE----- blocks.")
+        refuse(
+            f"{name} contains no certificate in PEM form",
+            "Write each certificate as a block that begins with -----BEGIN CERTIFICATE-----.",
+        )
     return "\n".join(found) + "\n"
 
 
@@ -162,8 +170,8 @@ def _plain_key(pem: str, settings: Mapping[str, Any], refuse: Refuse) -> str:
         key = load_pem_private_key(pem.encode(), str(password).encode() if password and encrypted else None)
     except (ValueError, TypeError):
         refuse(
-            "the private key cannot be read, or ssl.key.password does not open it",
-            "Give the key in PEM form, with ssl.key.password if it is encrypted.",
+            "the private key is not in PEM form, or ssl.key.password does not decrypt it",
+            "Give the key in PEM form. If it is encrypted, set ssl.key.password to its password.",
         )
     return _pkcs8(key)
 
@@ -187,8 +195,9 @@ def _from_pkcs12(settings: Mapping[str, Any], refuse: Refuse) -> tuple[str, str]
         chain = []
     if key is None or certificate is None:
         refuse(
-            "ssl.keystore.location holds no key with its certificate, or ssl.keystore.password does not open it",
-            "Give a PKCS#12 file and its password.",
+            "the file of ssl.keystore.location does not contain a private key and its certificate, or "
+            "ssl.keystore.password does not decrypt it",
+            "Give a PKCS#12 file that contains both, and its password.",
         )
     return "".join(c.public_bytes(Encoding.PEM).decode() for c in (certificate, *chain)), _pkcs8(key)
 

@@ -90,7 +90,7 @@ def decode(value: bytes, kind: type[R]) -> R:
             raise NewerFormat(written)
         return _with_fields(body, kind) if kind in _KEYS else msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise ValueError(f"it is no {kind.__name__}: {error}") from error
+        raise ValueError(f"it is not a valid {kind.__name__}: {error}") from error
 
 
 def _with_keys(record: object) -> object:
@@ -111,7 +111,7 @@ def _with_fields(body: bytes, kind: type[R]) -> R:
 def require_readable(value: bytes) -> None:
     """Raise ValueError if ``value`` is too large or nested too deeply for ``decode``."""
     if len(value) > VALUE_BYTES_MAX:
-        raise ValueError(f"it has {len(value)} bytes, more than {VALUE_BYTES_MAX}")
+        raise ValueError(f"it has {len(value)} bytes, and the limit is {VALUE_BYTES_MAX}")
     _require_shallow(value)
 
 
@@ -120,7 +120,7 @@ def _require_shallow(body: bytes) -> None:
     for bracket in _BRACKET.finditer(_TEXT.sub(b"", body)):
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > DEPTH_MAX:
-            raise ValueError(f"its values lie more than {DEPTH_MAX} deep in one another")
+            raise ValueError(f"its values are nested more than {DEPTH_MAX} levels deep")
 
 
 def _digest(body: bytes) -> bytes:

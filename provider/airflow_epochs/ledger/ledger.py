@@ -8,10 +8,11 @@ records. ``ledger.signed`` puts the records by which a ledger begins to be signe
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.keys import (
     EPOCHS_FOLDER,
@@ -33,6 +34,7 @@ from airflow_epochs.ledger.writable import require_put_if_absent
 from airflow_epochs.model import (
     FORMAT_UNSIGNED,
     CompleteRecord,
+    DecisionKind,
     DecisionRecord,
     OpenRecord,
     PipelineRecord,
@@ -44,7 +46,7 @@ from airflow_epochs.model import (
     TryRecord,
     WaivedRecord,
 )
-from airflow_epochs.protocol import IllegalTransition
+from airflow_epochs.protocol import IllegalTransition, State
 
 R = TypeVar("R")
 
@@ -118,8 +120,9 @@ class Ledger:
         owner = self.owner(identity)
         if owner != dag_id:
             raise Refused(
-                f"The pipeline belongs to DAG {owner!r}; DAG {dag_id!r} may not run it.",
-                remedy=f"give this pipeline another name, or hand it over with "
+                f"The pipeline belongs to DAG {owner!r}. DAG {dag_id!r} may not run it.",
+                code=codes.PIPELINE_OF_OTHER_DAG,
+                remedy="Give this pipeline another name, or hand it over with "
                 f"`airflow epochs takeover {self._pipeline} --dag-id {dag_id} --why …`.",
                 pipeline=self._pipeline,
             )
@@ -142,8 +145,9 @@ class Ledger:
         standing = self._records.put_at(takeover_key(len(self._takeovers()) + 1), record)
         if replace(standing, format=record.format) != record:
             raise Refused(
-                f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment.",
-                remedy="look at the pipeline again, and repeat the takeover if it is still wanted.",
+                f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment. This takeover "
+                "changed nothing.",
+                code=codes.TAKEOVER_RACE,
                 pipeline=self._pipeline,
             )
         return standing
@@ -177,55 +181,78 @@ class Ledger:
         }
         if not later or self._records.exists(complete_key(number)):
             return
-        raise self._lost(number, max(later))
+        newest = max(later)
+        raise self._lost(
+            number,
+            f"epoch {newest}, which is later, has a completion record, and epoch {number} has none",
+            remedy="Restore this file from a backup of the ledger, and every other file that is then missing. If there "
+            "is no backup, give the pipeline a new name, and `starting` offsets: the ends of the ranges in "
+            f"complete.json of epoch {newest}.",
+        )
 
-    def _lost(self, number: int, newest: int) -> Corrupt:
+    def _lost(self, number: int, why: str, remedy: str | None = None) -> Corrupt:
         return Corrupt(
-            f"The ledger has lost {self._records.key(complete_key(number))}: epoch {number} lacks its completion "
-            f"record, and epoch {newest} has one.",
-            remedy="restore that file from a backup of the ledger, and any other one that is then missed. If there is "
-            "none, give the pipeline a new name, and `starting` offsets: the ends of the ranges in complete.json of "
-            f"epoch {newest}.",
+            f"The ledger has lost the file {self._records.key(complete_key(number))}: {why}.",
+            code=codes.LEDGER_RECORD_LOST,
+            remedy=remedy,
             pipeline=self._pipeline,
             epoch=number,
         )
 
-    def view(self, number: int) -> EpochView:
-        """The records of an epoch. ``complete.json`` is read first, because it closes the epoch for every task.
+    def view(self, number: int, of: Collection[str] | None = None) -> EpochView:
+        """What stands about an epoch. ``complete.json`` is read first: it closes the epoch for every task.
 
-        Raises:
-            Corrupt: Records contradict each other, or are not believed. Nothing was written.
-            OutcomeUnknown: The store does not answer. Says nothing about effects of the caller.
+        Only what can stand is looked for: no receipt before GLOBAL_COMMIT, and a waiver only in place of a receipt.
+
+        Args:
+            number: The epoch.
+            of: The sinks that matter, to a task that commits: other sinks' receipts are not read, and whether somebody
+                has put an attempt after one that was committed, which no task does, is left to ``complete`` to notice.
         """
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
-        view = self._unfinished(number)
-        if not view.complete and not view.is_signed:
+        view = self._not_complete(number, of)
+        return view if view.open else replace(view, complete=self.complete_record(number))  # pruned since, perhaps
+
+    def view_of_next(self) -> EpochView:
+        """The epoch after the newest complete one, which the search for that one has just seen not to be complete."""
+        return self._not_complete(self.newest_complete() + 1, None)
+
+    def _not_complete(self, number: int, of: Collection[str] | None) -> EpochView:
+        """The newest attempt of an epoch that had no completion record a moment ago."""
+        attempt, decision = self._newest_attempt(number, thoroughly=of is None)
+        opened = self.open_record(number, attempt) if attempt else None
+        if attempt and opened is None:  # pruned since: complete by now
+            return EpochView(number=number, complete=self.complete_record(number))
+        view = self._consistent(EpochView(number=number, open=opened, decision=decision))
+        if view.state is State.IN_DOUBT:
+            view = self._consistent(
+                self._acknowledged(view, view.opened.sinks.keys() & (view.opened.sinks if of is None else of))
+            )
+        if not view.is_signed:
             self._require_no_history(number)
         return view
 
-    def _unfinished(self, number: int) -> EpochView:
-        """The newest attempt of an epoch without a completion record. The epoch may be completed meanwhile."""
+    def _newest_attempt(self, number: int, *, thoroughly: bool) -> tuple[int, DecisionRecord | None]:
+        """The newest attempt, 0 if there is none, and its decision. No attempt follows one that was committed."""
+        if not self._records.has(attempt_key(number, 1, "open")):
+            return 0, None
+        decision = self.decision_record(number, 1)
+        if decision and decision.decision is DecisionKind.GLOBAL_COMMIT and not thoroughly:
+            return 1, decision
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
-        if attempt == 0:
-            return EpochView(number=number)
-        opened = self.open_record(number, attempt)
-        if opened is None:  # it was pruned meanwhile, so the epoch is complete
-            return EpochView(number=number, complete=self.complete_record(number))
-        return self._consistent(
-            EpochView(
-                number=number,
-                open=opened,
-                decision=self.decision_record(number, attempt),
-                receipts=self._per_sink(number, opened, "receipt", Receipt),
-                waived=self._per_sink(number, opened, "waived", WaivedRecord),
-            )
-        )
+        return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
 
-    def _per_sink(self, number: int, opened: OpenRecord, what: str, kind: type[R]) -> dict[str, R]:
-        found = {sink: self._records.get(sink_key(number, sink, what), kind) for sink in opened.sinks}
-        return {sink: record for sink, record in found.items() if record is not None}
+    def _acknowledged(self, view: EpochView, sinks: Collection[str]) -> EpochView:
+        """The epoch with these sinks' receipts, and the waivers in place of those that there are not."""
+        receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sorted(sinks)}
+        waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}
+        return replace(view, receipts=_present(receipts), waived=_present(waived))
+
+    def waiver(self, number: int, sink: str) -> WaivedRecord | None:
+        """An operator's word that the sink cannot keep its promise. Beside a receipt it counts if that was lost."""
+        return self._records.get(sink_key(number, sink, "waived"), WaivedRecord)
 
     def _require_no_history(self, number: int) -> None:
         """Raise Corrupt if the epoch was complete when signing began, and has no completion record now.
@@ -234,15 +261,16 @@ class Ledger:
         """
         with self._records.believing(complete_key(number)):
             if self._records.trust.is_history(number) and not self._records.exists(complete_key(number)):
-                raise self._lost(number, self.newest_complete())
+                raise self._lost(number, f"epoch {number} was complete when the ledger was signed")
 
     def _consistent(self, view: EpochView) -> EpochView:
         try:
             _ = view.epoch  # replays the messages that the records stand for
         except (IllegalTransition, ValueError) as error:
             raise Corrupt(
-                f"The ledger's records contradict each other: {error}.",
-                remedy="two backups were mixed, or a file was changed: restore the epoch's folder as a whole.",
+                f"The ledger's records of this epoch contradict each other: {error}. Somebody mixed files of two "
+                "backups, or changed a file.",
+                code=codes.LEDGER_CONTRADICTS,
                 pipeline=self._pipeline,
                 epoch=view.number,
             ) from error
@@ -343,3 +371,7 @@ class Ledger:
         for key in keys:
             self._records.delete(key)
         return len(keys)
+
+
+def _present(found: Mapping[str, R | None]) -> dict[str, R]:
+    return {sink: record for sink, record in found.items() if record is not None}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.ledger.codec import NewerFormat, decode, encode, require_readable
 from airflow_epochs.ledger.keys import PIPELINE_KEY, Record, key_of, pipeline_of
@@ -18,7 +19,7 @@ from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import RANDOM_KEY, Keys
 from airflow_epochs.ledger.store import Store
 from airflow_epochs.ledger.trust import KeyMissing, NotBelieved, Trust
-from airflow_epochs.ledger.writable import disk_says_no
+from airflow_epochs.ledger.writable import DISK_REMEDY, disk_says_no
 from airflow_epochs.model import FORMAT, OpenRecord, PipelineRecord
 from airflow_epochs.names import validated_name
 from airflow_epochs.storage.blobs import TooLarge
@@ -59,6 +60,10 @@ class Records:
         with self._reading(key):
             return self._store.exists(self.key(key))
 
+    def has(self, key: str) -> bool:
+        """As ``exists``, for a record that is about to be read."""
+        return self.read(key) is not None
+
     def keys_in(self, folder: str) -> list[str]:
         """The keys below a folder, recursively, sorted."""
         with self._reading(folder):
@@ -76,9 +81,8 @@ class Records:
             raise self.damaged(key, error) from error
         except Exception as error:
             raise OutcomeUnknown(
-                f"The ledger cannot be read ({self.key(key)}): {error!r}.",
-                remedy="see that the ledger's store can be reached and that its connection is right; "
-                "Airflow's retry, or a clear of the task, goes on from there.",
+                f"The provider cannot read {self.key(key)} in the ledger: {error!r}.",
+                code=codes.LEDGER_UNREADABLE,
                 pipeline=self.pipeline,
             ) from error
 
@@ -114,8 +118,9 @@ class Records:
             self._require_home(key, record)
         except NewerFormat as newer:
             raise Refused(
-                f"{self.key(key)} has format {newer.format}; this version reads up to {FORMAT}.",
-                remedy="upgrade airflow-provider-epochs to at least the version that wrote it.",
+                f"The ledger record {self.key(key)} has format {newer.format}. This version of the provider reads "
+                f"formats up to {FORMAT}.",
+                code=codes.LEDGER_TOO_NEW,
                 pipeline=self.pipeline,
             ) from newer
         except ValueError as error:
@@ -166,14 +171,14 @@ class Records:
                     return standing
         if disk := disk_says_no(error):
             raise NotApplied(
-                f"The ledger's disk {disk}: {self.key(key)} was not written: {error!r}.",
-                remedy="make room there, or make it writable again; Airflow's retry, or a clear of the task, then goes "
-                "on where this one stopped.",
+                f"The ledger's disk {disk}. The provider cannot write {self.key(key)}: {error!r}.",
+                code=codes.LEDGER_NOT_WRITTEN,
+                remedy=DISK_REMEDY,
                 pipeline=self.pipeline,
             ) from error
         raise OutcomeUnknown(
-            f"The ledger did not answer when {self.key(key)} was written: {error!r}.",
-            remedy="let Airflow retry the task, or clear it: it reads the record back before it does anything.",
+            f"The ledger's store did not confirm that it wrote {self.key(key)}: {error!r}.",
+            code=codes.LEDGER_WRITE_UNKNOWN,
             pipeline=self.pipeline,
         ) from error
 
@@ -184,8 +189,9 @@ class Records:
             require_readable(value)
         except ValueError as error:
             raise Refused(
-                f"{self.key(key)} would be a record that nobody can read: {error}.",
-                remedy="let a run take less: fewer topics, partitions or sinks, or smaller options of theirs.",
+                f"The provider did not write the ledger record {self.key(key)}, because it could not read it again: "
+                f"{error}.",
+                code=codes.LEDGER_RECORD_TOO_LARGE,
                 pipeline=self.pipeline,
             ) from error
         return value
@@ -215,33 +221,35 @@ class Records:
         try:
             yield
         except KeyMissing as error:
-            raise self.lacks_key(f"has signed records, such as {self.key(key)}") from error
+            raise self.lacks_key(f"The ledger has signed records, such as {self.key(key)}") from error
         except NotBelieved as error:
             raise Corrupt(
-                f"The ledger record {self.key(key)} is not believed: {error}.",
-                remedy="find out who wrote that file. If the password of the ledger's connection was changed, put "
-                "the old one behind the new one, with a comma between them. If a task of yours wrote it before the "
-                f"password was set, `airflow epochs sign {self.pipeline} --why …` lists what is not signed, and lets "
-                "it count. If nobody of yours wrote it, it is forged: put back what a backup of the ledger has there, "
-                "or move the file away if the backup has nothing there. Nothing was written.",
+                f"The provider does not trust the ledger record {self.key(key)}: {error}. Nothing was written.",
+                code=codes.LEDGER_RECORD_FORGED,
+                remedy="Find out who wrote this file. If you changed the password of the ledger's connection, set it "
+                "to the new password, a comma and the old password. If one of your tasks wrote the file before the "
+                f"password was set, run `airflow epochs sign {self.pipeline} --why …`: it lists the records that are "
+                "not signed, and accepts them. If none of your tasks wrote the file, it is forged: restore it from a "
+                "backup of the ledger, or move it away if the backup does not have it.",
                 pipeline=self.pipeline,
             ) from error
 
     def lacks_key(self, why: str) -> Refused:
         """The error for a signed ledger whose connection has no password. ``why`` completes "The ledger …"."""
         return Refused(
-            f"The ledger of pipeline {self.pipeline} {why}, and its connection has no password.",
-            remedy="set the password of the connection of type epochs to the key that the ledger is signed with. If "
-            f"that is lost, set a new one (`{RANDOM_KEY}`), and let "
-            f"what stands count by `airflow epochs sign {self.pipeline} --why …`.",
+            f"{why}, but the ledger's connection has no password.",
+            code=codes.SIGNING_PASSWORD_MISSING,
+            remedy="Set the password of the connection of type epochs to the key that the ledger is signed with. If "
+            f"that key is lost, make a new one (`{RANDOM_KEY}`), set it as the password, and accept the present "
+            f"records with `airflow epochs sign {self.pipeline} --why …`.",
             pipeline=self.pipeline,
         )
 
     def damaged(self, key: str, why: ValueError) -> Corrupt:
         """The error for a record that cannot be decoded, or is under a wrong key."""
         return Corrupt(
-            f"The ledger record {self.key(key)} cannot be trusted: {why}.",
-            remedy="restore this one file from a backup of the ledger; do not delete it.",
+            f"The ledger record {self.key(key)} is damaged, or in the wrong place: {why}.",
+            code=codes.LEDGER_RECORD_DAMAGED,
             pipeline=self.pipeline,
         )
 

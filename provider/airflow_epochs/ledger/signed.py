@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, epoch_folder, run_key, signing_key
@@ -38,7 +39,7 @@ class Signing:
             Refused: There is no key, or another signing record was put at the same moment. Nothing changed.
         """
         if not self.has_keys:
-            raise self._records.lacks_key("is to be signed")
+            raise self._records.lacks_key("The ledger cannot be signed without a key")
         return self._put_signing(self._needed_next(), why=why, at=at, writer=writer, who=who, host=host, login=login)
 
     def sign_from_here(self, at: str, writer: str) -> None:
@@ -83,8 +84,8 @@ class Signing:
         standing = self._records.put(record)
         if standing.writer != writer:
             raise Refused(
-                f"Somebody else has put {self._records.key(signing_key(number))} at the same moment.",
-                remedy="clear the task, or type the command again.",
+                f"Another process wrote {self._records.key(signing_key(number))} at the same moment.",
+                code=codes.LEDGER_RECORD_RACE,
                 pipeline=self._records.pipeline,
             )
         return standing

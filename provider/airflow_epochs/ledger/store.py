@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.secrecy import shown
@@ -69,10 +70,11 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
     """
     if url != (meant := url.partition("#")[0].partition("?")[0]):
         raise Refused(
-            f"The ledger root {shown(url)!r} has a '#' or a '?'. What follows it names no place: version 0.1 put the "
-            f"ledger, and any other that differs only there, into {shown(meant)!r}.",
-            remedy=f"set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
-            "that is there, or to another place without these characters for a new one.",
+            f"The ledger root {shown(url)!r} has a '#' or a '?'. Version 0.1 ignored this character and the text after "
+            f"it: it put this ledger, and every other one that differs only in that text, into {shown(meant)!r}.",
+            code=codes.LEDGER_ROOT_UNUSABLE,
+            remedy=f"Set `ledger_root` of the connection of type epochs to {shown(meant)!r} to go on with the ledger "
+            "that is there. For a new ledger, set it to another place without these characters.",
         )
     parts = urlsplit(url)
     if parts.scheme in ("", "file"):
@@ -118,8 +120,8 @@ class LocalStore(BlobStore):
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
             raise Refused(
-                f"The ledger root must be an absolute path or a URL, not {shown(str(root))!r}.",
-                remedy="correct the field `ledger_root` of the connection of type epochs.",
+                f"The ledger root {shown(str(root))!r} is neither an absolute path nor a URL.",
+                code=codes.LEDGER_ROOT_UNUSABLE,
             )
         super().__init__(Disk(root), str(root))
         self._folder = root

@@ -37,7 +37,7 @@ class KeyMissing(ValueError):
     """A record is signed, and we have no key to check the signature with."""
 
     def __init__(self) -> None:
-        super().__init__("it is signed, and the ledger's connection has no password")
+        super().__init__("it is signed, but the ledger's connection has no password")
 
 
 class Trust:
@@ -115,15 +115,17 @@ class Trust:
         body, signature = signature_of(value)
         if self._fits(self.keys, key, body, signature):
             if getattr(record, "format", FORMAT) != FORMAT:
-                raise NotBelieved("its signature is sound, and it says that it has none")
+                raise NotBelieved("its signature is valid, but its format is that of records without a signature")
             self._require_beginning(key)
             return record
         if signature is None and getattr(record, "format", FORMAT_UNSIGNED) == FORMAT:
-            raise NotBelieved("it says that it is signed, and is not")
+            raise NotBelieved("its format is that of signed records, but it has no signature")
         if signature and not self.keys:
             raise KeyMissing
         if self.keys and not self._is_exempt(key, value, record, signature):
-            raise NotBelieved("its signature is of no key that we have" if signature else "it is not signed")
+            raise NotBelieved(
+                "its signature does not match a key of the ledger's connection" if signature else "it is not signed"
+            )
         return _as(record, FORMAT_UNSIGNED)
 
     def _signed_with(self, keys: Keys, key: str, value: bytes) -> bool:
@@ -153,12 +155,12 @@ class Trust:
     def _read_ledger_id(self) -> str:
         identity = self._pipeline_record()
         if identity is None:
-            raise NotBelieved(f"{self._named(PIPELINE_KEY)}, without which no signature can be checked, is missing")
+            raise NotBelieved(f"its signature cannot be checked, because {self._named(PIPELINE_KEY)} is missing")
         try:
             return decode(identity, PipelineRecord).ledger_id
         except ValueError as error:
             raise NotBelieved(
-                f"its signature cannot be checked, since {self._named(PIPELINE_KEY)} cannot be trusted: {error}"
+                f"its signature cannot be checked, because {self._named(PIPELINE_KEY)} is damaged: {error}"
             ) from error
 
     def _pipeline_record(self) -> bytes | None:
@@ -178,7 +180,7 @@ class Trust:
         if key == PIPELINE_KEY or is_signing_key(key) or self._is_signed_from_the_start() or self.signing():
             return
         raise NotBelieved(
-            f"it is signed, {self._named(PIPELINE_KEY)} is not, and {self._named(signing_key(1))} is missing"
+            f"it is signed, but {self._named(PIPELINE_KEY)} is not, and {self._named(signing_key(1))} is missing"
         )
 
     def _is_exempt(self, key: str, value: bytes, record: object, signature: str | None) -> bool:
@@ -187,7 +189,7 @@ class Trust:
         if signing is None:
             never_signed = not signature and not self._is_signed_from_the_start()
             if never_signed and self._required:
-                raise NotBelieved("the ledger was never signed, and the connection has require_signed")
+                raise NotBelieved("the ledger was never signed, but its connection has require_signed")
             return never_signed
         if _vouches(signing, key, value, record):
             return True
@@ -216,7 +218,7 @@ class Trust:
         key = signing_key(number)
         value = self._get(key)
         if value is None or not self._signed_with(self.keys, key, value):
-            raise NotBelieved(f"{self._named(key)} is signed with no key that we have")
+            raise NotBelieved(f"{self._named(key)} is not signed with a key of the ledger's connection")
         return decode(value, SigningRecord)
 
 

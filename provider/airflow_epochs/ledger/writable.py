@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import errno
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.ledger.store import Store
 
 log = secrecy.logger(__name__)
+
+DISK_REMEDY = (
+    "Free space on the ledger's disk, or make the disk writable again. Then let Airflow retry, or clear the failed "
+    "task: it goes on where it stopped."
+)
 
 
 def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
@@ -25,16 +30,16 @@ def require_put_if_absent(store: Store, key: str, pipeline: str) -> None:
         honoured = _honours_put_if_absent(store, key)
     except Exception as error:
         raise NotApplied(
-            f"The ledger cannot be written: {error!r}.",
-            remedy="see that the ledger's store can be reached and that its connection may write there."
-            if disk_says_no(error) is None
-            else "make room on the ledger's disk, or make it writable again, and clear the task.",
+            f"The provider cannot write to the ledger: {error!r}.",
+            code=codes.LEDGER_NOT_WRITTEN,
+            remedy=DISK_REMEDY if disk_says_no(error) else None,
             pipeline=pipeline,
         ) from error
     if not honoured:
         raise Refused(
-            "The ledger's store does not honour put-if-absent: a second put of the same key was accepted.",
-            remedy="put the ledger on a local disk, or on an object store with conditional writes (If-None-Match).",
+            "The ledger's store does not support put-if-absent: it overwrote a key that existed, or it has no "
+            "conditional writes.",
+            code=codes.STORE_UNCONDITIONAL,
             pipeline=pipeline,
         )
 

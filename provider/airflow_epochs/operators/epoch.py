@@ -7,7 +7,8 @@ is imported inside methods: every task parses its whole DAG file, but runs only 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
-from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
+from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
 if TYPE_CHECKING:
@@ -105,12 +106,25 @@ class EpochOperator(BaseOperator):
 
         started = time.monotonic()
         try:
-            checkpoint = self.work(self._coordinator(context), _run_of(context), context)
+            with self._located():
+                checkpoint = self.work(self._coordinator(context), _run_of(context), context)
         except NoNewData as nothing:
             raise AirflowSkipException(str(nothing)) from nothing
         except (Refused, Fenced, Corrupt) as final:
             raise AirflowFailException(str(final)) from final
         return to_xcom(self._measured(checkpoint, time.monotonic() - started))
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Every error of ours says at least which pipeline it is about."""
+        try:
+            yield
+        except EpochError as error:
+            self._locate(error)
+            raise
+
+    def _locate(self, error: EpochError) -> None:
+        error.pipeline = error.pipeline or self.pipeline
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """The step itself. Safe to call again."""
@@ -157,7 +171,11 @@ class EpochOperator(BaseOperator):
                 wait_for_others=self.wait_for_others,
             )
         except ValueError as error:
-            raise Refused(f"The pipeline is not defined right: {error}.", remedy="correct the DAG file.") from error
+            raise Refused(
+                f"An argument of the pipeline is not valid. {without_code(error)}",
+                code=codes.PIPELINE_MISCONFIGURED,
+                pipeline=self.pipeline,
+            ) from error
 
     def _transform(self, beside_dag: Path) -> Transform:
         """The transform by its name alone. Steps that run the file or record its digest override this."""
@@ -267,6 +285,10 @@ class CommitSinkOperator(_NeedsTransform):
         """Commit this operator's sink."""
         return coordinator.commit(run, self.sink)
 
+    def _locate(self, error: EpochError) -> None:
+        super()._locate(error)
+        error.sink = error.sink or self.sink
+
     def _transform(self, beside_dag: Path) -> Transform:
         """The transform's file is optional here: only lost rows, which must be staged again, need it."""
         try:
@@ -320,12 +342,8 @@ class AbortEpochOperator(EpochOperator):
         super().__init__(trigger_rule=trigger_rule, **kwargs)
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
-        """Abort, then raise AirflowFailException with the reason that the ledger records."""
-        reason = coordinator.abort(run, f"{run} failed before a decision")
-        raise AirflowFailException(
-            f"The attempt is aborted: {reason}. Nothing is visible. Mend the cause and clear the failed tasks, or "
-            f"let the next run take the same offsets again."
-        )
+        """Abort, then raise the error with the reason that the ledger records."""
+        raise coordinator.abort(run, f"{run} failed before a decision")
 
 
 def _run_of(context: Context) -> Run:

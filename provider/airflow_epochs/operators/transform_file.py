@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from airflow_epochs import codes
 from airflow_epochs.config import Transform
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.user_files import siblings_of
@@ -28,8 +29,10 @@ def find_transform(text: str, folders: Iterable[Path]) -> Transform:
     found = next((path for path in looked if path.is_file()), None)
     if found is None:
         raise Refused(
-            f"There is no transform file {relative!r}. Looked at: {', '.join(map(str, looked))}.",
-            remedy="give an absolute path, or a path relative to the DAG file or to the DAGs folder.",
+            f"There is no transform file {relative!r}. The task looked for: {', '.join(map(str, looked))}.",
+            code=codes.TRANSFORM_MISSING,
+            remedy="Give `transform=` an absolute path, or a path relative to the DAG file or to the DAGs folder. Then "
+            "clear the failed task.",
         )
     path = found.resolve()
     siblings = siblings_of(str(path)).values()

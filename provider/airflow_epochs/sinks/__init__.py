@@ -6,9 +6,11 @@ from collections.abc import Collection
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from airflow_epochs import secrecy
+import msgspec
+
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
@@ -57,18 +59,27 @@ def _of_others(kind: str, today: Collection[Sink]) -> Any:
         if kind in (entry.name, entry.value):
             return _class(entry.module, entry.attr)
     raise Refused(
-        f"A record names a sink of kind {kind!r}. No sink of the DAG is one, and none is registered on this worker.",
-        remedy="if it is a kind of airflow-provider-epochs, upgrade that to the version that wrote the ledger. "
-        "If it is a class of your own, put the sink back into the DAG, or register it in the entry point group "
-        f"{GROUP} of a package on every worker, until its last epoch is complete. If it is neither, somebody else has "
-        "written to the ledger. Nothing was imported.",
+        f"A record of the ledger names a sink of kind {kind!r}. No sink of the DAG has this kind, and no package on "
+        "this worker registers it. Nothing was imported.",
+        code=codes.SINK_KIND_UNKNOWN,
+        remedy="Upgrade airflow-provider-epochs to the version that wrote the ledger, if the kind belongs to it. If "
+        "the kind is a class of your own, put the sink back into the DAG, or register the class in the entry point "
+        f"group {GROUP} of a package on every worker, until the last epoch of the sink is complete. If it is neither, "
+        "somebody else wrote to the ledger: restore the record from a backup.",
     )
 
 
 def _understood(sink: Any, spec: JsonDict) -> JsonDict:
+    """The fields that the class knows. Raises TypeError if one is of another type than its constructor takes."""
     known = {"kind", *signature(sink).parameters, *getattr(sink, "recorded", ())}
     if unknown := sorted(spec.keys() - known):
         log.warning("sink %s: a newer version has written %s, which this one ignores", spec["name"], ", ".join(unknown))
+    types = get_type_hints(sink.__init__)
+    for key in sorted(spec.keys() & types.keys()):
+        try:
+            msgspec.convert(spec[key], types[key])
+        except msgspec.ValidationError as error:
+            raise TypeError(f"{key}: {error}") from error
     return {key: value for key, value in spec.items() if key in known}
 
 
@@ -77,6 +88,7 @@ def _class(module: str, name: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise Refused(
-            f"The sink class {module}:{name}, of which the ledger says that it takes part, is not there: {error}",
-            remedy="install or put back the module that has it on every worker, until its last epoch is complete.",
+            f"The ledger names the sink class {module}:{name}, and this worker cannot import it: {error}.",
+            code=codes.SINK_KIND_UNKNOWN,
+            remedy="Install the module of this class on every worker, until the last epoch of the sink is complete.",
         ) from error

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from airflow_epochs.errors import REMEDY, Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
+from airflow_epochs import codes
+from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsGone
 from airflow_epochs.model import Staged, StagedClaim, Vote, VoteKind
 
 
@@ -23,9 +24,9 @@ def vote_on(claim: StagedClaim, checked: Callable[[], Staged]) -> Vote:
         return vote_against(no)
 
 
-def vote_against(no: Refused | Corrupt, more: str = "") -> Vote:
-    """A VOTE_ABORT with cause and remedy; ``more`` stands between the two."""
-    return Vote(vote=VoteKind.VOTE_ABORT, reason=f"{no.what}{more}{REMEDY}{no.remedy}")
+def vote_against(no: Refused | Corrupt) -> Vote:
+    """A VOTE_ABORT with cause and remedy."""
+    return Vote(vote=VoteKind.VOTE_ABORT, reason=no.reason)
 
 
 @contextmanager
@@ -40,4 +41,9 @@ def unknown_without_answer(sink: str) -> Iterator[None]:
     except Refused:
         raise
     except NotApplied as error:
-        raise OutcomeUnknown(f"The sink cannot be asked now: {error.what}", remedy=error.remedy, sink=sink) from error
+        raise OutcomeUnknown(
+            f"The provider cannot find out whether the sink shows the epoch. {error.what}",
+            code=codes.SINK_UNANSWERED,
+            remedy=error.remedy,
+            sink=sink,
+        ) from error

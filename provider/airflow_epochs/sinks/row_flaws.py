@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta.schema import type_name
 
@@ -50,8 +51,7 @@ def refusal(why: str) -> Refused:
     """The error for a row that cannot be written."""
     return Refused(
         f"A row cannot be written: {why}.",
-        remedy="Let the transform send such records to a sink for rejected ones, as spark_apps/orders.py does (see "
-        "docs/sql.md, 'Records that no table takes'), and clear the failed tasks: the same offsets are staged again.",
+        code=codes.BAD_RECORD,
     )
 
 
@@ -68,8 +68,11 @@ def row_named(batch: pa.RecordBatch, row: int, keys: Sequence[str] = (), *, flat
         topic, partition, offset = origin
         return f"the record at topic {topic!r}, partition {partition}, offset {offset}"
     known = ", ".join(f"{key} = {_shown(batch.column(key).take([row]))}" for key in keys)
-    carry = "columns topic, partition and offset" if flat else "a struct of topic, partition and offset"
-    return f"a row{' with ' + known if known else ''} ({carry} in the rows would tell the record)"
+    lacking = "columns" if flat else "struct with"
+    return (
+        f"a row{' with ' + known if known else ''} (its record is unknown: the rows have no {lacking} topic, partition "
+        "and offset)"
+    )
 
 
 def _origin(batch: pa.RecordBatch, row: int, flat: bool) -> tuple[Any, ...] | None:
@@ -102,7 +105,7 @@ def _shown(value: pa.Array) -> str:
         text = repr(value.to_pylist()[0])
     except UnicodeDecodeError:
         is_text = pa.types.is_string(value.type) or pa.types.is_large_string(value.type)
-        text = repr(value.cast(pa.binary()).to_pylist()[0]) if is_text else "(bytes that are no text)"
+        text = repr(value.cast(pa.binary()).to_pylist()[0]) if is_text else "(bytes that are not text)"
     except (ValueError, OverflowError):
         text = _year_of(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
@@ -116,7 +119,7 @@ def _year_of(value: pa.Array) -> str:
     elif pa.types.is_timestamp(value.type):
         days = value.cast(pa.timestamp("us", value.type.tz)).cast(pa.int64()).to_pylist()[0] // _DAY_US
     else:
-        return "(a time that no calendar has)"
+        return "(a time outside the calendar)"
     cycles, rest = divmod(days - _FIRST_DAY, _CYCLE_DAYS)
     return f"a time of the year {400 * cycles + date.fromordinal(rest + 1).year}"
 
@@ -165,7 +168,7 @@ def _flaw_of_text(column: pa.Array, nul: bool) -> str | None:
     except pa.ArrowInvalid:
         return "is not UTF-8"
     if not nul and pc.any(pc.match_substring(column, "\0")).as_py():
-        return "has a NUL character, which PostgreSQL has no form for"
+        return "has a NUL character, which PostgreSQL cannot store"
     return None
 
 

@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlparse
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
@@ -116,8 +116,9 @@ class ConnectRunner:
         """
         if (kind := self._env.connection(conn_id).conn_type) != KIND:
             raise Refused(
-                f"Connection {conn_id}, which a record names as that of a Spark Connect server, is of type {kind}.",
-                remedy="find out who wrote that record of the ledger. Nothing was sent there.",
+                f"A record of the ledger names connection {conn_id} as that of a Spark Connect server, but the type of "
+                f"the connection is {kind}. Nothing was sent there.",
+                code=codes.SPARK_CONNECTION_TYPE,
             )
 
     def cancel(self) -> None:
@@ -181,8 +182,8 @@ def _set(spark: SparkSession, key: str, value: str) -> None:
         spark.conf.set(key, value)
     except AnalysisException as error:
         raise Refused(
-            f"The Spark session does not take {key}={value}: {error}",
-            remedy="Take it out of session_conf; static settings are those of the server.",
+            f"The Spark session does not accept the setting {key}={value}: {error}",
+            code=codes.SPARK_SETTING,
         ) from error
 
 
@@ -194,7 +195,7 @@ def _refuse_if_nobody_listens(url: str, conn_id: str) -> None:
     except OSError as error:
         raise NotApplied(
             f"No Spark Connect server answers at {address[0]}:{address[1]} (connection {conn_id}): {error}",
-            remedy="Start the server or correct the connection; the task may then be retried.",
+            code=codes.SPARK_UNREACHABLE,
         ) from None
 
 
@@ -217,10 +218,7 @@ def _bounded(call: Callable[[], T], seconds: float, doing: str) -> T:
     if "error" in outcome:
         raise outcome["error"]
     if "value" not in outcome:
-        raise NotApplied(
-            f"{doing} took longer than {seconds:g} s.",
-            remedy="Look at the Spark Connect server; then retry the task.",
-        )
+        raise NotApplied(f"{doing} took longer than {seconds:g} s.", code=codes.SPARK_UNREACHABLE)
     return outcome["value"]  # type: ignore[no-any-return]
 
 

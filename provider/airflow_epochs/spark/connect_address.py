@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import quote, urlparse
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.secrecy import shown
@@ -24,14 +24,18 @@ def connection_url(connection: Connection) -> str:
     """
     if not connection.host:
         raise Refused(
-            f"Connection {connection.conn_id} has no host.", remedy="Enter the Spark Connect server's host and port."
+            f"Connection {connection.conn_id} has no host.",
+            code=codes.SPARK_CONNECTION,
+            remedy="Enter the Spark Connect server's host and port into the connection. Then clear the failed task.",
         )
     host = connection.host if "://" in connection.host else f"sc://{connection.host}"
     url = urlparse(f"{host}:{connection.port}" if connection.port else host)
     if url.path.strip("/"):
         raise Refused(
-            f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}.",
-            remedy="Enter only the host name; a Spark Connect address has no path.",
+            f"Connection {connection.conn_id} has a path in its host: {shown(connection.host)!r}. The address of a "
+            "Spark Connect server has no path.",
+            code=codes.SPARK_CONNECTION,
+            remedy="Enter only the host name into the connection. Then clear the failed task.",
         )
     parameters = {
         "user_id": connection.login or DEFAULT_USER,
@@ -59,10 +63,13 @@ def refuse_to_send_readably(connection: Connection, secrets: Iterable[str]) -> N
     if names and str(connection.extra.get(OPT_IN)).lower() != "true":
         raise Refused(
             f"Others on the way to the Spark Connect server {shown(url)} could read {names}: connection "
-            f"{connection.conn_id} has neither TLS nor a token, and the server is on another machine.",
-            remedy="Put TLS in front of the server, and use_ssl into the connection's extra, or a token, which implies "
-            "TLS. Or keep Kafka's credentials out of plans by kafka_credentials_file in the extra (docs/spark.md). If "
-            f"nobody else can read that network, say {OPT_IN}: true in the extra.",
+            f"{connection.conn_id} has neither TLS nor a token, and the server is on another machine. "
+            "Nothing was sent.",
+            code=codes.SPARK_CLEAR_TEXT,
+            remedy="Put TLS in front of the server. Then set use_ssl in the connection's extra, or set a token, which "
+            "implies TLS. Or set kafka_credentials_file in the extra, which keeps Kafka's credentials out of plans "
+            f"(docs/spark.md). If nobody else can read that network, set {OPT_IN}: true in the extra. Then clear the "
+            "failed task.",
         )
     secrecy.warn_once(
         log,

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.spark.driver.plans import StagePlan
+from airflow_epochs.spark.driver.wire import from_json
 
 FILE_FIELD = "kafka_credentials_file"
 _PROVIDER = "epochs"
@@ -44,10 +47,12 @@ class Sent:
         if not self.file or not _OF_THE_FILE.search(error.what):
             return error
         return Refused(
-            f"Spark cannot log in to Kafka by its file {self.file}: {error.what}",
-            remedy="See that the file lies on the Spark server and on all its executors, that their user can read it, "
+            f"Spark cannot log in to Kafka with the credentials file {self.file}: {error.what}",
+            code=codes.SPARK_CREDENTIALS_FILE,
+            remedy="Check that the file is on the Spark server and on all its executors, that their user can read it, "
             f"and that it has {', '.join(self.properties)} as connection {self.conn_id} has them today: `airflow "
-            f"epochs kafka-credentials {self.conn_id} --file …` writes it. docs/spark.md says more.",
+            f"epochs kafka-credentials {self.conn_id} --file …` writes it. See docs/spark.md. Then clear the failed "
+            "task.",
         )
 
 
@@ -68,7 +73,7 @@ def sent(job: SparkJob, connection: Connection) -> Sent:
 
 
 def _references(job: SparkJob, file: str, names: Mapping[str, str]) -> dict[str, str]:
-    others = job.args["read"].get(_PROVIDERS)
+    others = from_json(StagePlan, job.args).read.get(_PROVIDERS)
     return {
         _PROVIDERS: f"{others},{_PROVIDER}" if others else _PROVIDER,
         f"{_PROVIDERS}.{_PROVIDER}.class": _CLASS,
@@ -79,8 +84,10 @@ def _references(job: SparkJob, file: str, names: Mapping[str, str]) -> dict[str,
 def _require_plain_path(file: str, conn_id: str) -> None:
     if not PurePosixPath(file).is_absolute() or re.search("[:}]", file):
         raise Refused(
-            f"{FILE_FIELD} of connection {conn_id} is {file!r}, to which Kafka's client cannot be referred.",
-            remedy="Give the absolute path of a file on the Spark server and its executors, without ':' and '}'.",
+            f"{FILE_FIELD} of connection {conn_id} is {file!r}. Kafka's client cannot use this path.",
+            code=codes.SPARK_CREDENTIALS_FILE,
+            remedy="Set it to the absolute path of a file on the Spark server and its executors, without ':' and '}'. "
+            "Then clear the failed task.",
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
+from airflow_epochs.errors import BadArgument
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Environment
@@ -91,7 +92,10 @@ class SparkSubmit:
         secrets_conf: str | None = None,
     ) -> None:
         if deploy_mode not in (None, "client", "cluster"):
-            raise ValueError(f"deploy_mode must be 'client' or 'cluster', not {deploy_mode!r}")
+            raise BadArgument(
+                f"`deploy_mode` of SparkSubmit is {deploy_mode!r}. It must be 'client' or 'cluster', or be left out.",
+                code=codes.SPARK_SUBMIT_ARGUMENT,
+            )
         self.conn_id = conn_id
         self.conf = _strings(conf)
         self.jars = jars

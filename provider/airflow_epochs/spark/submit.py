@@ -17,16 +17,19 @@ import os
 import socket
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection, Environment, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark import processes, reports
 from airflow_epochs.spark.driver import kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.plans import StagePlan
+from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.spark.runners import stop_session
 from airflow_epochs.spark.work_folder import work_folder
 
@@ -43,6 +46,7 @@ CLIENT, CLUSTER = "client", "cluster"
 _PACKAGE = Path(__file__).parents[1]
 _DRIVER_FILES = (
     "__init__.py",
+    "codes.py",
     "errors.py",
     "secrecy.py",
     "storage/__init__.py",
@@ -112,27 +116,36 @@ class SubmitRunner:
     def _refuse_what_cannot_work(self, job: SparkJob, connection: Connection, mode: str) -> None:
         if self._config.work_url and secrecy.has_login(self._config.work_url):
             raise Refused(
-                f"SparkSubmit(work_url=…) {secrecy.shown(self._config.work_url)} holds a login, and is an argument of "
-                "spark-submit, which everybody on the machine can read.",
-                remedy="Leave the login to work_conn_id, and to Spark's own settings for the store.",
+                f"SparkSubmit(work_url=…) {secrecy.shown(self._config.work_url)} contains a login. This URL is an "
+                "argument of spark-submit, and everybody on the machine can read such arguments.",
+                code=codes.LOGIN_IN_URL,
+                remedy="Take the login out of the URL. Put it into the connection that work_conn_id names, and into "
+                "Spark's own settings for the store. Then clear the failed task.",
             )
         if mode == CLIENT:
             return
         if _master(connection).startswith("spark://"):
             raise Refused(
-                "Spark has no cluster mode for Python applications on standalone clusters.",
-                remedy=f"Set deploy-mode of connection {connection.conn_id} to client.",
+                f"Connection {connection.conn_id} leads to a standalone cluster, and the deploy mode is cluster. Spark "
+                "has no cluster mode for Python applications on standalone clusters.",
+                code=codes.SPARK_CONNECTION,
+                remedy=f"Set deploy_mode of SparkSubmit or, if it has none, deploy-mode of connection "
+                f"{connection.conn_id} to client. Then clear the failed task.",
             )
         if not self._config.work_url:
             raise Refused(
-                "In cluster mode the driver's report needs a place that the task can read.",
-                remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that both reach.",
+                "In cluster mode, the driver writes its report to `work_url`, and SparkSubmit has no `work_url`.",
+                code=codes.SPARK_CONNECTION,
+                remedy="Give SparkSubmit(work_url=…): a folder on an object store or a disk that driver and task both "
+                "reach. Then clear the failed task.",
             )
         if job.secrets and not self._config.secrets_conf:
             raise Refused(
-                "In cluster mode the Kafka connection's credentials would have to travel as readable settings.",
+                "In cluster mode, the Kafka connection's credentials would travel as settings that others can read, "
+                "and SparkSubmit has no `secrets_conf`. They were not sent.",
+                code=codes.SPARK_CONNECTION,
                 remedy="Put them on the cluster as settings 'PREFIXkafka.sasl.jaas.config' and so on, and give "
-                "SparkSubmit(secrets_conf='PREFIX').",
+                "SparkSubmit(secrets_conf='PREFIX'). Then clear the failed task.",
             )
 
     def _submit(self, submit: _Submit, session: JsonDict) -> Exception | None:
@@ -144,8 +157,10 @@ class SubmitRunner:
             return None
         except FileNotFoundError as error:
             raise Refused(
-                f"There is no {error.filename} on this worker's PATH.",
-                remedy="Install pyspark into Airflow's environment, or a Spark distribution, on every worker.",
+                f"This worker has no {error.filename} on its PATH.",
+                code=codes.SPARK_INCOMPLETE,
+                remedy="Install pyspark into Airflow's environment, or a Spark distribution, on every worker. Then "
+                "clear the failed task.",
             ) from error
         except Exception as error:
             return error
@@ -163,7 +178,8 @@ class SubmitRunner:
             said = secrecy.scrubbed(str(failure or "the driver left no report"))
             raise NotApplied(
                 f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
-                remedy="Look at the driver's log above; the task may be retried or cleared.",
+                code=codes.SPARK_JOB_FAILED,
+                remedy="Look at the driver's log above, and correct the cause. Then clear the failed task.",
             )
         result: JsonDict = report["result"]
         return result
@@ -179,7 +195,7 @@ class _Submit:
         self._config, self._mode, self._token = config, mode, session["session_id"]
         self.application = _write(folder / "airflow_epochs_main.py", (Path(main.__file__)).read_bytes())
         self._packed = self._pack(folder, job)
-        plan = json.dumps({"kind": job.kind, "args": _with_source(job.args)}).encode()
+        plan = json.dumps({"kind": job.kind, "args": _with_source(job)}).encode()
         self._plan = _write(folder / f"plan-{self._token}.json", plan)
         self._digest = hashlib.sha256(plan).hexdigest()
         work_url = config.work_url and config.work_url.rstrip("/")
@@ -227,12 +243,13 @@ def driver_code() -> bytes:
     return user_files.archive({str(file.relative_to(_PACKAGE.parent)): file for file in files})
 
 
-def _with_source(args: JsonDict) -> JsonDict:
-    """Add the transform's source to the arguments: in cluster mode the driver does not have the file."""
-    if "transform" not in args:
-        return args
-    transform = args["transform"]
-    return {**args, "transform": {**transform, "source": user_files.read_source(transform["path"])}}
+def _with_source(job: SparkJob) -> JsonDict:
+    """The job's arguments with the transform's source: in cluster mode the driver does not have the file."""
+    if job.kind != StagePlan.JOB:
+        return job.args
+    plan = from_json(StagePlan, job.args)
+    source = user_files.read_source(plan.transform.path)
+    return as_json(replace(plan, transform=replace(plan.transform, source=source)))
 
 
 def _write(path: Path, content: bytes) -> Path:

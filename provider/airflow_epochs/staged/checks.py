@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import checked_stats, rows_of
 from airflow_epochs.delta.shape import TableShape
@@ -12,18 +13,26 @@ from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
 _PARQUET_MAGIC = b"PAR1"
-_RESTAGE = "Clear the stage task: it stages into a fresh place."
 
 
 def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: str) -> Staging:
     """What lies at ``place`` is a finished staging of this very transaction and sink."""
     if staging is None:
-        raise Refused(f"Nothing was staged at {place}.", remedy=_RESTAGE)
-    txn = staging.user_metadata.get("txn")
-    if txn != str(attempt.txn) or staging.user_metadata.get("app") != app:
         raise Refused(
-            f"What is staged at {place} belongs to transaction {txn}, not to {attempt.txn}.",
-            remedy=_RESTAGE,
+            f"There is no finished staging table at {place}.",
+            code=codes.STAGED_INCOMPLETE,
+            pipeline=attempt.txn.pipeline,
+            epoch=attempt.txn.epoch,
+            attempt=attempt.txn.attempt,
+        )
+    if staging.user_metadata.get("txn") != str(attempt.txn) or staging.user_metadata.get("app") != app:
+        raise Refused(
+            f"The staging table at {place} belongs to transaction {staging.user_metadata.get('txn')} of "
+            f"{staging.user_metadata.get('app')}, not to transaction {attempt.txn} of {app}.",
+            code=codes.STAGED_BY_ANOTHER,
+            pipeline=attempt.txn.pipeline,
+            epoch=attempt.txn.epoch,
+            attempt=attempt.txn.attempt,
         )
     return staging
 
@@ -33,8 +42,9 @@ def require_rows(staging: Staging) -> None:
     found = str(sum(map(rows_of, staging.files)))
     if staging.counted not in (None, found):
         raise Refused(
-            f"{staging.counted} rows were written to {staging.place}, its files have {found}.",
-            remedy=_RESTAGE,
+            f"The log of the staging table {staging.place} says that {staging.counted} rows were written, but its "
+            f"files have {found} rows.",
+            code=codes.STAGED_INCOMPLETE,
         )
 
 
@@ -44,7 +54,10 @@ def require_files(files: Files, staging: Staging) -> None:
     sizes = {f"{staging.place}/{file.path}": file.size for file in staging.files}
     for path, tail in files.tails(sizes, len(_PARQUET_MAGIC)):
         if tail != _PARQUET_MAGIC:
-            raise Refused(f"The staged file {path} is not a whole Parquet file.", remedy=_RESTAGE)
+            raise Refused(
+                f"The staged file {path} is cut off or damaged: it does not end as a Parquet file does.",
+                code=codes.STAGED_INCOMPLETE,
+            )
 
 
 def require_sizes(files: Files, staging: Staging) -> None:
@@ -53,7 +66,7 @@ def require_sizes(files: Files, staging: Staging) -> None:
         size = found.get(f"{staging.place}/{file.path}")
         if size != file.size:
             state = "is gone" if size is None else f"has {size} bytes instead of {file.size}"
-            raise Refused(f"The staged file {staging.place}/{file.path} {state}.", remedy=_RESTAGE)
+            raise Refused(f"The staged file {staging.place}/{file.path} {state}.", code=codes.STAGED_INCOMPLETE)
 
 
 def require_sound_actions(staging: Staging) -> None:
@@ -63,9 +76,9 @@ def require_sound_actions(staging: Staging) -> None:
         checked_stats(file)
         if set(file.partition_values) != columns:
             raise Refused(
-                f"The staged file {file.path} has partition values for {sorted(file.partition_values)}, "
-                f"the table is partitioned by {sorted(columns)}.",
-                remedy=_RESTAGE,
+                f"The staged file {file.path} has partition values for {sorted(file.partition_values)}, but the "
+                f"table is partitioned by {sorted(columns)}.",
+                code=codes.STAGED_INCOMPLETE,
             )
 
 

@@ -21,6 +21,8 @@ from typing import Any
 from airflow_epochs import secrecy
 from airflow_epochs.delta.log import StagedFile, rows_of
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
+from airflow_epochs.spark.driver.plans import RowDigest
+from airflow_epochs.spark.driver.wire import from_json
 from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
@@ -41,23 +43,21 @@ def staged_of(claim: StagedClaim, staging: Staging) -> Staged:
         rows=sum(map(rows_of, staging.files)),
         bytes=sum(file.size for file in staging.files),
         digest=digest_of(staging),
-        content=content_of(staging, claim.content) if claim.content else None,
+        content=content_of(staging, from_json(RowDigest, claim.content)) if claim.content else None,
     )
 
 
-def content_of(staging: Staging, told: JsonDict) -> str | None:
+def content_of(staging: Staging, told: RowDigest) -> str | None:
     """The digest of the rows; None if Spark hashed other rows than it staged, because a task ran twice."""
     rows = sum(map(rows_of, staging.files))
-    if told["rows"] != rows:
-        log.warning(
-            "%s: Spark hashed %s rows and staged %s, so the rows get no digest", staging.place, told["rows"], rows
-        )
+    if told.rows != rows:
+        log.warning("%s: Spark hashed %s rows and staged %s, so the rows get no digest", staging.place, told.rows, rows)
         return None
     content = {
         "table": staging.user_metadata.get("table_id"),
-        "columns": told["columns"],
+        "columns": told.columns,
         "rows": rows,
-        "sums": told["sums"],
+        "sums": told.sums,
         "nulls": _nulls(staging, rows),
         "partitions": sorted(_partitions(staging).items()),
     }

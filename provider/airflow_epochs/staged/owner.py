@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
@@ -30,8 +31,12 @@ def require_owner(files: Files, folder: str, attempt: SinkAttempt, sink: str) ->
     said, owner = files.read(f"{folder}/{OWNER}"), _owner(attempt, sink)
     if said is not None and _compared(said) != [owner[key] for key in _COMPARED]:
         raise Refused(
-            f"The staging folder {folder} is not this sink's: {OWNER} says {said[:300].decode(errors='replace')}.",
-            remedy="Nothing was deleted. Delete the folder by hand if nothing refers to its files any more.",
+            f"The staging folder {folder} does not belong to this sink. Its file {OWNER} says: "
+            f"{said[:300].decode(errors='replace')}. Nothing was deleted.",
+            code=codes.STAGING_FOLDER_FOREIGN,
+            pipeline=attempt.txn.pipeline,
+            epoch=attempt.txn.epoch,
+            attempt=attempt.txn.attempt,
             sink=sink,
         )
 

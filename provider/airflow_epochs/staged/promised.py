@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.table import (
     TableLocation,
@@ -36,29 +36,41 @@ def require_promised(
     """
     if not staged.digest.startswith(SCHEME):
         raise Corrupt(
-            f"The digest of the rows promised to {location.name} was made by another version of the provider: what "
-            f"lies at {staged.place} cannot be compared with it.",
-            remedy="Finish this epoch with the version that voted, or complete it without this sink's rows: "
-            f"`{waive_command(txn, sink)}`. Nothing was written.",
+            f"Another version of the provider computed the digest of the rows that were promised to {location.name}. "
+            f"This version cannot compare the staged rows at {staged.place} with that digest. Nothing was written.",
+            code=codes.DIGEST_OF_OTHER_VERSION,
+            remedy="Install the version of the provider that voted, and clear the commit task. Or complete the epoch "
+            f"without this sink's rows: `{waive_command(txn, sink)}`.",
+            pipeline=txn.pipeline,
+            epoch=txn.epoch,
+            attempt=txn.attempt,
+            sink=sink,
         )
     if staging is None:
-        raise _rows_gone(location, staged, "the staging table is gone")
+        raise _rows_gone(location, staged, "The staging table is gone.", txn, sink)
     if digest_of(staging) != staged.digest:
         raise Corrupt(
-            f"The rows promised to {location.name} are not those at {staged.place}: the staging table was changed.",
-            remedy="Restore that folder from a backup, or delete it and clear the commit task, which then stages the "
-            "same offsets again. Nothing was written.",
+            f"The rows at {staged.place} are not the rows that were promised to {location.name}: the staging table "
+            "was changed. Nothing was written.",
+            code=codes.PROMISED_ROWS_CHANGED,
+            pipeline=txn.pipeline,
+            epoch=txn.epoch,
+            attempt=txn.attempt,
+            sink=sink,
         )
     try:
         require_sizes(location.files, staging)
     except Refused as refused:
-        raise _rows_gone(location, staged, refused.what) from refused
+        raise _rows_gone(location, staged, refused.what, txn, sink) from refused
     return staging
 
 
-def _rows_gone(location: TableLocation, staged: Staged, why: str) -> RowsGone:
+def _rows_gone(location: TableLocation, staged: Staged, why: str, txn: TransactionId, sink: str) -> RowsGone:
     return RowsGone(
-        f"The rows promised to {location.name} are not at {staged.place} any more: {why}",
-        remedy="Clear the commit task: it stages the same offsets again. Let VACUUM keep files for longer than an "
-        "epoch may be in doubt. Nothing was written.",
+        f"The rows that were promised to {location.name} are no longer at {staged.place}. {why} Nothing was written.",
+        code=codes.PROMISED_ROWS_GONE,
+        pipeline=txn.pipeline,
+        epoch=txn.epoch,
+        attempt=txn.attempt,
+        sink=sink,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, actions_of, entry_version, log_entry, user_metadata_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
-_RESTAGE = "Clear the stage task: it stages into a fresh place."
-_USER_METADATA_KEYS = {"app", "txn", "committer", "table_id"}
+_NOTED = {"app", "txn", "committer", "table_id"}
 _ROWS_WRITTEN = {"numOutputRows", "num_added_rows"}
 """As Spark names it in ``operationMetrics``, and as deltalake does."""
 
@@ -44,7 +44,7 @@ def read_staging(files: Files, place: str) -> Staging | None:
     if not versions:
         return None
     if versions != list(range(len(versions))):
-        raise _unusable(place, "its log has gaps")
+        raise _unusable(place, "entries of its log are missing")
     try:
         return _replayed(files, place, versions)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -78,7 +78,7 @@ class _Replay:
     def apply(self, action: JsonDict) -> None:
         for kind in ("remove", "cdc"):
             if kind in action:
-                raise _unusable(self.place, f"its log has a {kind!r} action: something else than an append wrote there")
+                raise _unusable(self.place, f"its log has a {kind!r} action, which the provider does not write")
         self.protocol = action.get("protocol", self.protocol)
         self.metadata = action.get("metaData", self.metadata)
         if ours := user_metadata_of(action):
@@ -92,10 +92,10 @@ class _Replay:
 
     def _staged_file(self, add: JsonDict) -> StagedFile:
         if add.get("deletionVector"):
-            raise _unusable(self.place, "a staged file has a deletion vector")
+            raise _unusable(self.place, "one of its files has a deletion vector")
         file = StagedFile.of(add)
         if file.path.startswith("/") or "://" in file.path or ".." in file.path.split("/"):
-            raise _unusable(self.place, f"the path {file.path!r} leads out of it")
+            raise _unusable(self.place, f"its log has the path {file.path!r}, which leads out of the table")
         return file
 
     def result(self, version: int) -> Staging | None:
@@ -104,9 +104,9 @@ class _Replay:
         if not self.user_metadata:
             return None
         if len(self.user_metadata) > 1:
-            raise _unusable(self.place, "more than one append was committed there")
-        if missing := _USER_METADATA_KEYS - self.user_metadata[0].keys():
-            raise _unusable(self.place, f"the note in its log lacks {', '.join(sorted(missing))}")
+            raise _unusable(self.place, "its log has more than one append")
+        if missing := _NOTED - self.user_metadata[0].keys():
+            raise _unusable(self.place, f"the provider's metadata in its log lacks {', '.join(sorted(missing))}")
         files = tuple(sorted(self.files.values(), key=lambda file: file.path))
         shape = TableShape.of_actions(self.protocol, self.metadata)
         fields = shape.schema["fields"] if shape.schema["type"] == "struct" else [{}]
@@ -123,4 +123,4 @@ class _Replay:
 
 
 def _unusable(place: str, why: str) -> Refused:
-    return Refused(f"The staging table {place} is not usable: {why}.", remedy=_RESTAGE)
+    return Refused(f"The provider cannot use the staging table {place}: {why}.", code=codes.STAGED_INCOMPLETE)

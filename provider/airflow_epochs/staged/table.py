@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, TableLocation
@@ -20,6 +21,8 @@ from airflow_epochs.errors import NotApplied, Refused, RowsGone
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.delta.jobs import compact_json
+from airflow_epochs.spark.driver.delta.plans import DeltaStaging
+from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged import checks, owner, parquet_batches
 from airflow_epochs.staged.digest import staged_of
 from airflow_epochs.staged.parquet_calendar import misread
@@ -43,8 +46,8 @@ def staging_root(path: str, sink: str) -> str:
     if root.startswith("/") or "://" in root:
         return root
     raise Refused(
-        f"{path!r} is no place to stage rows.",
-        remedy="Give `staging` an absolute path or a URL that Spark and the workers share, say s3://bucket/staging.",
+        f"`staging` of the sink is {path!r}, which is neither an absolute path nor a URL.",
+        code=codes.STAGING_PATH,
         sink=sink,
     )
 
@@ -98,19 +101,20 @@ class StagedTable:
             "anchor": None,
         }
         owner.sign(self._where.files, self._folder(attempt), attempt, self.sink)
-        return {
-            "kind": "delta",
-            "committer": "copy",
-            "place": self.place(attempt, try_id),
-            "target": self.target,
-            "app": self._app(attempt),
-            "epoch": attempt.txn.epoch,
-            "has_version_0": False,
-            "schema": None,
-            "partition_by": [],
-            "properties": {},
-            "user_metadata": compact_json({USER_METADATA_KEY: ours}),
-        }
+        plan = DeltaStaging(
+            committer="copy",
+            place=self.place(attempt, try_id),
+            target=self.target,
+            app=self._app(attempt),
+            epoch=attempt.txn.epoch,
+            has_version_0=False,
+            schema=None,
+            partition_by=(),
+            properties={},
+            optimize_write=None,
+            user_metadata=compact_json({USER_METADATA_KEY: ours}),
+        )
+        return as_json(plan)
 
     def checked(self, attempt: SinkAttempt, claim: StagedClaim) -> tuple[Staging, Staged]:
         """What lies at the claimed place, durable and whole, and what a vote promises of it.
@@ -157,7 +161,7 @@ class StagedTable:
             with self._where.files.open(path) as opened:
                 yield from parquet_batches.batches(opened)
         except (pa.ArrowException, OSError) as error:
-            raise self._rows_gone(path, f"is damaged: {error}") from error
+            raise self._rows_gone(path, f"is damaged: {error}.") from error
         except NotApplied as error:
             if not self._where.files.missing([path]):
                 raise
@@ -165,8 +169,8 @@ class StagedTable:
 
     def _rows_gone(self, path: str, why: str) -> RowsGone:
         return RowsGone(
-            f"The staged file {path}, promised to {self.target}, {why}",
-            remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
+            f"The staged file {path} {why} Its rows were promised to {self.target}. Nothing was committed.",
+            code=codes.PROMISED_ROWS_GONE,
             sink=self.sink,
         )
 
@@ -182,11 +186,9 @@ class StagedTable:
                 columns = misread(parquet.metadata)
             if columns:
                 raise Refused(
-                    f"Spark staged {', '.join(columns)} in the calendar that was in use before 1582: read for "
-                    f"{self.target}, its dates would be others.",
-                    remedy="Take spark.sql.parquet.datetimeRebaseModeInWrite and "
-                    "spark.sql.parquet.int96RebaseModeInWrite out of the transform, if it sets them. Then clear the "
-                    "stage task with its downstream tasks.",
+                    f"Spark staged {', '.join(columns)} in the Julian calendar, which was in use before 1582. The "
+                    f"commit would write other dates to {self.target}.",
+                    code=codes.STAGED_CALENDAR,
                     sink=self.sink,
                 )
 
@@ -227,7 +229,12 @@ class StagedTable:
         stem, _, try_id = place.rpartition("-")
         if stem != f"{self.root}/{self._folder(attempt)}/{txn.epoch}-{txn.attempt}" or not try_id.isalnum():
             raise Refused(
-                f"{place!r} is no staging place of sink {self.sink!r} in {self.root}.",
-                remedy="Finish the epoch with the staging folder it was opened with: was it changed since?",
+                f"{place!r} is not a staging place of sink {self.sink!r} in {self.root}.",
+                code=codes.STAGING_PLACE,
+                remedy="Set `staging` of the sink back to the folder that it had when the epoch was opened. Change it "
+                "after the epoch is complete.",
+                pipeline=txn.pipeline,
+                epoch=txn.epoch,
+                attempt=txn.attempt,
                 sink=self.sink,
             )

@@ -13,7 +13,7 @@ class TooLarge(ValueError):
     """The file is larger than its reader accepts, or is no regular file. It was not read."""
 
     def __init__(self, bytes_max: int) -> None:
-        super().__init__(f"it is larger than {bytes_max} bytes, or no file")
+        super().__init__(f"it is larger than {bytes_max} bytes, or it is not a regular file")
 
 
 class Blobs(Protocol):

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage import fsync
@@ -22,13 +23,13 @@ def _local_errors(place: Path | str) -> Iterator[None]:
         yield
     except PermissionError as error:
         raise Refused(
-            f"No permission for {error.filename or place}.",
-            remedy="Let the user of the Airflow worker read and write there.",
+            f"The user of the Airflow worker has no permission for {error.filename or place}.",
+            code=codes.STORE_FORBIDDEN,
         ) from error
     except OSError as error:
         raise NotApplied(
-            f"The file system does not answer for {place}: {error}.",
-            remedy="Check disk and mount, then try again.",
+            f"A file operation in {place} failed: {error}.",
+            code=codes.STORE_UNREACHABLE,
         ) from error
 
 
@@ -80,7 +81,10 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         if not root.is_absolute():
-            raise Refused(f"The path {shown(str(root))!r} is not absolute.", remedy="Give an absolute path or a URL.")
+            raise Refused(
+                f"The path {shown(str(root))!r} is not absolute.",
+                code=codes.PATH_RELATIVE,
+            )
         self._root = root
         self._disk = Disk(root)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.secrecy import shown
 from airflow_epochs.storage.blobs import TooLarge
@@ -47,8 +48,8 @@ def object_store(url: str, options: Mapping[str, str]) -> ObjectStore:
         if not isinstance(error, (BaseError, ValueError)) and type(error).__name__ != "PanicException":
             raise  # on some unknown options obstore panics, and a PanicException is no Exception
         raise Refused(
-            f"The object store at {shown(url)} cannot be set up: {str(error).splitlines()[0]}",
-            remedy="Correct the URL, or the storage options of its connection.",
+            f"The provider cannot open the object store at {shown(url)}: {str(error).splitlines()[0]}",
+            code=codes.STORE_UNUSABLE,
         ) from error
 
 
@@ -201,8 +202,9 @@ class ObjectFiles:
                 return self._objects.put_new(path, value)
         except NotImplementedError as error:
             raise Refused(
-                f"The object store at {self._place} is set up without conditional writes.",
-                remedy="Remove aws_conditional_put from the connection's storage options.",
+                f"The storage options of the object store at {self._place} turn conditional writes off.",
+                code=codes.STORE_UNCONDITIONAL,
+                remedy="Take `aws_conditional_put` out of the storage options of the connection.",
             ) from error
 
     def upload(self, path: str, source: Path) -> None:
@@ -241,8 +243,8 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise OutcomeUnknown(
-                f"Whether {self._place}/{path} was written is not known: {str(error).splitlines()[0]}",
-                remedy="Nothing: the next try looks at the store first.",
+                f"The object store did not confirm that it wrote {self._place}/{path}: {str(error).splitlines()[0]}",
+                code=codes.STORE_WRITE_UNKNOWN,
             ) from error
 
     def delete(self, path: str) -> None:
@@ -269,12 +271,12 @@ class ObjectFiles:
             raise self._no_permission(error) from error
         except (BaseError, OSError) as error:
             raise NotApplied(
-                f"The object store at {self._place} does not answer: {str(error).splitlines()[0]}",
-                remedy="Check that the store is up and that the bucket exists, then try again.",
+                f"A request to the object store at {self._place} failed: {str(error).splitlines()[0]}",
+                code=codes.STORE_UNREACHABLE,
             ) from error
 
     def _no_permission(self, error: Exception) -> Refused:
         return Refused(
-            f"The object store says no at {self._place}: {str(error).splitlines()[0]}",
-            remedy="Give the connection's credentials read, write, list and delete permission there.",
+            f"The object store denies access to {self._place}: {str(error).splitlines()[0]}",
+            code=codes.STORE_FORBIDDEN,
         )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.secrecy import shown
@@ -80,7 +80,7 @@ def _explicit_options(connection: Connection) -> dict[str, str]:
     except (ValueError, AttributeError) as error:
         raise Refused(
             f"The extra field storage_options of connection {connection.conn_id!r} is not a JSON object.",
-            remedy='Write it like {"aws_region": "eu-central-1"}; keys are those of the object_store crate.',
+            code=codes.STORAGE_OPTIONS_UNREADABLE,
         ) from error
 
 

@@ -27,12 +27,12 @@ def gaps(history: History) -> Iterator[Violation]:
         named = {(topic, r.partition): r for topic, per_topic in complete[epoch].ranges.items() for r in per_topic}
         for where, r in named.items():
             if r.start > r.end:
-                yield Violation(f"Epoch {epoch} reads backwards.", (where, r))
+                yield Violation(f"Epoch {epoch} has a range that ends before it starts.", (where, r))
             if r.start != position.get(where, r.start):
-                yield Violation(f"Epoch {epoch} starts at {r.start}, not at {position[where]}.", (where, r))
+                yield Violation(f"Epoch {epoch} starts at {r.start} instead of {position[where]}.", (where, r))
         forgotten = set(position) - set(named) - (set(history.starts) if epoch == 1 else set())
         if forgotten:
-            yield Violation(f"Epoch {epoch} says nothing about partitions that were read before.", some(forgotten))
+            yield Violation(f"Epoch {epoch} has no range of partitions that earlier epochs read.", some(forgotten))
         position |= {where: r.end for where, r in named.items()}
     yield from _falling(history)
 
@@ -43,7 +43,7 @@ def _falling(history: History) -> Iterator[Violation]:
     for seen in (copies, readings):
         for before, after in pairwise(seen):
             if after < before:
-                yield Violation(f"The newest complete epoch fell from {before} to {after}.", (before, after))
+                yield Violation(f"The newest complete epoch went back from {before} to {after}.", (before, after))
 
 
 # -- I5 and I6 --------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def aborted_visible(history: History) -> Iterator[Violation]:
     for who, shown, facts in _shown(history):
         txn = history.transaction(shown)
         if txn is None:
-            yield Violation(f"{who} an epoch that no attempt in the ledger explains.", shown)
+            yield Violation(f"{who} an epoch that belongs to no attempt in the ledger.", shown)
             continue
         decision, complete = facts.decision_of(txn), facts.complete.get(txn.epoch)
         aborted = decision is not None and decision.decision is DecisionKind.GLOBAL_ABORT
@@ -86,7 +86,7 @@ def undecided_or_redecided(history: History) -> Iterator[Violation]:
     for who, shown, facts in _shown(history):
         txn = history.transaction(shown)
         if txn and not facts.is_committed(txn):
-            yield Violation(f"{who} an attempt for which GLOBAL_COMMIT was not decided.", str(txn))
+            yield Violation(f"{who} an attempt without GLOBAL_COMMIT.", str(txn))
     decided: set[str] = set()
     for event in history.trace or ():
         if event.act is Act.DECIDED:
@@ -159,7 +159,9 @@ def not_at_rest(history: History) -> Iterator[Violation]:
     rest = history.rest
     assert rest is not None
     if rest.recoveries > rest.recoveries_max:
-        yield Violation(f"It took {rest.recoveries} runs to come to rest.", (rest.recoveries, rest.recoveries_max))
+        yield Violation(
+            f"The pipeline needed {rest.recoveries} runs to finish all epochs.", (rest.recoveries, rest.recoveries_max)
+        )
     for what in rest.hanging:
         yield Violation("Something is still open.", what)
     epoch = history.facts.newest_complete + 1
@@ -204,15 +206,13 @@ def _acted_blindly(event: Event, unknown: set[str], known: set[str]) -> Iterator
     decisions -= {event.about}
     if decisions:
         yield Violation(
-            f"{event.actor} {event.act.value} {event.about} without having looked what became of its own call.",
+            f"{event.actor} {event.act.value} {event.about} before it looked for the result of its own call.",
             some(decisions),
         )
     if event.act is Act.DISCARDED and event.txn_id:
         txn = TransactionId.parse(event.txn_id)
         if not known & {attempt_key(txn.epoch, txn.attempt, "decision"), complete_key(txn.epoch)}:
-            yield Violation(
-                f"{event.actor} deleted {event.about} without having read the decision about it.", event.txn_id
-            )
+            yield Violation(f"{event.actor} deleted {event.about} before it read the decision.", event.txn_id)
 
 
 # -- I14 --------------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def _without_marker(history: History, epoch: int) -> Iterator[Violation]:
         state = _finals(history).get(sink)
         if state and state.commits is not None:
             if not any(history.transaction(shown) == complete.txn for shown in state.commits):
-                yield Violation(f"Sink {sink} has a receipt for epoch {epoch} and never committed it.", complete.txn_id)
+                yield Violation(f"Sink {sink} has a receipt for epoch {epoch}, but did not commit it.", complete.txn_id)
 
 
 def _half_epochs(history: History, parts: Mapping[str, PerEpoch]) -> Iterator[Violation]:
@@ -141,7 +141,7 @@ def _half_epochs(history: History, parts: Mapping[str, PerEpoch]) -> Iterator[Vi
         beyond = per_epoch.get(None, set())
         if beyond:
             yield Violation(
-                f"At rest sink {sink} shows {len(beyond)} records of no complete epoch.",
+                f"At rest sink {sink} shows {len(beyond)} records that belong to no complete epoch.",
                 some(beyond),
             )
 
@@ -151,7 +151,8 @@ def _torn_reading(
 ) -> Iterator[Violation]:
     if history.balance is not None and seen.balance not in (None, history.balance):
         yield Violation(
-            f"Reader {number} added up {seen.balance} at epoch {seen.complete}, not {history.balance}.", seen.balance
+            f"Reader {number} got the total {seen.balance} at epoch {seen.complete} instead of {history.balance}.",
+            seen.balance,
         )
     looked = _observed(seen, history)
     parts = {sink: history.epochs.split(state.origins) for sink, state in looked.items()}
@@ -257,7 +258,9 @@ def miscounted(history: History) -> Iterator[Violation]:
         there = len(produced.get(epoch, set())) if history.produced is not None else None
         claimed = complete.metrics.get("rows_in")
         if there is not None and claimed not in (None, there):
-            yield Violation(f"Epoch {epoch} says it read {claimed} records; {there} were there.", (claimed, there))
+            yield Violation(
+                f"The record of epoch {epoch} says {claimed} records; the input has {there}.", (claimed, there)
+            )
         read = claimed if there is None else there
         left_out = len(filtered.get(epoch, set()))
         for group in history.groups_of(epoch):
@@ -276,6 +279,6 @@ def _false_receipts(complete: CompleteRecord, rows: Mapping[str, Counter[int | N
         shown = rows[sink][epoch] if sink in rows else receipt.rows
         if shown != receipt.rows:
             yield Violation(
-                f"The receipt of sink {sink} for epoch {epoch} says {receipt.rows} rows; it shows {shown}.",
+                f"The receipt of sink {sink} for epoch {epoch} says {receipt.rows} rows; the sink shows {shown}.",
                 (receipt.rows, shown),
             )

@@ -179,5 +179,5 @@ INVARIANTS: tuple[Invariant, ...] = (
 def check(history: History, only: Collection[str] | None = None) -> Report:
     """Run all checks, or only those named ("I1" …). Raises ValueError for a name that is not an invariant's."""
     if unheard := set(only or ()) - {invariant.key for invariant in INVARIANTS}:
-        raise ValueError(f"no such invariants: {sorted(unheard)}")
+        raise ValueError(f"unknown invariants: {sorted(unheard)}")
     return Report(tuple(each(history) for each in INVARIANTS if only is None or each.key in only))

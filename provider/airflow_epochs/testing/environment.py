@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from airflow_epochs.contracts import Connection, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict, OffsetRange
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.testing.stores import Observer, unobserved
 from airflow_epochs.testing.world import MemoryWorld, Place, Row
 
@@ -74,12 +76,13 @@ class MemorySpark:
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         """Run the job at once, in this process."""
         if job.kind != "stage":
-            raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="use real Spark for this job.")
+            raise Refused(f"MemorySpark has no job {job.kind!r}.", remedy="Use real Spark for this job.")
         self.jobs.append(job)
-        batch = _read(job.args["read"])
-        per_sink = self._transformed(job.args, batch)
-        sinks = {name: _stage(plan, per_sink[name]) for name, plan in job.args["sinks"].items()}
-        return {"sinks": sinks, "metrics": {"rows_in": len(batch)}, "warnings": []}
+        plan = from_json(StagePlan, job.args)
+        batch = _read(plan.read)
+        per_sink = self._transformed(plan, batch)
+        sinks = {name: _stage(told, per_sink[name]) for name, told in plan.sinks.items()}
+        return as_json(StageOutcome(sinks=sinks, metrics=InputMetrics(rows_in=len(batch))))
 
     def cancel(self) -> None:
         """Does nothing: a job has ended before anybody could cancel it."""
@@ -88,19 +91,17 @@ class MemorySpark:
         """Only remember the session in ``stopped``."""
         self.stopped.append(session)
 
-    def _transformed(self, args: JsonDict, batch: list[Row]) -> Mapping[str, list[Row] | str]:
+    def _transformed(self, plan: StagePlan, batch: list[Row]) -> Mapping[str, list[Row] | str]:
         epoch = MemoryEpoch(
-            pipeline=args["pipeline"],
-            epoch=args["epoch"],
-            attempt=args["attempt"],
-            now=args["now"],
-            seed=args["seed"],
+            pipeline=plan.pipeline, epoch=plan.epoch, attempt=plan.attempt, now=plan.now, seed=plan.seed
         )
         try:
             result = self.transform(batch, epoch)
         except Exception as error:
-            raise NotApplied(f"The transform failed: {error!r}.", remedy="mend it and clear the task.") from error
-        return result if isinstance(result, Mapping) else dict.fromkeys(args["sinks"], result)
+            raise NotApplied(
+                f"The transform failed: {error!r}.", remedy="Correct the transform. Then clear the stage task."
+            ) from error
+        return result if isinstance(result, Mapping) else dict.fromkeys(plan.sinks, result)
 
 
 def _read(options: Mapping[str, str]) -> list[Row]:
@@ -109,11 +110,11 @@ def _read(options: Mapping[str, str]) -> list[Row]:
     return [row for topic, per_topic in ranges.items() for r in per_topic for row in world.read(topic, OffsetRange(*r))]
 
 
-def _stage(plan: JsonDict, rows: list[Row] | str) -> JsonDict:
+def _stage(plan: JsonDict, rows: list[Row] | str) -> Claim:
     if isinstance(rows, str):
-        return {"place": plan["place"], "problem": rows}
+        return Claim(place=plan["place"], problem=rows)
     MemoryWorld.named(plan["world"]).stage(plan["place"], Place(plan["txn_id"], tuple(rows)))
-    return {"place": plan["place"], "problem": None}
+    return Claim(place=plan["place"])
 
 
 @dataclass
@@ -127,7 +128,7 @@ class MemoryEnvironment:
     def connection(self, conn_id: str) -> Connection:
         """From ``connections``. Raises Refused if it is not there."""
         if conn_id not in self.connections:
-            raise Refused(f"There is no connection {conn_id!r}.", remedy="add it to MemoryEnvironment.connections.")
+            raise Refused(f"Connection {conn_id!r} does not exist.", remedy="Add it to MemoryEnvironment.connections.")
         return self.connections[conn_id]
 
     def reached(self, phase: str) -> None:

@@ -59,16 +59,16 @@ class MemorySink:
         world = MemoryWorld.named(self.world)
         place = world.place(claim.place)
         if place is None or not place.log or not place.files:
-            return Vote(vote=VoteKind.VOTE_ABORT, reason="nothing is staged")
+            return Vote(vote=VoteKind.VOTE_ABORT, reason="no rows are staged at the claimed place")
         if reason := self._objection(world, attempt, place):
             return Vote(vote=VoteKind.VOTE_ABORT, reason=reason)
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=_staged(claim.place, place))
 
     def _objection(self, world: MemoryWorld, attempt: SinkAttempt, place: Place) -> str | None:
         if place.txn_id != str(attempt.txn):
-            return f"what is staged belongs to {place.txn_id}"
+            return f"the staged rows belong to {place.txn_id}"
         if world.marker(self._table, self._app(attempt.txn.pipeline)) != _text(attempt.previous):
-            return "the table's marker is not the previous epoch's"
+            return "the table's marker does not show the previous epoch"
         return world.refusals.get(self.name)
 
     def commit(self, attempt: SinkAttempt, staged: Staged, env: Environment) -> Receipt:

@@ -101,8 +101,8 @@ class MemoryWorld:
             return _WORLDS[name]
         except KeyError:
             raise Refused(
-                f"There is no MemoryWorld {name!r} in this process.",
-                remedy="keep a reference to the MemoryWorld as long as its sinks and sources are in use.",
+                f"This process has no MemoryWorld {name!r}, or nothing refers to it any more.",
+                remedy="Keep a reference to the MemoryWorld as long as its sinks and sources are in use.",
             ) from None
 
     def observe(self, observer: Observer) -> None:
@@ -133,7 +133,7 @@ class MemoryWorld:
         if wanted.start < start:
             raise Corrupt(
                 f"{topic}-{wanted.partition}: offsets [{wanted.start}, {min(start, wanted.end)}) are gone.",
-                remedy="restore them, or move the pipeline to a new name with `starting` offsets.",
+                remedy="Restore them, or give the pipeline a new name and `starting` offsets.",
             )
         values = self._topics[topic].partitions[wanted.partition][wanted.start : wanted.end]
         return tuple(Row(topic, wanted.partition, wanted.start + n, value) for n, value in enumerate(values))
@@ -156,7 +156,10 @@ class MemoryWorld:
         """Write a staging place, atomically. Raises Refused if it exists: every try has its own."""
         self.observer(f"before stage {name}")
         if name in self.places:
-            raise Refused(f"The staging place {name} exists already.", remedy="report this: places are never reused.")
+            raise Refused(
+                f"The staging place {name} exists already.",
+                remedy="Correct the sink's `place`: each try must have a place of its own.",
+            )
         self.places[name] = place
         self.observer(f"after stage {name}")
 
@@ -183,11 +186,15 @@ class MemoryWorld:
             return Published(version, commits[version].place)
         if found != previous:
             raise Corrupt(
-                f"The table {table} shows {found}, not {previous}.", remedy="find out who else writes with this name."
+                f"The table {table} shows {found}, but the ledger expects {previous}.",
+                remedy="Find out what else writes to this table under this name.",
             )
         place = self.places.get(commit.place)
         if not place or not place.files:
-            raise RowsGone(f"The staged files {commit.place} are gone.", remedy="restore them, or clear the task.")
+            raise RowsGone(
+                f"The staged files {commit.place} are gone.",
+                remedy="Clear the commit task: it stages the same offsets again. Or restore the files.",
+            )
         self.tables[table] = (*commits, commit)
         return Published(len(commits), commit.place)
 

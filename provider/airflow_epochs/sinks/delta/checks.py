@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import StagedFile, checked_stats
 from airflow_epochs.delta.shape import TableShape, unreadable
 from airflow_epochs.delta.table import TableLocation, newest_schema
@@ -20,7 +21,6 @@ from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
-_STAGE_ANEW = "Clear the stage task: it stages for the table that is there now."
 
 
 def require_keys(mode: Mode, staging: Staging) -> None:
@@ -29,8 +29,9 @@ def require_keys(mode: Mode, staging: Staging) -> None:
     for name in (*mode.keys, *([mode.sequence_by] if mode.sequence_by else [])):
         if any(_has_null(file, physical.get(name.lower(), name)) for file in staging.files):
             raise Refused(
-                f"There are rows with NULL in {name!r}, a key or the sequence of mode {mode.mode!r}.",
-                remedy="Let the transform leave such rows out, and clear the stage task.",
+                f"Some rows have NULL in column {name!r}, which is a key or the `sequence_by` of mode {mode.mode!r}.",
+                code=codes.DELTA_ROWS_UNFIT,
+                remedy="Let the transform leave out such rows. Then clear the stage task.",
             )
 
 
@@ -46,9 +47,9 @@ def require_same_table(shape: TableShape | None, staging: Staging, name: str) ->
     promised = staging.user_metadata["table_id"]
     if promised is not None and (shape is None or shape.id != promised):
         raise Refused(
-            f"{name} is not the table that its rows were staged for: its id is {shape.id if shape else 'gone'}, "
-            f"was {promised}.",
-            remedy=_STAGE_ANEW,
+            f"{name} is not the table that the rows were staged for, which had id {promised}: "
+            f"{f'its id is {shape.id}' if shape else 'there is no table now'}.",
+            code=codes.DELTA_TABLE_ALTERED,
         )
 
 
@@ -56,13 +57,16 @@ def require_addable(shape: TableShape | None, staging: Staging, name: str) -> No
     """The staged files can be added to the table as they are."""
     require_committable(shape or staging.shape, name)
     if shape is not None and (difference := shape.difference_for(staging.shape)):
-        raise Refused(f"{name} was altered since its rows were staged: {difference}.", remedy=_STAGE_ANEW)
+        raise Refused(
+            f"{name} was altered after its rows were staged: {difference}.",
+            code=codes.DELTA_TABLE_ALTERED,
+        )
 
 
 def require_known(shape: TableShape | None, staging: Staging, name: str) -> None:
     """The rows were staged in the knowledge of the table."""
     if shape is not None and staging.user_metadata["table_id"] is None:
-        raise Refused(f"{name} was created since its rows were staged.", remedy=_STAGE_ANEW)
+        raise Refused(f"{name} was created after its rows were staged.", code=codes.DELTA_TABLE_ALTERED)
 
 
 def require_insertable(shape: TableShape | None, staging: Staging, name: str, *, add_columns: bool = False) -> None:
@@ -72,7 +76,7 @@ def require_insertable(shape: TableShape | None, staging: Staging, name: str, *,
     if found := delta_schema.problems(shape.schema, staging.shape.schema, add_columns=add_columns):
         raise Refused(
             f"The rows do not fit {name}: {'; '.join(found)}.",
-            remedy="Correct the transform or the table, and clear the stage task.",
+            code=codes.DELTA_ROWS_UNFIT,
         )
 
 
@@ -80,18 +84,20 @@ def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: st
     """The table takes changes of this kind. ``shape`` is that of the staged rows where there is no table yet."""
     if mode.mode != APPEND and shape.properties.get(APPEND_ONLY, "").lower() == "true":
         raise Refused(
-            f"{name} takes new rows only ({APPEND_ONLY}), and mode {mode.mode!r} changes and deletes rows.",
-            remedy=f"Take it off (ALTER TABLE … UNSET TBLPROPERTIES ('{APPEND_ONLY}')), or choose mode 'append'.",
+            f"{name} takes new rows only, because it has the property {APPEND_ONLY}. Mode {mode.mode!r} changes and "
+            "deletes rows.",
+            code=codes.DELTA_APPEND_ONLY,
         )
     if mode.mode != OVERWRITE_PARTITIONS:
         return
     given = {field["name"].lower() for field in staging.shape.schema["fields"]}
     if not shape.partition_by or not {column.lower() for column in shape.partition_by} <= given:
         raise Refused(
-            f"The rows do not say which partitions of {name} they replace: it is partitioned by "
-            f"{list(shape.partition_by)}.",
-            remedy="Let the transform return every partition column. Mode 'overwrite_partitions' needs a partitioned "
-            "table: give partition_by for one that is created.",
+            f"Mode {mode.mode!r} cannot tell which partitions of {name} the rows replace: the table is partitioned by "
+            f"{list(shape.partition_by)}, and the rows have the columns {sorted(given)}.",
+            code=codes.DELTA_PARTITIONS,
+            remedy="Let the transform return every partition column. If the table has no partitions, choose another "
+            "mode. If the sink creates the table, set `partition_by` of the sink. Then clear the stage task.",
         )
 
 
@@ -99,8 +105,9 @@ def require_committable(shape: TableShape, name: str) -> None:
     """Deltalake can commit to a table of this shape."""
     if refused := shape.refused_features:
         raise Refused(
-            f"deltalake cannot commit to {name}: it has {', '.join(refused)}.",
-            remedy='Give the sink commit="spark", or leave commit out.',
+            f"deltalake cannot commit to {name}: it does not support these features of the table: "
+            f"{', '.join(refused)}.",
+            code=codes.DELTA_NEEDS_SPARK,
         )
 
 
@@ -108,8 +115,8 @@ def require_readable(shape: TableShape, name: str) -> None:
     """Every reader can open a table that gets these columns."""
     if strange := shape.unreadable:
         raise Refused(
-            f"Of the readers of {name}, only Spark would know its types: {_listed(strange)}.",
-            remedy='Let the transform return another type, for example by `.cast("string")`, and clear the stage task.',
+            f"Only Spark could read {name} if it had the types of these rows: {_listed(strange)}.",
+            code=codes.DELTA_TYPE_UNREADABLE,
         )
 
 
@@ -120,9 +127,10 @@ def require_not_spoilt(location: TableLocation) -> None:
     if not schema or not any(kind == delta_schema.PLAIN_TEXT for _, kind in strange):
         return
     raise Refused(
-        f"No reader but Spark can open {location.name}: {_listed(strange)}. Version 0.1 created it so from a "
-        "Python UDF.",
-        remedy="Repair it in Spark, which changes the schema's spelling and no file: "
+        f"Only Spark can open {location.name}: {_listed(strange)}. Version 0.1 of the provider created the table so, "
+        "from a Python UDF.",
+        code=codes.DELTA_TABLE_SPARK_ONLY,
+        remedy="Repair the table in Spark, which changes the spelling of the schema and no file: "
         f"ALTER TABLE {delta_jobs.identifier(location.name)} REPLACE COLUMNS ({delta_schema.sql_columns(schema)}). "
         "Then clear the failed task. See docs/delta.md, 'A table that only Spark can open'.",
     )
@@ -136,9 +144,9 @@ def require_lasting_marker(shape: TableShape, name: str) -> None:
     """The table keeps our markers. One that expires makes an idle pipeline's table look as if it had never been fed."""
     if retention := shape.properties.get(TXN_RETENTION):
         raise Refused(
-            f"{name} forgets transactions after {retention} ({TXN_RETENTION}): the epoch marker would expire.",
-            remedy=f"Take it off: ALTER TABLE … UNSET TBLPROPERTIES ('{TXN_RETENTION}'); for a table that is created, "
-            "out of the sink's properties.",
+            f"{name} forgets transactions after {retention}, because it has the property {TXN_RETENTION}. The epoch "
+            "marker would expire.",
+            code=codes.DELTA_MARKERS_EXPIRE,
         )
 
 
@@ -146,10 +154,10 @@ def require_marker(found: Marker | None, previous: TransactionId | None, name: s
     """The table shows the sink's previous epoch, no other."""
     if not agree(found, previous):
         raise Refused(
-            f"{name} shows {described(found)}, but the ledger says its last epoch is "
-            f"{described_transaction(previous)}.",
-            remedy="The table was put back, replaced or written to under this pipeline's name while the epoch ran: the "
-            "next run's `open` says what happened, and what to do.",
+            f"{name} shows {described(found)}, but the ledger's last epoch is {described_transaction(previous)}. "
+            "While the epoch ran, the table was restored or replaced, or another program wrote to it under this "
+            "pipeline's name.",
+            code=codes.DELTA_MARKER_CHANGED,
         )
 
 
@@ -157,10 +165,9 @@ def require_notes(location: TableLocation, place: str) -> None:
     """The notes about deleted keys, at ``place`` in the table's folder, are still there."""
     if not location.files.names(f"{place}/_delta_log"):
         raise Refused(
-            f"The notes about keys that were deleted from {location.name} are gone: {location.url}/{place}. Without "
-            "them, rows that are older than their deletion would bring keys back.",
-            remedy="Restore that folder from a backup, and clear the failed task. If no such rows can come any more, "
-            "create the table anew without rows instead. See docs/delta.md, 'upsert'.",
+            f"The notes about keys that the sink deleted from {location.name} are gone: {location.url}/{place}. "
+            "Without them, a row that is older than the deletion of its key would bring the key back.",
+            code=codes.DELTA_DELETIONS_GONE,
         )
 
 
@@ -171,8 +178,11 @@ def require_store(files: Files, folder: str) -> None:
         files.write_new(probe, b"first")
         if files.write_new(probe, b"second"):
             raise Refused(
-                "The table's store overwrites although it was asked not to: two commits could replace each other.",
-                remedy="Use a store with conditional writes (S3, GCS, Azure, MinIO), or correct aws_conditional_put.",
+                "The table's store replaced an object although the provider asked it not to. Two commits could "
+                "replace each other.",
+                code=codes.STORE_UNCONDITIONAL,
+                remedy="Use a store with conditional writes (S3, GCS, Azure, MinIO), or correct aws_conditional_put in "
+                "the storage options.",
             )
     finally:
         files.delete(probe)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Receipt, Staged
+from airflow_epochs.model import Receipt, Staged
 from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.spark.driver.delta.plans import Change
 from airflow_epochs.staged.promised import require_promised, staging_left
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import is_local
@@ -100,8 +101,12 @@ class Commit:
             self.at.require_notes(target, self.attempt)
         except Refused as refused:
             raise Corrupt(
-                f"The rows of {self.attempt.txn} are not brought in. {refused.what}",
+                f"The provider did not commit the rows of {self.attempt.txn}. {refused.what}",
+                code=codes.DELTA_COMMIT_REFUSED,
                 remedy=refused.remedy,
+                pipeline=self.attempt.txn.pipeline,
+                epoch=self.attempt.txn.epoch,
+                attempt=self.attempt.txn.attempt,
                 sink=self.at.sink.name,
             ) from refused
 
@@ -118,15 +123,15 @@ class Commit:
                 publish.require_previous(target, target.marker, self.attempt.previous, txn)
             raise
 
-    def _change(self) -> JsonDict | None:
+    def _change(self) -> Change | None:
         """What the commit does beside appending; None if it only appends."""
         how = self.at.sink.how
         if how.is_plain_append:
             return None
         own = self.at.notes_folder(self.attempt)
         others = self._notes_of_others(own) if how.notes_deletions else []
-        notes = {"notes": f"{self.location.url}/{own}", "notes_of_others": others}
-        return {"how": how.plan(), "rows": self.staged.rows, **notes}
+        notes = f"{self.location.url}/{own}"
+        return Change(how=how.plan(), rows=self.staged.rows, notes=notes, notes_of_others=tuple(others))
 
     def _notes_of_others(self, own: str) -> list[str]:
         return sorted(set(self.at.notes_in(self.location, "")) - set(self.at.notes_in(self.location, own)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement
 from airflow_epochs.delta.table import FoundCommit, find_commit
 from airflow_epochs.errors import Corrupt
@@ -53,37 +54,49 @@ class Suspect:
 
     def _gone(self) -> Corrupt:
         return Corrupt(
-            f"The table {self._name} is gone: {self._last} was committed to it.",
-            remedy=f"Put it back from a backup, its folder as a whole. If it is not to come back, give "
+            f"The table {self._name} is gone, but {self._last} was committed to it. Nothing was written.",
+            code=codes.TABLE_GONE,
+            remedy="Put the table back from a backup: restore its whole folder. If the table cannot come back, give "
             f"the sink another name and {self._backfill(1)}: a new table gets what Kafka still has. See "
-            "docs/failures.md#the-table-is-gone. Nothing was written.",
+            "docs/failures.md#the-table-is-gone.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     def _elsewhere(self) -> Corrupt:
         return Corrupt(
-            f"The sink points to {self._name}, but {self._last} was committed to {self.recorded.get('table')}.",
-            remedy=f"Point the sink back to {self.recorded.get('table')}; a table that was moved there takes its "
-            "folder as a whole. To go on in another table, give the sink another name: it begins there with the next "
-            "epoch. See docs/failures.md#the-sink-points-elsewhere. Nothing was written.",
+            f"The sink points to {self._name}, but {self._last} was committed to {self.recorded.get('table')}. "
+            "Nothing was written.",
+            code=codes.TABLE_ELSEWHERE,
+            remedy=f"Point the sink back to {self.recorded.get('table')}. To move the table, move its whole folder. To "
+            "continue in another table, give the sink another name: it begins there with the next epoch. See "
+            "docs/failures.md#the-sink-points-elsewhere.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     def _replaced(self) -> Corrupt:
         shape = self.target.shape
         return Corrupt(
-            f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}; {self._last} was "
-            f"committed to the one with id {self.recorded.get('table_id')}.",
-            remedy="Put the old table back from a backup, its folder as a whole. To go on in the new "
-            "one, give the sink another name: it begins there with the next epoch. See "
-            "docs/failures.md#the-table-was-replaced. Nothing was written.",
+            f"Another table stands at {self._name}: its id is {shape.id if shape else 'unknown'}, but {self._last} was "
+            f"committed to the table with id {self.recorded.get('table_id')}. Nothing was written.",
+            code=codes.TABLE_REPLACED,
+            remedy="Put the old table back from a backup: restore its whole folder. To continue in the new table, give "
+            "the sink another name: it begins there with the next epoch. See docs/failures.md#the-table-was-replaced.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     def _markers_gone(self, expected: TransactionId) -> Corrupt:
         return Corrupt(
-            f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.target.app.epoch}, and "
-            f"{self._last} was committed to it.",
-            remedy="Put the table back from a backup, its folder as a whole. If its rows up to epoch "
-            f"{expected.epoch} are all there, give the sink another name{self._and_backfill(expected)} instead: it "
-            "goes on with the next epoch. See docs/failures.md#the-markers-are-gone. Nothing was written.",
+            f"The table {self._name} has lost its epoch markers: it shows no epoch of {self.target.app.epoch}, but "
+            f"{self._last} was committed to it. Nothing was written.",
+            code=codes.MARKERS_GONE,
+            remedy="Put the table back from a backup: restore its whole folder. If the table has all rows up to epoch "
+            f"{expected.epoch}, give the sink another name{self._and_backfill(expected)} instead: it continues with "
+            "the next epoch. See docs/failures.md#the-markers-are-gone.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     def _behind(self, expected: TransactionId) -> Corrupt:
@@ -91,10 +104,13 @@ class Suspect:
         assert found
         return Corrupt(
             f"The table {self._name} is behind the ledger: it shows epoch {found.epoch}, and epoch {expected.epoch} "
-            "was committed to it. It was put back from an older copy.",
-            remedy=f"Put the newest copy back, its folder as a whole. If there is none, give the sink "
-            f"another name and {self._backfill(found.epoch + 1)}: the missing epochs are read from Kafka again. See "
-            "docs/failures.md#the-table-is-behind. Nothing was written.",
+            "was committed to it. The table was restored from an older copy. Nothing was written.",
+            code=codes.SINK_BEHIND,
+            remedy="Put the newest copy of the table back: restore its whole folder. If there is none, give the sink "
+            f"another name and {self._backfill(found.epoch + 1)}: the provider reads the missing epochs from Kafka "
+            "again. See docs/failures.md#the-table-is-behind.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     def _other_history(self, expected: TransactionId) -> Corrupt:
@@ -102,23 +118,30 @@ class Suspect:
         shown = commit.user_metadata["txn"] if commit and commit.user_metadata else f"unknown (token {self._token})"
         return Corrupt(
             f"The table {self._name} shows epoch {expected.epoch} of transaction {shown}, and the ledger has "
-            f"{expected}. Two ledgers of one pipeline name have written to it, or one ledger was restored and ran the "
-            "epoch again.",
+            f"{expected}. Two ledgers with one pipeline name have written to the table, or a ledger was restored and "
+            "ran the epoch again. Nothing was written now.",
+            code=codes.TWO_LEDGERS,
             remedy=f"Find the ledger that has the table's transaction: `airflow epochs show {expected.pipeline} "
-            f"{expected.epoch}` prints the `txn_id` that a ledger has. Let only that one go on, in place of this one. "
-            "If both are to go on, give this pipeline's sink another name: it begins with the next epoch. See "
-            "docs/failures.md#the-ledger-is-behind. Nothing was written.",
+            f"{expected.epoch}` prints the `txn_id` of a ledger. Let only that ledger continue, in place of this one. "
+            "If both must continue, give this pipeline's sink another name: it begins with the next epoch. See "
+            "docs/failures.md#the-ledger-is-behind.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     def _ahead(self) -> Corrupt:
         found, expected = self.seen.found, self.seen.expected
         has = f"ends with epoch {expected.epoch}" if expected else "has no epoch of this sink"
         return Corrupt(
-            f"The ledger is behind the table {self._name}, which shows epoch {found.epoch if found else None}: the "
-            f"ledger {has}. Its newest records are lost, it was restored from an older copy, or it is a new one.",
-            remedy="Restore the newest copy of the ledger. If there is none, go on in the same table under a new "
-            f"pipeline name, {self._starting()}. If the pipeline has more sinks, see first where each ends: "
-            "docs/failures.md#the-ledger-is-behind. Nothing was read or written.",
+            f"The ledger is behind the table {self._name}: the table shows epoch {found.epoch if found else None}, but "
+            f"the ledger {has}. The newest records of the ledger are lost, or the ledger was restored from an older "
+            "copy, or it is a new ledger. Nothing was read or written.",
+            code=codes.LEDGER_BEHIND,
+            remedy="Restore the newest copy of the ledger. If there is none, continue in the same table under a new "
+            f"pipeline name, {self._starting()}. If the pipeline has more sinks, first look where each sink ends: "
+            "docs/failures.md#the-ledger-is-behind.",
+            pipeline=self.seen.pipeline,
+            sink=self.target.app.sink,
         )
 
     # -- what is known -----------------------------------------------------------------------------------------------
@@ -160,7 +183,7 @@ class Suspect:
         if ends is None:
             return "with `starting` at the offsets of the pipeline's consumer group in Kafka"
         if len(ends) > OFFSETS_SHOWN_MAX:
-            return "with `starting` at the offsets that the table's history has with that epoch"
+            return "with `starting` at the offsets that the table's history shows for that epoch"
         return f"with starting={ends}, where the table's last epoch ended"
 
     def _newest_commit(self) -> FoundCommit | None:

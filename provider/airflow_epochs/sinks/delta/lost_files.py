@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.shape import metadata_of
@@ -91,22 +92,30 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
     example = sorted(loss.gone)[0]
     what = (
         f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {location.name} added are gone, "
-        f"{example} among them, and the table still refers to them: a VACUUM overlapped the commit."
+        f"for example {example}, and the table still refers to them. A VACUUM deleted them while the commit ran."
     )
     if (found.user_metadata or {}).get("committer") == "deltalake" and not loss.removed:
         error = RowsLost(
             what,
-            remedy="Clear the commit task: it stages the same offsets again and puts their rows in place of the lost "
-            "ones. Let VACUUM keep files for longer than an epoch takes.",
+            code=codes.DELTA_ROWS_LOST,
+            pipeline=txn.pipeline,
+            epoch=txn.epoch,
+            attempt=txn.attempt,
+            sink=app.sink,
         )
         error.undo = _undo(location, found)
         return error
     return Corrupt(
         what,
-        remedy="Restore the files from a backup (or the store's own versions of them) and clear the commit task. If "
-        f"there is none, {_undo(location, found)}; then complete the epoch without this sink's rows: "
+        code=codes.DELTA_FILES_LOST,
+        remedy="Restore the files from a backup, or from the store's own versions of them. Then clear the commit task. "
+        f"If there is no backup, {_undo(location, found)}; then complete the epoch without this sink's rows: "
         f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "
-        f'backfill={{"<the new name>": {txn.epoch}}}: the epoch is read from Kafka again.',
+        f'backfill={{"<the new name>": {txn.epoch}}}: the provider reads the epoch from Kafka again.',
+        pipeline=txn.pipeline,
+        epoch=txn.epoch,
+        attempt=txn.attempt,
+        sink=app.sink,
     )
 
 
@@ -119,11 +128,11 @@ def _undo(location: TableLocation, found: FoundCommit) -> str:
     version = (found.user_metadata or {}).get(PUTS_BACK, found.version)
     if not version:
         return (
-            "empty the table, which this commit created, also of what others have written since: DELETE FROM "
+            "empty the table, which this commit created (rows that others have written since go, too): DELETE FROM "
             f'{identifier(location.name)} in Spark, or DeltaTable("{location.url}").delete() of deltalake'
         )
     return (
-        f"take back this commit, and what others have written since: RESTORE TABLE {identifier(location.name)} TO "
+        f"undo this commit and everything that others have written since: RESTORE TABLE {identifier(location.name)} TO "
         f'VERSION AS OF {version - 1} in Spark, or DeltaTable("{location.url}").restore({version - 1}) of deltalake'
     )
 

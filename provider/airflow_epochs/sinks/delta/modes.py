@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
+from airflow_epochs.errors import BadArgument
+
 if TYPE_CHECKING:
     from airflow_epochs.model import JsonDict
+    from airflow_epochs.spark.driver.delta.plans import How
 
 APPEND, UPSERT, MERGE = "append", "upsert", "merge"
 OVERWRITE, OVERWRITE_PARTITIONS = "overwrite", "overwrite_partitions"
@@ -52,44 +56,52 @@ class Mode:
         """The mode with these options, checked.
 
         Raises:
-            ValueError: An option is unknown, does not fit the mode, or is missing.
+            BadArgument: An option is unknown, does not fit the mode, or is missing.
         """
         if isinstance(keys, str):
-            raise ValueError(f"keys is a list of columns, like [{keys!r}]")
+            raise _bad(f"`keys` is the text {keys!r}. It must be a list of columns, like [{keys!r}].")
         mode = cls(keys=tuple(keys), **options)
         mode._check()
         return mode
 
     def _check(self) -> None:
         if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r} is not known: {_any_of(MODES)}")
+            raise _bad(f"`mode` is {self.mode!r}. It must be {_any_of(MODES)}.")
         for option, modes in _OF_MODES.items():
             if getattr(self, option) != getattr(Mode, option) and self.mode not in modes:
-                raise ValueError(f"{option} goes with mode {_any_of(modes)}, not with {self.mode!r}")
+                raise _bad(
+                    f"`{option}` is {getattr(self, option)!r}, and `mode` is {self.mode!r}. `{option}` is valid only "
+                    f"with mode {_any_of(modes)}."
+                )
         if self.schema_evolution not in (None, ADD_COLUMNS):
-            raise ValueError(f"schema_evolution {self.schema_evolution!r} is not known: {ADD_COLUMNS!r} or None")
+            raise _bad(f"`schema_evolution` is {self.schema_evolution!r}. It must be {ADD_COLUMNS!r} or None.")
         if self.empty not in (KEEP, TRUNCATE):
-            raise ValueError(f"empty {self.empty!r} is not known: {_any_of((KEEP, TRUNCATE))}")
+            raise _bad(f"`empty` is {self.empty!r}. It must be {_any_of((KEEP, TRUNCATE))}.")
         self._check_keys()
         self._check_sql()
 
     def _check_keys(self) -> None:
         if self.mode in (UPSERT, MERGE) and not self.keys:
-            raise ValueError(f"mode {self.mode!r} needs keys: the columns that tell one row from another")
+            raise _bad(
+                f"`mode` is {self.mode!r}, and `keys` is empty. This mode needs the columns that identify a row."
+            )
         if len({key.lower() for key in self.keys}) < len(self.keys):
-            raise ValueError(f"keys names a column twice: {list(self.keys)}")
+            raise _bad(f"`keys` is {list(self.keys)}. It must name each column only once.")
         if self.sequence_by is not None and self.sequence_by.lower() in {key.lower() for key in self.keys}:
-            raise ValueError(f"sequence_by {self.sequence_by!r} is one of the keys: it cannot order rows of one key")
+            raise _bad(
+                f"`sequence_by` is {self.sequence_by!r}, which is one of the keys. It must be another column: rows "
+                "with the same key have the same value in a key column."
+            )
 
     def _check_sql(self) -> None:
         for option in ("sequence_by", "delete_when", "on"):
             value = getattr(self, option)
             if value is not None and not value.strip():
-                raise ValueError(f"{option} is empty")
+                raise _bad(f"`{option}` is {value!r}. It must not be empty; leave it out instead.")
         if self.mode == MERGE and not _CLAUSES.match(self.merge or ""):
-            raise ValueError(
-                "mode 'merge' needs merge: the clauses of MERGE, like 'WHEN MATCHED THEN UPDATE SET t.n = t.n + s.n "
-                "WHEN NOT MATCHED THEN INSERT *'"
+            raise _bad(
+                f"`mode` is 'merge', and `merge` is {self.merge!r}. It must have the clauses of MERGE, like 'WHEN "
+                "MATCHED THEN UPDATE SET t.n = t.n + s.n WHEN NOT MATCHED THEN INSERT *'."
             )
 
     @property
@@ -112,16 +124,22 @@ class Mode:
         """The committer that the user chose, or ``spark`` if only Spark can commit this mode.
 
         Raises:
-            ValueError: The user chose another committer, or made an append-only table for a mode that changes rows.
+            BadArgument: The user chose another committer, or made an append-only table for a mode that changes rows.
         """
         if self.is_plain_append:
             return commit
         if self.mode == APPEND and commit != "spark":
-            raise ValueError("schema_evolution of appended rows needs commit='spark'")
+            raise _bad(
+                f"`schema_evolution` is {self.schema_evolution!r}, and `commit` is {commit!r}. With mode 'append', "
+                "`schema_evolution` needs commit='spark'."
+            )
         if commit not in (None, "spark"):
-            raise ValueError(f"mode {self.mode!r} is committed by Spark: leave commit out instead of {commit!r}")
+            raise _bad(f"`commit` is {commit!r}. Spark commits mode {self.mode!r}: leave `commit` out.")
         if self.mode != APPEND and properties.get(APPEND_ONLY, "").lower() == "true":
-            raise ValueError(f"mode {self.mode!r} changes rows, which {APPEND_ONLY} forbids")
+            raise _bad(
+                f"`mode` is {self.mode!r}, which changes rows, and `properties` sets {APPEND_ONLY}=true, which forbids "
+                "it. Choose mode 'append', or leave the property out."
+            )
         return "spark"
 
     def spec(self) -> JsonDict:
@@ -129,11 +147,17 @@ class Mode:
         options = {key: value for key, value in asdict(self).items() if value != getattr(Mode, key)}
         return options | {"mode": self.mode} | ({"keys": list(self.keys)} if self.keys else {})
 
-    def plan(self) -> JsonDict:
-        """The options that ``spark.driver.delta.merge`` needs, as JSON. The vote alone uses ``replaces_others``."""
-        options = asdict(self) | {"keys": list(self.keys)}
+    def plan(self) -> How:
+        """The options that ``spark.driver.delta.merge`` needs. The vote alone uses ``replaces_others``."""
+        from airflow_epochs.spark.driver.delta.plans import How
+
+        options = asdict(self)
         del options["replaces_others"]
-        return options
+        return How(**options)
+
+
+def _bad(what: str) -> BadArgument:
+    return BadArgument(what, code=codes.DELTA_SINK_ARGUMENT)
 
 
 def _any_of(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import App, TableLocation
@@ -49,9 +50,9 @@ def require_none(location: TableLocation, app: App, newest: int, touches: Touche
     if found := newest_of_others(location.files, app, newest, touches):
         raise Refused(
             f"Pipeline {found.pipeline!r} has put rows of its epoch {found.epoch} into {location.name} (version "
-            f"{found.version}, sink {found.sink!r}), and mode {how.mode!r} would take them away.",
-            remedy="Give each pipeline a table of its own. If those rows are to go, delete them first; or let the sink "
-            "replace what others bring in (replaces_others=True), also if that pipeline writes there no more.",
+            f"{found.version}, sink {found.sink!r}). Mode {how.mode!r} would delete these rows.",
+            code=codes.DELTA_OTHER_PIPELINE,
+            sink=app.sink,
         )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Disagreement, Environment, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY, StagedFile, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
@@ -138,9 +138,14 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
         if len(faults) >= FAULTS_MAX:
             break
     raise OutcomeUnknown(
-        f"Committing into {this.location.name} came to no end: "
+        f"The commit into {this.location.name} did not finish, and its outcome is unknown. Nothing is lost. The cause: "
         f"{first_line(faults[-1]) if faults else 'other writers were always faster'}",
-        remedy="Nothing is lost: clear the commit task once the store answers and fewer others write to the table.",
+        code=codes.DELTA_COMMIT_UNKNOWN,
+        remedy="Clear the commit task when the store answers and fewer other programs write to the table.",
+        pipeline=this.txn.pipeline,
+        epoch=this.txn.epoch,
+        attempt=this.txn.attempt,
+        sink=this.app.sink,
     ) from (faults[-1] if faults else None)
 
 
@@ -270,9 +275,14 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
     promised = this.staging.user_metadata.get("table_id")
     if promised is not None and shape.id != promised:
         raise Corrupt(
-            f"{this.location.name} was replaced after the decision: its id is {shape.id}, promised was {promised}.",
-            remedy="Put the old table back, and clear the commit task; or complete the epoch without this sink's "
+            f"{this.location.name} was replaced after the decision: its id was {promised}, and is {shape.id} now.",
+            code=codes.DELTA_TABLE_REPLACED,
+            remedy="Put the old table back, and clear the commit task. Or complete the epoch without this sink's "
             f"rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
     if shape.refused_features:
         raise Altered(f"it now has {', '.join(shape.refused_features)}, which deltalake does not support")
@@ -283,9 +293,14 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
 def _require_never_there(this: TableCommit) -> None:
     if this.staging.user_metadata.get("table_id") is not None:
         raise Corrupt(
-            f"{this.location.name} is gone: it was there when its rows were staged.",
-            remedy="Put the table back, and clear the commit task; or complete the epoch without this sink's rows: "
-            f"`{waive_command(this.txn, this.app.sink)}`.",
+            f"The table {this.location.name} is gone. It existed when its rows were staged.",
+            code=codes.DELTA_TABLE_REPLACED,
+            remedy="Put the old table back, and clear the commit task. Or complete the epoch without this sink's "
+            f"rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.delta.table import App, CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied
@@ -43,7 +44,7 @@ def referenced(location: TableLocation, app: App, epoch: int, place: str) -> set
             return found
     if newest < 0:
         return found
-    raise _unknown(location, place, f"that takes more than {ENTRIES_MAX} entries of its log")
+    raise _unknown(location, place, f"it would have to read more than {ENTRIES_MAX} entries of the table's log")
 
 
 def _below(place: str, logged: Iterable[str]) -> set[str]:
@@ -61,14 +62,14 @@ def _in_newest_version(location: TableLocation, place: str) -> set[str]:
     try:
         table = open_table(location)
     except CannotOpen as error:
-        raise _unknown(location, place, f"deltalake cannot open it: {error}") from error
+        raise _unknown(location, place, f"deltalake cannot open the table: {error}") from error
     if table is None:
-        raise _unknown(location, place, "its log is not whole")
+        raise _unknown(location, place, "entries of the table's log are missing")
     return _below(place, table.file_uris())
 
 
 def _unknown(location: TableLocation, place: str, why: str) -> NotApplied:
     return NotApplied(
-        f"Whether {location.name} refers to the files at {place} cannot be told: {why}.",
-        remedy="Nothing: the files are left alone, and VACUUM of the table deletes those that it does not refer to.",
+        f"The provider cannot tell whether {location.name} refers to the files at {place}: {why}. It deleted none.",
+        code=codes.DELTA_REFERENCES_UNKNOWN,
     )

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.delta.log import StagedFile, actions_of, checked_stats, log_entry
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
@@ -187,9 +187,9 @@ def _require_same_count(taken: list[Small], written: list[JsonDict]) -> None:
     after = sum(checked_stats(StagedFile.of(add))["numRecords"] for add in written)
     if before != after:
         raise Refused(
-            f"Compaction of {len(taken)} small files came to {after} rows; the table's log counts {before} in them.",
-            remedy="Nothing was swapped. Another writer logged wrong counts: leave the table to Spark's OPTIMIZE, with "
-            "`compact_every=0`, after you have compared its rows with what they should be.",
+            f"The compaction read {after} rows from {len(taken)} small files; the table's log counts {before} in them. "
+            "Another writer logged wrong counts. The compaction replaced no file.",
+            code=codes.DELTA_COMPACTION_MISCOUNTED,
         )
 
 

@@ -12,8 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from airflow_epochs.errors import Refused
-from airflow_epochs.names import is_template, normalised, resolved, validated_name
+from airflow_epochs import codes
+from airflow_epochs.config import require_name
+from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs.names import is_template, normalised, resolved
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
@@ -86,16 +88,13 @@ class DeltaSink:
         checkpoint_every: int = 10,
         on_foreign_change: str = "warn",
     ) -> None:
-        self.name = validated_name("sink", name)
-        if isinstance(partition_by, str):
-            raise ValueError(f"partition_by of sink {name!r} is a list of columns, like [{partition_by!r}]")
-        if commit not in _COMMITTERS:
-            raise ValueError(f"commit {commit!r} of sink {name!r} is not known: 'deltalake', 'spark' or None")
-        if compact_every < 0 or checkpoint_every < 0:
-            raise ValueError(f"compact_every and checkpoint_every of sink {name!r} must not be negative")
-        if on_foreign_change not in ("warn", "stop"):
-            raise ValueError(f"on_foreign_change of sink {name!r} is 'warn' or 'stop', not {on_foreign_change!r}")
+        self.name = require_name("sink", name)
         try:
+            _require_partition_columns(partition_by)
+            _require_one_of("commit", commit, _COMMITTERS)
+            _require_count("compact_every", compact_every)
+            _require_count("checkpoint_every", checkpoint_every)
+            _require_one_of("on_foreign_change", on_foreign_change, ("warn", "stop"))
             self.how = Mode.of(
                 mode=mode,
                 keys=keys,
@@ -108,8 +107,8 @@ class DeltaSink:
                 replaces_others=replaces_others,
             )
             self.commit_by = self.how.require_committer(commit, properties or {})
-        except ValueError as error:
-            raise ValueError(f"sink {name!r}: {error}") from error
+        except BadArgument as error:
+            raise BadArgument(f"Sink {name!r}: {error.what}", code=codes.DELTA_SINK_ARGUMENT) from None
         self.table = table
         self.partition_by = list(partition_by)
         self.storage_conn_id = storage_conn_id
@@ -176,8 +175,10 @@ class DeltaSink:
         if table.startswith("/") or "://" in table or _CATALOG_NAME.fullmatch(table):
             return table
         raise Refused(
-            f"{self.table!r} is no place for a Delta table.",
-            remedy="Give an absolute path, a URL such as s3://bucket/folder, or catalog.schema.table.",
+            f"`table` of the sink is {self.table!r}, which is neither an absolute path, nor a URL, nor the name of a "
+            "table in a catalog.",
+            code=codes.SINK_MISCONFIGURED,
+            remedy="Give `table` an absolute path, a URL such as s3://bucket/folder, or catalog.schema.table.",
             sink=self.name,
         )
 
@@ -245,3 +246,23 @@ class DeltaSink:
         from airflow_epochs.sinks.delta.participant import DeltaParticipant
 
         return DeltaParticipant(self, env)
+
+
+def _require_partition_columns(value: Sequence[str]) -> None:
+    if isinstance(value, str):
+        raise BadArgument(
+            f"`partition_by` is the text {value!r}. It must be a list of columns, like [{value!r}].",
+            code=codes.DELTA_SINK_ARGUMENT,
+        )
+
+
+def _require_one_of(name: str, value: str | None, allowed: Sequence[str | None]) -> None:
+    if value not in allowed:
+        raise BadArgument(
+            f"`{name}` is {value!r}. It must be {' or '.join(map(repr, allowed))}.", code=codes.DELTA_SINK_ARGUMENT
+        )
+
+
+def _require_count(name: str, value: int) -> None:
+    if value < 0:
+        raise BadArgument(f"`{name}` is {value}. It must be 0 or larger.", code=codes.DELTA_SINK_ARGUMENT)

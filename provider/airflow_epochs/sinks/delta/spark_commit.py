@@ -8,14 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, FoundCommit
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.model import JsonDict, Marker, TransactionId
+from airflow_epochs.model import Marker, TransactionId
 from airflow_epochs.spark.driver.delta.jobs import compact_json
+from airflow_epochs.spark.driver.delta.plans import (
+    Change,
+    ChangePlan,
+    CommitPlan,
+    Committed,
+    Described,
+    DescribePlan,
+    MarkerPlan,
+    Optimized,
+    OptimizePlan,
+    Seen,
+    Table,
+    ThinnedNotes,
+    ThinNotesPlan,
+)
+from airflow_epochs.spark.driver.plans import JobPlan
+from airflow_epochs.spark.driver.wire import Dataclass, as_json, from_json
 from airflow_epochs.staged.staging import Staging
+
+R = TypeVar("R", bound=Dataclass)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +51,12 @@ class Insertion:
     staging: Staging
     properties: dict[str, str]
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    change: JsonDict | None = None
-    """What the commit does in a mode other than append: arguments of ``spark.driver.delta.merge.delta_change``."""
+    change: Change | None = None
+    """What the commit does in a mode other than append."""
 
     @property
-    def job(self) -> SparkJob:
-        kind = "delta_commit" if self.change is None else "delta_change"
-        args = self.args() | (self.change or {})
-        return SparkJob(kind=kind, args=args, description=f"commit {self.txn} into {self.target}")
-
-    def args(self) -> JsonDict:
-        ours = {
+    def plan(self) -> CommitPlan:
+        note = {
             "app": self.app.epoch,
             "txn": str(self.txn),
             "committer": "spark",
@@ -48,22 +64,28 @@ class Insertion:
             "table_id": self.staging.user_metadata.get("table_id"),
             "ends": self.ends,
         }
-        return {
-            "target": self.target,
-            "place": self.place,
-            "app": self.app.epoch,
-            "epoch": self.txn.epoch,
-            "previous": str(self.previous) if self.previous else None,
-            "previous_epoch": self.previous.epoch if self.previous else None,
-            "table_id": self.staging.user_metadata.get("table_id"),
-            "partition_by": list(self.staging.shape.partition_by),
-            "properties": self.properties,
-            "user_metadata": compact_json({USER_METADATA_KEY: ours}),
-        }
+        append = CommitPlan(
+            target=self.target,
+            place=self.place,
+            app=self.app.epoch,
+            epoch=self.txn.epoch,
+            previous=str(self.previous) if self.previous else None,
+            previous_epoch=self.previous.epoch if self.previous else None,
+            table_id=self.staging.user_metadata.get("table_id"),
+            partition_by=self.staging.shape.partition_by,
+            properties=self.properties,
+            user_metadata=compact_json({USER_METADATA_KEY: note}),
+        )
+        return append if self.change is None else ChangePlan.of(append, self.change)
 
 
-def insert(this: Insertion, env: Environment) -> JsonDict:
-    """Bring the staged rows into the table through Spark, once; what ``delta_marker`` says of the commit.
+def _asked(env: Environment, plan: JobPlan, report: type[R], description: str) -> R:
+    """Run a job of Delta's; what it reports."""
+    return from_json(report, env.spark.run(SparkJob(kind=plan.JOB, args=as_json(plan), description=description)))
+
+
+def insert(this: Insertion, env: Environment) -> Seen:
+    """Bring the staged rows into the table through Spark, once; what is seen of the commit.
 
     Raises:
         OutcomeUnknown: Spark's answer did not arrive.
@@ -71,32 +93,58 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
     """
     env.reached("delta.commit.before")
     try:
-        report = env.spark.run(this.job)
+        report = _asked(env, this.plan, Committed, f"commit {this.txn} into {this.target}")
     except Refused as error:
         _require_nothing_landed(this, error, env)
         raise Corrupt(
             f"Spark refuses to insert the rows of {this.txn} into {this.target}: {error.what}",
-            remedy="The table was changed after the vote: undo that, and clear the commit task; or complete the epoch "
-            f"without this sink's rows: `{waive_command(this.txn, this.app.sink)}`. {error.remedy}",
+            code=codes.DELTA_COMMIT_REFUSED,
+            remedy=f"{error.remedy} If the table was changed after the vote, undo that change. Then clear the commit "
+            f"task. Or complete the epoch without this sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from error
     except NotApplied as error:
         raise OutcomeUnknown(
-            f"Spark did not say whether it committed into {this.target}: {error.what}",
-            remedy="Nothing is lost: clear the commit task. If the message names a column or a constraint, the table "
-            "was changed after the vote: undo that change first.",
+            f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
+            f"error: {error.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
+            remedy="Clear the commit task: it looks at the table before it writes. If the message names a column or a "
+            "constraint, the table was changed after the vote: first undo that change.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from error
     env.reached("delta.commit.after")
-    if report["refused"]:
+    if report.refused:
         raise Corrupt(
-            f"The rows of {this.txn} cannot be inserted into {this.target}: {report['refused']}.",
-            remedy="Put the table back as it was, and clear the commit task; or complete the epoch without this "
+            f"Spark cannot insert the rows of {this.txn} into {this.target}: {report.refused}.",
+            code=codes.DELTA_COMMIT_REFUSED,
+            remedy="Put the table back as it was, and clear the commit task. Or complete the epoch without this "
             f"sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
-    if report["txn"] != str(this.txn):
+    found = report.marker
+    if found.txn != str(this.txn):
         raise Corrupt(
-            f"{this.target} has epoch {report['epoch']} of transaction {report['txn']}, not of {this.txn}.",
-            remedy="Clear the commit task, which then says what happened, and what to do: two ledgers of one pipeline "
-            "name write to the table, or one was restored. See docs/failures.md#the-ledger-is-behind.",
+            f"{this.target} has epoch {found.epoch} of transaction {found.txn}, not of {this.txn}. Two ledgers "
+            "with one pipeline name write to the table, or a ledger was restored and ran the epoch again.",
+            code=codes.TWO_LEDGERS,
+            remedy=f"Find the ledger that has the table's transaction: `airflow epochs show {this.txn.pipeline} "
+            f"{this.txn.epoch}` prints the `txn_id` of a ledger. Let only that ledger continue, in place of this one. "
+            f"If both must continue, complete this epoch without this sink's rows: "
+            f"`{waive_command(this.txn, this.app.sink)}`. Then give this pipeline's sink another name. See "
+            "docs/failures.md#the-ledger-is-behind.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         )
     return report
 
@@ -104,67 +152,82 @@ def insert(this: Insertion, env: Environment) -> JsonDict:
 def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment) -> None:
     """Raise OutcomeUnknown unless the table shows that Spark refused before it committed, and not after."""
     try:
-        landed = look(this.target, this.app, env)["txn"] == str(this.txn)
+        landed = look(this.target, this.app, env).marker.txn == str(this.txn)
     except NotApplied as error:
         raise OutcomeUnknown(
-            f"Spark did not say whether it committed into {this.target}: {refused.what} Then: {error.what}",
-            remedy=f"Clear the commit task once Spark answers; it looks at the table first. {error.remedy}",
+            f"Spark did not confirm the commit into {this.target}, so its outcome is unknown. Nothing is lost. Spark's "
+            f"error: {refused.what} Then the provider could not look at the table: {error.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
+            remedy=f"Clear the commit task when Spark answers: it looks at the table before it writes. {error.remedy}",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from refused
     if landed:
         raise OutcomeUnknown(
-            f"Spark committed {this.txn} into {this.target}, and failed afterwards: {refused.what}",
-            remedy="Clear the commit task: it finds the commit. Nothing is lost.",
+            f"Spark committed {this.txn} into {this.target}, and failed afterwards. Nothing is lost. Spark's error: "
+            f"{refused.what}",
+            code=codes.DELTA_COMMIT_UNKNOWN,
+            remedy="Clear the commit task: it finds the commit in the table.",
+            pipeline=this.txn.pipeline,
+            epoch=this.txn.epoch,
+            attempt=this.txn.attempt,
+            sink=this.app.sink,
         ) from refused
 
 
-def describe(target: str, env: Environment) -> JsonDict:
+def describe(target: str, env: Environment) -> Described:
     """What Spark knows of a table."""
-    return env.spark.run(SparkJob(kind="delta_describe", args={"target": target}, description=f"describe {target}"))
+    return _asked(env, DescribePlan(target=target), Described, f"describe {target}")
 
 
-def look(target: str, app: App, env: Environment) -> JsonDict:
+def look(target: str, app: App, env: Environment) -> Seen:
     """What Spark sees: the table, and the marker of ``app`` in it."""
-    args = {"target": target, "app": app.epoch}
-    return env.spark.run(SparkJob(kind="delta_marker", args=args, description=f"marker of {app.epoch} in {target}"))
+    return _asked(env, MarkerPlan(target=target, app=app.epoch), Seen, f"marker of {app.epoch} in {target}")
 
 
-def marker_in(report: JsonDict) -> Marker | None:
-    """The marker of which a report of ``delta_marker`` tells."""
-    if report["epoch"] is None:
+def marker_in(seen: Seen) -> Marker | None:
+    """The marker that Spark has seen."""
+    found = seen.marker
+    if found.epoch is None:
         return None
-    return Marker(report["epoch"], TransactionId.parse(report["txn"]).token if report["txn"] else None)
+    return Marker(found.epoch, TransactionId.parse(found.txn).token if found.txn else None)
 
 
-def commit_in(report: JsonDict, txn: TransactionId) -> FoundCommit | None:
+def commit_in(seen: Seen, txn: TransactionId) -> FoundCommit | None:
     """The commit of ``txn``; None if the marker is another."""
-    return found_in(report) if report["txn"] == str(txn) else None
+    return found_in(seen) if seen.marker.txn == str(txn) else None
 
 
-def found_in(report: JsonDict) -> FoundCommit:
-    """What a report of ``delta_marker`` or ``delta_commit`` says of the commit.
+def found_in(seen: Seen) -> FoundCommit:
+    """The commit of the marker that Spark has seen.
 
     That Spark was asked does not mean that Spark committed: who did stands in the commit's user metadata.
     """
-    ours = {name: report[name] for name in ("txn", "committer", "place", "deletions")}
-    return FoundCommit(report["version"], report["timestamp_ms"] or 0, ours)
+    found = seen.marker
+    note = {"txn": found.txn, "committer": found.committer, "place": found.place, "deletions": found.deletions}
+    return FoundCommit(found.version, found.timestamp_ms or 0, note)
 
 
-def optimize(target: str, env: Environment) -> JsonDict:
+def optimize(target: str, env: Environment) -> Optimized:
     """Compact small files with Spark's OPTIMIZE."""
-    return env.spark.run(SparkJob(kind="delta_optimize", args={"target": target}, description=f"optimize {target}"))
+    return _asked(env, OptimizePlan(target=target), Optimized, f"optimize {target}")
 
 
-def thin_notes(places: list[str], env: Environment) -> JsonDict:
+def thin_notes(places: list[str], env: Environment) -> ThinnedNotes:
     """Upkeep of the notes about deleted keys."""
-    if not places:
-        return {}
-    return env.spark.run(SparkJob(kind="delta_thin_notes", args={"places": places}, description="thin out notes"))
+    return _asked(env, ThinNotesPlan(places=tuple(places)), ThinnedNotes, "thin out notes")
 
 
-def require_table(about: JsonDict, target: str) -> None:
-    if not about["exists"]:
-        kind = f"it is a table of format {about['format']}" if about.get("format") else "there is no such table"
+def require_table(about: Described, target: str) -> Table:
+    """The table that Spark has described."""
+    if about.table is None:
+        kind = f"it is a table of format {about.format}" if about.format else "there is no such table"
         raise Refused(
             f"{target} is not a Delta table: {kind}.",
-            remedy="Create it first (a table named in a catalog is not created by the sink), or correct the name.",
+            code=codes.DELTA_NOT_A_TABLE,
+            remedy="Create the Delta table first, because the sink creates no table that is named in a catalog. Or "
+            "correct the name of the table in the sink. Then clear the failed task.",
         )
+    return about.table

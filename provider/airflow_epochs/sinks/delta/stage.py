@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import USER_METADATA_KEY, entry_of, log_entry
 from airflow_epochs.delta.shape import TableShape
@@ -17,6 +17,8 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
+from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, Described
+from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged import owner
 
 log = secrecy.logger(__name__)
@@ -26,7 +28,7 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
     """Describe the try to Spark; for tables of deltalake also write the staging table's version 0."""
     sink, target = at.sink, at.look(at.location_of(place, attempt), attempt.txn.pipeline)
     if sink.in_catalog and not target.exists:
-        spark_commit.require_table({"exists": False}, sink.target)
+        spark_commit.require_table(Described(), sink.target)
     shape, location = target.opened_shape, target.location
     committer = _committer(sink, target)
     _require_partitioning(sink, location, shape)
@@ -34,21 +36,20 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
     if committer == DELTALAKE and shape is not None:
         checks.require_committable(shape, location.name)
         _write_version_0(location, place, shape)
-    return {
-        "kind": "delta",
-        "committer": committer,
-        "place": place,
-        "target": sink.target,
-        "app": target.app.epoch,
-        "epoch": attempt.txn.epoch,
-        "has_version_0": committer == DELTALAKE and shape is not None,
-        "schema": shape.schema if shape else None,
-        "partition_by": list(shape.partition_by) if shape else list(sink.partition_by),
-        "properties": dict(sink.properties),
-        "optimize_write": _optimize_write(shape.properties if shape else sink.properties),
-        "user_metadata": compact_json({USER_METADATA_KEY: _user_metadata(target, attempt, committer)}),
-        **({} if sink.how.is_plain_append else {"kind": "delta_change", "how": sink.how.plan()}),
-    }
+    append = DeltaStaging(
+        committer=committer,
+        place=place,
+        target=sink.target,
+        app=target.app.epoch,
+        epoch=attempt.txn.epoch,
+        has_version_0=committer == DELTALAKE and shape is not None,
+        schema=shape.schema if shape else None,
+        partition_by=shape.partition_by if shape else tuple(sink.partition_by),
+        properties=dict(sink.properties),
+        optimize_write=_optimize_write(shape.properties if shape else sink.properties),
+        user_metadata=compact_json({USER_METADATA_KEY: _user_metadata(target, attempt, committer)}),
+    )
+    return as_json(append if sink.how.is_plain_append else DeltaChangeStaging.of(append, sink.how.plan()))
 
 
 def _user_metadata(target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
@@ -94,8 +95,10 @@ def _require_partitioning(sink: DeltaSink, location: TableLocation, shape: Table
     wanted = list(sink.partition_by)
     if shape and wanted and list(shape.partition_by) != wanted:
         raise Refused(
-            f"{location.name} is partitioned by {list(shape.partition_by)}, the sink says {wanted}.",
-            remedy="Correct partition_by, or leave it out for a table that exists.",
+            f"{location.name} is partitioned by {list(shape.partition_by)}, but the sink has partition_by={wanted}.",
+            code=codes.DELTA_PARTITIONS,
+            remedy="Correct partition_by of the sink, or leave it out, because the table exists. Then clear the stage "
+            "task.",
             sink=sink.name,
         )
 

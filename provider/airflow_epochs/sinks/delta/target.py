@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.snapshot import position_at
@@ -22,6 +23,7 @@ from airflow_epochs.delta.table import (
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import checks, spark_commit
+from airflow_epochs.spark.driver.delta.plans import Seen
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -61,7 +63,8 @@ class Target:
             checks.require_not_spoilt(location)
             raise Refused(
                 f"deltalake cannot open {location.name}: {error}",
-                remedy='Repair the table, or give the sink commit="spark".',
+                code=codes.DELTA_TABLE_UNREADABLE,
+                sink=app.sink,
             ) from error
 
     @property
@@ -77,9 +80,7 @@ class Target:
         """None if there is no table."""
         if self.problem is None:
             return self.opened_shape
-        about = self._told["about"]
-        spark_commit.require_table(about, self.location.name)
-        return TableShape.of_description(about)
+        return TableShape.of_description(spark_commit.require_table(self._told.about, self.location.name))
 
     @cached_property
     def version(self) -> int:
@@ -108,6 +109,6 @@ class Target:
         return find_commit(self.location.files, self.app, txn.epoch, self.version) or FoundCommit.unknown()
 
     @cached_property
-    def _told(self) -> JsonDict:
+    def _told(self) -> Seen:
         """What Spark says of the table and its marker, in one job."""
         return spark_commit.look(self.location.name, self.app, self.env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow_epochs import codes
 from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Receipt
@@ -11,6 +12,7 @@ from airflow_epochs.sinks.delta import compaction, log_checkpoint, lost_files, s
 from airflow_epochs.sinks.delta.due import is_due
 from airflow_epochs.sinks.delta.foreign_changes import ForeignChange, foreign_changes
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
+from airflow_epochs.spark.driver.wire import as_json
 
 
 def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
@@ -35,8 +37,9 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
 def _optimized(at: Whereabouts, due: bool) -> JsonDict:
     if not due:
         return {}
-    done = spark_commit.optimize(at.sink.target, at.env)
-    return done | (spark_commit.thin_notes(_notes_left(at), at.env) if at.sink.how.notes_deletions else {})
+    done = as_json(spark_commit.optimize(at.sink.target, at.env))
+    notes = _notes_left(at) if at.sink.how.notes_deletions else []
+    return done | (as_json(spark_commit.thin_notes(notes, at.env)) if notes else {})
 
 
 def _notes_left(at: Whereabouts) -> list[str]:
@@ -69,11 +72,12 @@ def changes_since(at: Whereabouts, since: Receipt, pipeline: str, told: Collecti
 
 def _stopped(at: Whereabouts, new: dict[str, ForeignChange]) -> Corrupt:
     first = next(iter(new.values()))
-    back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}), or " * (not first.built_on)
+    back = f"Put the rows back (RESTORE TABLE … TO VERSION AS OF {first.version - 1}). Or set"
     return Corrupt(
-        f"Rows of complete epochs were taken away by others: {'; '.join(new)}.",
-        remedy=f"{back}set on_foreign_change='warn' until the next epoch is complete, if that was meant to be. "
-        "Nothing was opened.",
+        f"Another program has removed rows of complete epochs: {'; '.join(new)}. No epoch was opened.",
+        code=codes.DELTA_FOREIGN_CHANGE,
+        remedy=f"{'Set' if first.built_on else back} on_foreign_change='warn' on the sink until the next epoch is "
+        "complete, if the change was intended. Then clear the open task.",
         sink=at.sink.name,
     )
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.table import NOTES_FOLDER, STAGING_FOLDER, App, TableLocation
 from airflow_epochs.errors import Refused
@@ -42,8 +43,7 @@ class Whereabouts:
         url = self.sink.target
         if self.sink.in_catalog:
             about = spark_commit.describe(self.sink.target, self.env)
-            spark_commit.require_table(about, self.sink.target)
-            url = normalised(about["location"])
+            url = normalised(spark_commit.require_table(about, self.sink.target).location)
         return self._at(url)
 
     def location_of(self, place: str, attempt: SinkAttempt) -> TableLocation:
@@ -55,8 +55,13 @@ class Whereabouts:
         root = self.root_of(place, attempt)
         if root is None:
             raise Refused(
-                f"{place!r} is no staging place of sink {self.sink.name!r} in {self.sink.target}.",
-                remedy="Finish the epoch with the table it was opened with: was the sink pointed elsewhere since?",
+                f"{place!r} is not a staging place of sink {self.sink.name!r} in {self.sink.target}.",
+                code=codes.STAGING_PLACE,
+                remedy="Point the sink back to the table that it had when the epoch was opened. Change it after the "
+                "epoch is complete.",
+                pipeline=attempt.txn.pipeline,
+                epoch=attempt.txn.epoch,
+                attempt=attempt.txn.attempt,
                 sink=self.sink.name,
             )
         return self._at(root)

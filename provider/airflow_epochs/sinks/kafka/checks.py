@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -28,15 +29,16 @@ def require_topic(cluster: Cluster, name: str) -> TopicFacts:
     facts = cluster.topic(name)
     if facts is None:
         raise Refused(
-            f"There is no topic {name} in the cluster at {', '.join(cluster.access.servers)}.",
-            remedy="Create it, or correct the sink's topic or conn_id; then clear the stage task.",
+            f"The Kafka cluster at {', '.join(cluster.access.servers)} does not have the topic {name}.",
+            code=codes.TOPIC_MISSING,
         )
     if facts.replicas < facts.insync_min and not cluster.waits_for_its_replicas_only():
         raise Refused(
-            f"Topic {name} has {facts.replicas} replicas and min.insync.replicas={facts.insync_min}: brokers before "
-            "Kafka 3.7 take nothing for it.",
-            remedy=f"Give the topic more replicas, or lower it: kafka-configs.sh --alter --entity-type topics "
-            f"--entity-name {name} --add-config min.insync.replicas={facts.replicas}. Then clear the stage task.",
+            f"Topic {name} has {facts.replicas} replicas and min.insync.replicas={facts.insync_min}. Brokers before "
+            "Kafka 3.7 reject every record for such a topic.",
+            code=codes.TOPIC_SETTINGS,
+            remedy=f"Give the topic more replicas, or lower the setting: kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {name} --add-config min.insync.replicas={facts.replicas}. Clear the stage task.",
         )
     return facts
 
@@ -48,11 +50,12 @@ def require_timestamps(facts: TopicFacts) -> None:
     bound = int(facts.settings.get("message.timestamp.before.max.ms", PATIENT_MS))
     if bound < PATIENT_MS:
         raise Refused(
-            f"Topic {facts.name} has message.timestamp.before.max.ms={bound}: it refuses records on their way for "
-            "longer than that.",
-            remedy=f"Raise it to {PATIENT_MS} or more, or let the brokers set the time: kafka-configs.sh --alter "
-            f"--entity-type topics --entity-name {facts.name} --add-config message.timestamp.type=LogAppendTime. Then "
-            "clear the stage task.",
+            f"Topic {facts.name} has message.timestamp.before.max.ms={bound}: it rejects a record that takes longer "
+            f"than {bound} ms from the sink to the broker.",
+            code=codes.TOPIC_SETTINGS,
+            remedy=f"Raise the setting to {PATIENT_MS} or more, or let the brokers set the time: kafka-configs.sh "
+            f"--alter --entity-type topics --entity-name {facts.name} --add-config "
+            "message.timestamp.type=LogAppendTime. Clear the stage task.",
         )
 
 
@@ -60,10 +63,9 @@ def require_time(needed_s: float, timeout_s: int) -> None:
     """Check that reading the rows and making records of them, as the commit does too, leaves time to send them."""
     if needed_s >= timeout_s:
         raise Refused(
-            f"The rows take longer to send than transaction_timeout={timeout_s} s: making the records alone took "
-            f"{needed_s:.0f} s.",
-            remedy="Raise transaction_timeout of the sink, and the brokers' transaction.max.timeout.ms if that is "
-            "less; or take fewer records per epoch, with max_records of the source. Then clear the stage task.",
+            f"The sink cannot send the rows within transaction_timeout={timeout_s} s: it took {needed_s:.0f} s to make "
+            "the records, without sending them.",
+            code=codes.TRANSACTION_TIMEOUT_SHORT,
         )
 
 
@@ -72,8 +74,9 @@ def require_rights(facts: TopicFacts, *operations: str) -> None:
     missing = [name for name in operations if facts.allowed is not None and not {name, "ALL"} & facts.allowed]
     if missing:
         raise Refused(
-            f"The connection's user lacks rights on topic {facts.name}: {', '.join(missing)}.",
-            remedy="Grant them, and what else docs/kafka-sink.md lists; then clear the stage task.",
+            f"The connection's user lacks these rights on topic {facts.name}: {', '.join(missing)}.",
+            code=codes.KAFKA_FORBIDDEN,
+            remedy="Grant the user these rights, and the others that docs/kafka-sink.md lists. Clear the stage task.",
         )
 
 
@@ -87,20 +90,21 @@ def require_records(records: Iterable[Record], facts: TopicFacts) -> None:
     )
     if named := list(islice(problems, NAMED_MAX)):
         raise Refused(
-            f"Topic {facts.name} does not take the rows: {'; '.join(named)}{' …' if len(named) == NAMED_MAX else ''}.",
-            remedy="Correct the transform or the topic's settings; then clear the stage task.",
+            f"Topic {facts.name} cannot take the rows: {'; '.join(named)}{' …' if len(named) == NAMED_MAX else ''}.",
+            code=codes.TOPIC_ROWS_UNFIT,
         )
 
 
 def _problem(record: Record, bytes_max: int, facts: TopicFacts) -> str | None:
     key, _, partition, _ = record
     if (size := size_of(record)) > bytes_max:
-        limit = f"max.message.bytes={bytes_max}" if bytes_max < RECORD_BYTES_MAX else f"at most {bytes_max} are sent"
-        return f"makes a record of {size} bytes ({limit})"
+        of_topic = bytes_max < RECORD_BYTES_MAX
+        limit = f"the topic has max.message.bytes={bytes_max}" if of_topic else f"the sink sends at most {bytes_max}"
+        return f"makes a record of {size} bytes, but {limit}"
     if partition is not None and not 0 <= partition < facts.partitions:
-        return f"is for partition {partition}, there are {facts.partitions}"
+        return f"is for partition {partition}, but the topic has {facts.partitions} partitions"
     if key is None and facts.is_compacted:
-        return "has no key (cleanup.policy=compact)"
+        return "has no key, but the topic has cleanup.policy=compact"
     return None
 
 
@@ -110,10 +114,11 @@ def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) ->
     size = size_of((b"", replace(marker, offsets=ranges).encoded(), None, [])) + KEY_BYTES_MAX
     if size > markers.record_bytes_max:
         raise Refused(
-            f"The marker of the epoch may have {size} bytes, for {rows.partitions} partitions, and the marker topic "
-            f"{markers.name} takes {markers.record_bytes_max}.",
-            remedy=f"Let it take more: kafka-configs.sh --alter --entity-type topics --entity-name {markers.name} "
-            f"--add-config max.message.bytes={2 * size}. Then clear the stage task.",
+            f"The marker of the epoch may have {size} bytes, because topic {rows.name} has {rows.partitions} "
+            f"partitions. The marker topic {markers.name} takes at most {markers.record_bytes_max} bytes.",
+            code=codes.MARKER_TOO_LARGE,
+            remedy="Raise max.message.bytes of the marker topic: kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {markers.name} --add-config max.message.bytes={2 * size}. Clear the stage task.",
         )
 
 
@@ -122,7 +127,6 @@ def require_marker(found: MarkerRecord | None, previous: TransactionId | None, m
     if compare(found.txn if found else None, previous) is not Shown.EXPECTED:
         raise Refused(
             f"The marker of {markers.key} in topic {markers.topic} is {found.txn_id if found else 'missing'}, but the "
-            f"ledger says that its last epoch is {previous or 'none'}.",
-            remedy="Find out who else sends under these names, or whether the ledger or the topics were restored. See "
-            "docs/kafka-sink.md, 'The marker topic'.",
+            f"last epoch of this sink in the ledger is {previous or 'none'}.",
+            code=codes.MARKER_CHANGED,
         )

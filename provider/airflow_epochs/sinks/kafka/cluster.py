@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.kafka.connection import KafkaAccess
 
@@ -76,7 +77,7 @@ def require_client() -> None:
     if find_spec("confluent_kafka") is None:
         raise Refused(
             "A KafkaSink needs the Python package confluent-kafka, which is not installed.",
-            remedy="Install it where Airflow's tasks run: pip install 'airflow-provider-epochs[kafka-sink]'.",
+            code=codes.KAFKA_CLIENT_MISSING,
         )
 
 
@@ -163,7 +164,7 @@ class Cluster:
         from airflow_epochs.kafka.client import KafkaClient
 
         with KafkaClient(self.access) as client:
-            versions = client.ask("say its version", lambda admin: admin.api_versions())
+            versions = client.ask("list API versions", lambda admin: admin.api_versions())
         return bool(versions[PRODUCE][1] >= PRODUCE_OF_3_7)
 
     def _settings(self, topic: str) -> dict[str, str]:
@@ -213,8 +214,9 @@ class Cluster:
         while not (found := self.topic(topic)) or found.partitions < partitions or not self._is_led(found):
             if time.monotonic() > deadline:
                 raise NotApplied(
-                    f"Topic {topic} has just been created or extended, and the brokers do not know it yet.",
-                    remedy="Clear the task once they do.",
+                    f"The sink has just created topic {topic} or added partitions to it. After "
+                    f"{self.access.timeout_s:g} s, not all brokers know them.",
+                    code=codes.TOPIC_NOT_READY,
                 )
             time.sleep(SETTLE_POLL_S)
         return found
@@ -293,33 +295,30 @@ class Cluster:
         code = error.code()
         if code in (KafkaError._INVALID_ARG, KafkaError._INVALID_TYPE):
             return Refused(
-                f"confluent-kafka cannot {doing} with connection {self.access.conn_id!r}: {error.str()}.",
-                remedy="Correct the connection, or the options of the sink; GSSAPI needs a confluent-kafka that was "
-                "built with it.",
+                f"confluent-kafka cannot {doing} with the settings of connection {self.access.conn_id!r} and of the "
+                f"sink: {error.str()}.",
+                code=codes.KAFKA_CLIENT_SETTINGS,
             )
         if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             return Refused(
-                f"{where} does not accept the sink's transaction_timeout: it is more than the brokers' "
-                "transaction.max.timeout.ms.",
-                remedy="Lower transaction_timeout of the sink, or raise the brokers' transaction.max.timeout.ms.",
+                f"{where} rejects the sink's transaction_timeout, because it is longer than transaction.max.timeout.ms "
+                "of the brokers.",
+                code=codes.TRANSACTION_TIMEOUT_LONG,
             )
         if login := self._heard.get(KafkaError._AUTHENTICATION):
             return Refused(
-                f"{where} does not let its user in: {login}.",
-                remedy="Check sasl.mechanism, sasl.username and sasl.password in the connection's extra.",
+                f"{where} rejected the login of the connection's user: {login}.",
+                code=codes.KAFKA_LOGIN,
             )
         if code in _rights():
             return Refused(
-                f"{where} does not allow its user to {doing}: {error.str()}.",
-                remedy="Grant the rights that docs/kafka-sink.md lists: on the topic, the marker topic, and the "
-                "transactional ids.",
+                f"{where} does not permit the connection's user to {doing}: {error.str()}.",
+                code=codes.KAFKA_FORBIDDEN,
+                remedy="Grant the user the rights that docs/kafka-sink.md lists, on the topic, the marker topic and "
+                "the transactional ids. Clear the failed task.",
             )
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
-        return NotApplied(
-            f"{where} could not be asked to {doing}: {reasons}.",
-            remedy="Check from the machine of this task that the brokers run and can be reached, and that "
-            "security.protocol is that of their listener; then clear the task.",
-        )
+        return NotApplied(f"The request to {doing} failed. {where}: {reasons}.", code=codes.KAFKA_UNREACHABLE)
 
 
 def _of_a_new_leader() -> frozenset[int]:

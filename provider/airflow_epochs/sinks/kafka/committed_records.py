@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.sinks.kafka.cluster import Cluster
 
@@ -108,7 +109,7 @@ class PartitionLog:
     def _require_time(self, deadline: float, position: int, end: int) -> None:
         if position < end and time.monotonic() > deadline:
             raise NotApplied(
-                f"Of {self.topic}[{self.partition}] only what is before offset {position} can be read, not all before "
+                f"The task could read {self.topic}[{self.partition}] up to offset {position}, but not to its end at "
                 f"{end}: a transaction is still open there, or the brokers do not answer.",
-                remedy="Try again: the brokers end a transaction that was left open after its transaction timeout.",
+                code=codes.TRANSACTION_OPEN,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
@@ -49,46 +50,52 @@ class Case:
     def _lost(self) -> Corrupt:
         assert self.expected
         what = (
-            f"The ledger expects {self.expected} of {self.markers.key}, and there is no marker: topic "
-            f"{self.markers.topic} {self._state_of_markers()}"
+            f"The ledger expects the marker {self.expected} of {self.markers.key}, but topic {self.markers.topic} "
+            f"{self._state_of_markers()}"
         )
         if rows := self._state_of_rows():
             return Corrupt(
-                f"{what}, and topic {self._rows} {rows}.",
-                remedy="If the connection leads to another cluster than before, point it back. If the topics are lost, "
-                "send their epochs again under a new sink name: docs/kafka-sink.md, 'Topic and marker are lost'. "
-                "Nothing was read or written.",
+                f"{what}, and topic {self._rows} {rows}. Nothing was read or written.",
+                code=codes.TOPICS_GONE,
+                remedy="Point the connection back if it leads to another cluster than before. If the topics are lost, "
+                "send their epochs again under a new sink name: docs/kafka-sink.md, 'Topic and marker are lost'.",
             )
         return Corrupt(
-            f"{what}. Topic {self._rows} is there.",
+            f"{what}. Topic {self._rows} still exists. Nothing was read or written.",
+            code=codes.MARKERS_GONE,
             remedy=f"Look whether topic {self._rows} has epoch {self.expected.epoch}, and put the marker back: "
-            "docs/kafka-sink.md, 'The marker is lost'. Nothing was read or written.",
+            "docs/kafka-sink.md, 'The marker is lost'.",
         )
 
     def _behind(self, shown: TransactionId) -> Corrupt:
         return Corrupt(
-            f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, older than {self.expected}, "
-            f"which the ledger expects: topic {self.markers.topic} was restored to an older state, or lost records.",
-            remedy=f"Look which epochs topic {self._rows} has, and put the marker or the epochs back: "
-            "docs/kafka-sink.md, 'The marker is behind the ledger'. Nothing was read or written.",
+            f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger expects the "
+            f"later {self.expected}. Topic {self.markers.topic} was restored to an older state, or lost records. "
+            "Nothing was read or written.",
+            code=codes.SINK_BEHIND,
+            remedy=f"Look which epochs topic {self._rows} has. Then put the marker back, or send the missing epochs "
+            "again: docs/kafka-sink.md, 'The marker is behind the ledger'.",
         )
 
     def _ahead(self, found: MarkerRecord | None, shown: TransactionId) -> Corrupt:
         return Corrupt(
-            f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, which the ledger does not "
-            f"know: it expects {self.expected or 'no epoch'}. The ledger was lost or restored to an older state, or "
-            "another pipeline has the same name.",
-            remedy="Put the ledger's newest records back. If they are gone, give the pipeline a new name and begin "
-            f"behind that epoch, with starting={self._ends(found)}. If the pipeline has more sinks, see first where "
-            "each ends: docs/kafka-sink.md, 'The ledger is behind the marker'. Nothing was read or written.",
+            f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger expects "
+            f"{self.expected or 'no epoch'}. The ledger was lost or restored to an older state, or another pipeline "
+            "has the same name. Nothing was read or written.",
+            code=codes.LEDGER_BEHIND,
+            remedy="Put the newest records of the ledger back. If they are lost, give the pipeline a new name, and let "
+            f"it begin after that epoch, with starting={self._ends(found)}. If the pipeline has more sinks, first see "
+            "where each of them ends: docs/kafka-sink.md, 'The ledger is behind the marker'.",
         )
 
     def _of_another_ledger(self, shown: TransactionId) -> Corrupt:
         return Corrupt(
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger has "
-            f"{self.expected} under that number: two ledgers went on from one copy, or two pipelines have one name.",
-            remedy="Go on with the ledger that has the marker's transaction, and give the other pipeline a new name: "
-            "docs/kafka-sink.md, 'The marker is of another ledger'. Nothing was read or written.",
+            f"{self.expected} for this epoch. Two ledgers were made from one copy, or two pipelines have the same "
+            "name. Nothing was read or written.",
+            code=codes.TWO_LEDGERS,
+            remedy="Use the ledger that has the marker's transaction, and give the other pipeline a new name: "
+            "docs/kafka-sink.md, 'The marker is of another ledger'.",
         )
 
     # -- what can be seen ----------------------------------------------------------------------------------------
@@ -109,9 +116,9 @@ class Case:
 
     def _ends(self, found: MarkerRecord | None) -> str:
         if not found or not found.ends:
-            return "{…} (the offsets of the pipeline's consumer group: this marker has none)"
+            return "{…} (use the offsets of the pipeline's consumer group: this marker has none)"
         text = json.dumps(found.ends)
-        return text if len(text) <= PRINTED_MAX else "{…} (the offsets that the marker has under `ends`)"
+        return text if len(text) <= PRINTED_MAX else "{…} (use the offsets in `ends` of the marker)"
 
 
 def state(markers: Markers, recorded_id: str | None) -> str:
@@ -122,6 +129,10 @@ def state(markers: Markers, recorded_id: str | None) -> str:
     if facts.id != (recorded_id or facts.id):
         return "was deleted and created again"
     if markers.assignment() is None:
-        return "has no partition of the sink: it was deleted and created again, or its partition 0 lost records"
+        return "has no partition for the sink: it was deleted and created again, or its partition 0 lost records"
     beginning, _ = markers.log.bounds()
-    return f"lost the records before offset {beginning} of the sink's partition" if beginning else "has no record of it"
+    return (
+        f"lost the records before offset {beginning} of the sink's partition"
+        if beginning
+        else "has no record of this sink"
+    )

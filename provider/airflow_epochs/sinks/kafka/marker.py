@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -100,11 +101,11 @@ class MarkerRecord:
             names = (name for name in cls.__dataclass_fields__ if name in given or name not in _LATER)
             marker = cls(**{name: given[name] for name in names})
             if marker.format > FORMAT:
-                raise ValueError(f"its format is {marker.format}, this version knows {FORMAT}")
+                raise ValueError(f"its format is {marker.format}, and this version reads formats up to {FORMAT}")
             if marker.txn_id is not None:
                 TransactionId.parse(marker.txn_id)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it lacks {error}") from error
+            raise ValueError(f"a field is missing or wrong ({error})") from error
         return marker
 
 
@@ -157,16 +158,16 @@ class Markers:
     def _decoded(self, value: bytes) -> MarkerRecord:
         if not value:
             raise Corrupt(
-                f"Somebody has deleted the marker of {self.key} in topic {self.topic}: its newest record is a "
-                "tombstone, which is not ours.",
-                remedy="Find out who did, and put the marker back: docs/kafka-sink.md, 'The marker is lost'. Nothing "
-                "was sent.",
+                f"Another program has deleted the marker of {self.key} in topic {self.topic}: its newest record is a "
+                "tombstone. Nothing was sent.",
+                code=codes.MARKER_DELETED,
             )
         try:
             return MarkerRecord.decoded(value)
         except ValueError as error:
             raise Corrupt(
-                f"The newest record of key {self.key} in topic {self.topic} is no epoch marker: {error}.",
-                remedy="Use the provider's version that wrote it, or one that is newer. If something else writes to "
-                "this topic, stop it. See docs/kafka-sink.md, 'The marker topic'.",
+                f"The newest record of key {self.key} in topic {self.topic} is not an epoch marker: {error}.",
+                code=codes.MARKER_FOREIGN,
+                remedy="Use the provider's version that wrote the record, or a newer one. If another program wrote it, "
+                "stop that program, and put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
             ) from error

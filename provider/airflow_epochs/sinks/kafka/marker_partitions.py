@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
@@ -45,12 +46,12 @@ class Assignment:
         given: Any = json.loads(value)
         try:
             if given["format"] > FORMAT:
-                raise ValueError(f"its format is {given['format']}, this version knows {FORMAT}")
+                raise ValueError(f"its format is {given['format']}, and this version reads formats up to {FORMAT}")
             number = given["partition"]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"it lacks {error}") from error
+            raise ValueError(f"a field is missing or wrong ({error})") from error
         if type(number) is not int or number <= DIRECTORY:
-            raise ValueError(f"{number!r} is no such partition")
+            raise ValueError(f"{number!r} is not a partition of a sink")
         return cls(partition=number, transactional_id=given.get("transactional_id") or first_id(key))
 
     def encoded(self) -> bytes:
@@ -140,11 +141,9 @@ class Assignments:
 
     def _foreign(self, partition: int) -> Refused:
         return Refused(
-            f"Topic {self.topic} cannot be the marker topic: {self.topic}[{partition}] holds records that are not "
-            "ours. Nothing was written into it.",
-            remedy="Give the sink a marker_topic of its own, one that is empty or does not exist yet. If it is our "
-            "marker topic, stop what else writes to it; if its partition 0 lost its records, see docs/kafka-sink.md, "
-            "'The marker is lost'.",
+            f"Topic {self.topic} cannot be the marker topic: {self.topic}[{partition}] has records, and partition "
+            f"{DIRECTORY} does not assign them to a sink. Nothing was written into it.",
+            code=codes.MARKER_TOPIC_OCCUPIED,
         )
 
     def _free(self, taken: Mapping[str, Assignment]) -> int:
@@ -161,8 +160,10 @@ class Assignments:
             return Assignment.decoded(key, value)
         except ValueError as error:
             raise Corrupt(
-                f"The record of key {key} in {self.topic}[{DIRECTORY}] does not say which partition is the sink's: "
+                f"The record of key {key} in {self.topic}[{DIRECTORY}] does not name the partition of this sink: "
                 f"{error}.",
-                remedy="Use the provider's version that wrote it, or one that is newer. If something else writes to "
-                "this topic, stop it. See docs/kafka-sink.md, 'The marker topic'.",
+                code=codes.MARKER_FOREIGN,
+                remedy="Use the provider's version that wrote the record, or a newer one. If another program wrote it, "
+                "stop that program, and give the sink a new name and a marker_topic of its own. See "
+                "docs/kafka-sink.md, 'The marker topic'.",
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 
@@ -27,10 +28,12 @@ def require_compacted(facts: TopicFacts) -> TopicFacts:
     """Raise Refused unless the topic is compacted, which keeps the newest marker of each key."""
     if facts.settings["cleanup.policy"] != "compact":
         raise Refused(
-            f"The marker topic {facts.name} has cleanup.policy={facts.settings['cleanup.policy']}: epoch markers would "
-            "be lost.",
-            remedy=f"Set it right: kafka-configs.sh --alter --entity-type topics --entity-name {facts.name} "
-            "--add-config cleanup.policy=compact. Then clear the task: if a marker is missing by now, it says so.",
+            f"The marker topic {facts.name} has cleanup.policy={facts.settings['cleanup.policy']}. Kafka would delete "
+            "epoch markers.",
+            code=codes.MARKER_TOPIC_SETTINGS,
+            remedy=f"Set the policy: kafka-configs.sh --alter --entity-type topics --entity-name {facts.name} "
+            "--add-config cleanup.policy=compact. Clear the failed task. If Kafka has already deleted a marker, the "
+            "task says so.",
         )
     return facts
 
@@ -39,16 +42,20 @@ def require_as_safe(markers: TopicFacts, rows: TopicFacts) -> None:
     """Raise Refused if a fault could destroy the markers and leave the rows."""
     if markers.replicas < rows.replicas:
         raise Refused(
-            f"The marker topic {markers.name} has {markers.replicas} replicas, topic {rows.name} has {rows.replicas}: "
-            "if the markers are lost and the rows are not, rows are sent twice.",
-            remedy=f"Give {markers.name} as many replicas, with kafka-reassign-partitions.sh as docs/kafka-sink.md "
-            "shows in 'A marker topic that is weaker than the topic'; then clear the stage task. Never delete it.",
+            f"The marker topic {markers.name} has {markers.replicas} replicas, but topic {rows.name} has "
+            f"{rows.replicas}. If Kafka lost the markers and kept the rows, the sink would send rows twice.",
+            code=codes.MARKER_TOPIC_SETTINGS,
+            remedy=f"Give {markers.name} {rows.replicas} replicas, with kafka-reassign-partitions.sh, as "
+            "docs/kafka-sink.md shows in 'A marker topic that is weaker than the topic'. Clear the stage task. Never "
+            "delete the marker topic.",
         )
     if wanted := ",".join(_weaker_settings(markers, rows)):
         raise Refused(
-            f"The marker topic {markers.name} can lose what topic {rows.name} keeps: it needs {wanted}.",
+            f"The marker topic {markers.name} could lose markers while topic {rows.name} keeps the rows. It needs "
+            f"{wanted}.",
+            code=codes.MARKER_TOPIC_SETTINGS,
             remedy=f"Set it: kafka-configs.sh --alter --entity-type topics --entity-name {markers.name} "
-            f"--add-config {wanted}. Then clear the stage task. Never delete the topic.",
+            f"--add-config {wanted}. Clear the stage task. Never delete the marker topic.",
         )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.kafka.connection import read_connection
@@ -83,8 +83,8 @@ class KafkaParticipant:
             facts = kafka_marker_topic.create(self._cluster, name, topic)
         if facts is None:
             raise Refused(
-                f"The marker topic {name} is gone: the ledger expects {attempt.previous} in it.",
-                remedy="Put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
+                f"The marker topic {name} is gone. The ledger expects the marker {attempt.previous} in it.",
+                code=codes.MARKER_TOPIC_GONE,
             )
         kafka_marker_topic.require_as_safe(kafka_marker_topic.require_compacted(facts), topic)
         return facts

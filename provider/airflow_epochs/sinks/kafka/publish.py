@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Shown, Staged, TransactionId, compare
@@ -34,11 +34,6 @@ log = secrecy.logger(__name__)
 COMMIT_S = 120
 ABORT_S = 10
 SERVE_EVERY = 1_000
-TOO_SHORT = (
-    "If it happens again, raise transaction_timeout of the sink in the DAG, and the brokers' "
-    "transaction.max.timeout.ms if that is less: an epoch in doubt takes the DAG's of today if it is longer."
-)
-
 Failure = tuple[str, "KafkaError"]
 """Of a record: for which partition, and why."""
 
@@ -116,11 +111,20 @@ def _require_kept(this: TopicTransaction, found: MarkerRecord | None) -> None:
 
 def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted: Voted | None) -> Corrupt:
     return Corrupt(
-        f"Whether {txn} was sent to topic {topic} cannot be told: its marker would be in topic {markers.topic}, which "
-        f"{state(markers, voted.marker_topic_id if voted else None)} since the vote.",
+        f"The sink cannot tell whether {txn} was sent to topic {topic}. Its marker would be in topic {markers.topic}, "
+        f"but since the vote, that topic {state(markers, voted.marker_topic_id if voted else None)}. This task sent "
+        "nothing.",
+        code=codes.KAFKA_SENT_UNKNOWN,
         remedy=f"Look whether topic {topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md "
-        "shows in 'The marker is lost'; then clear the commit task. Nothing was sent.",
+        "shows in 'The marker is lost'. Clear the commit task.",
+        **_place(txn, markers),
     )
+
+
+def _place(txn: TransactionId, markers: Markers) -> dict[str, Any]:
+    """The fields of an error that say where it happened."""
+    sink = markers.key.rpartition("/")[2]
+    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt, "sink": sink}
 
 
 def _require_previous(this: TopicTransaction, stands: Shown) -> None:
@@ -128,9 +132,10 @@ def _require_previous(this: TopicTransaction, stands: Shown) -> None:
         return
     case = Case(markers=this.markers, topic=this.topic, expected=this.previous, recorded={})
     raise case.diagnosed() or OutcomeUnknown(
-        f"The marker of {this.markers.key} in topic {this.markers.topic} is changing: another process commits "
-        f"{this.txn}.",
-        remedy="Clear the commit task: it looks again.",
+        f"The marker of {this.markers.key} in topic {this.markers.topic} has just changed: another process is "
+        "committing this epoch.",
+        code=codes.KAFKA_COMMIT_UNKNOWN,
+        **_place(this.txn, this.markers),
     )
 
 
@@ -166,9 +171,11 @@ class _Transaction:
         rows, _ = self.this.facts
         if rows is None:
             raise NotApplied(
-                f"Topic {self.this.topic} is gone: it was there at the vote.",
-                remedy="Create it again, with as many partitions, and clear the commit task; or complete the epoch "
-                f"without this sink's rows: `{waive_command(self.this.txn, self.this.sink)}`.",
+                f"Topic {self.this.topic} is gone. It existed at the vote.",
+                code=codes.TOPIC_CHANGED,
+                remedy="Create it again, with as many partitions as before, and clear the commit task. Or complete the "
+                f"epoch without this sink's rows: `{waive_command(self.this.txn, self.this.sink)}`.",
+                **self._place,
             )
         voted = Voted.of(self.this.staged)
         if voted and rows.id != voted.topic_id:
@@ -179,11 +186,13 @@ class _Transaction:
         log.warning("%s: topic %s was deleted and created again since the vote", self.this.txn, rows.name)
         if rows.partitions != voted:
             raise NotApplied(
-                f"Topic {rows.name} was deleted since the vote, and created again with {rows.partitions} partitions "
-                f"instead of {voted}: by a client, if the brokers create topics by use.",
-                remedy=f"Give it {voted} again, with kafka-topics.sh --alter if it has fewer, else by deleting it and "
-                "creating it anew; then clear the commit task. Or complete the epoch without this sink's rows: "
+                f"Topic {rows.name} was deleted after the vote, and created again with {rows.partitions} partitions "
+                f"instead of {voted}. A client may have created it (auto.create.topics.enable).",
+                code=codes.TOPIC_CHANGED,
+                remedy=f"Give it {voted} partitions again: with kafka-topics.sh --alter if it has fewer, else delete "
+                "it and create it again. Clear the commit task. Or complete the epoch without this sink's rows: "
                 f"`{waive_command(self.this.txn, self.this.sink)}`.",
+                **self._place,
             )
 
     # -- sending -------------------------------------------------------------------------------------------------
@@ -206,10 +215,12 @@ class _Transaction:
         (before, _), now = self.this.facts, self.this.cluster.topic(self.this.topic)
         if before is None or now is None or now.id != before.id:
             raise NotApplied(
-                f"Topic {self.this.topic} was deleted while {self.this.txn} was being sent to it. The transaction was "
-                "ended.",
-                remedy="Create it again, with as many partitions, unless it is there; and clear the commit task: it "
-                "sends the epoch again.",
+                f"Topic {self.this.topic} was deleted while the sink sent this epoch to it. The sink ended the "
+                "transaction.",
+                code=codes.TOPIC_CHANGED,
+                remedy="Create it again, with as many partitions as before, unless it exists. Clear the commit task: "
+                "it sends the epoch again.",
+                **self._place,
             )
 
     def _send_rows(self, partitions: int) -> None:
@@ -226,8 +237,10 @@ class _Transaction:
         self._flush()
         if sent != self.this.staged.rows:
             raise RowsGone(
-                f"{sent} rows were read at {self.this.staged.place}, promised were {self.this.staged.rows}.",
-                remedy="Clear the commit task: it stages the same offsets again. Nothing was committed.",
+                f"The sink found {sent} rows in {self.this.staged.place}, but its vote promised "
+                f"{self.this.staged.rows}. Nothing was committed.",
+                code=codes.PROMISED_ROWS_GONE,
+                **self._place,
             )
 
     def _produce(
@@ -284,11 +297,11 @@ class _Transaction:
         if self.failed:
             partition, failure = self.failed[0]
             return NotApplied(
-                f"Kafka did not take the rows of {self.this.txn} for {partition}: {failure.str()}.",
-                remedy="If the topic was deleted or altered, or rights were withdrawn, mend that. Then clear the "
-                "commit task: it sends the epoch again.",
+                f"Kafka did not accept rows of this epoch for {partition}: {failure.str()}. No row is visible.",
+                code=codes.KAFKA_SEND_FAILED,
+                **self._place,
             )
-        return self.this.cluster.failure("take the epoch", told)
+        return self.this.cluster.failure("send the epoch", told)
 
     def _named(self, error: KafkaError) -> KafkaError:
         """What is behind an error that says no more than that the producer has failed for good."""
@@ -304,16 +317,21 @@ class _Transaction:
     def _ended(self, told: KafkaError) -> NotApplied:
         if self._is_late():
             return NotApplied(
-                f"The brokers ended its transaction: {self.this.txn} was being sent for {self._seconds():.0f} s, and "
+                f"The brokers ended the transaction: the sink has sent this epoch for {self._seconds():.0f} s, and "
                 f"transaction_timeout is {self._timeout_s():.0f} s ({told.str()}).",
-                remedy=f"Clear the commit task: it looks first. {TOO_SHORT}",
+                code=codes.KAFKA_SEND_TIMEOUT,
+                **self._place,
             )
         return NotApplied(
-            f"Another process has taken over sending {self.this.txn}, or the brokers ended its transaction "
+            f"Another process has taken over the sink's transactional id, or the brokers ended the transaction "
             f"({told.str()}).",
-            remedy="Clear the commit task: it looks first. If it happens again, and nothing else runs, see the "
-            "brokers' logs.",
+            code=codes.KAFKA_SEND_FENCED,
+            **self._place,
         )
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return _place(self.this.txn, self.this.markers)
 
     def _is_late(self) -> bool:
         return self._seconds() >= self._timeout_s()
@@ -353,13 +371,18 @@ class _Transaction:
     def _unknown(self, last: KafkaError) -> OutcomeUnknown:
         if last.code() in fenced() and self._is_late():
             return OutcomeUnknown(
-                f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: it was being sent for "
-                f"{self._seconds():.0f} s, and transaction_timeout is {self._timeout_s():.0f} s ({last.str()}).",
-                remedy=f"Clear the commit task: it looks first. {TOO_SHORT}",
+                f"The sink does not know whether the brokers committed this epoch to topic {self.this.topic}: it has "
+                f"sent the epoch for {self._seconds():.0f} s, and transaction_timeout is {self._timeout_s():.0f} s "
+                f"({last.str()}).",
+                code=codes.KAFKA_COMMIT_UNKNOWN,
+                remedy=codes.KAFKA_SEND_TIMEOUT.remedy,
+                **self._place,
             )
         return OutcomeUnknown(
-            f"Whether {self.this.txn} was committed to topic {self.this.topic} is not known: {last.str()}.",
-            remedy="Nothing is lost: the next try of the commit task looks at the marker first.",
+            f"The sink does not know whether the brokers committed this epoch to topic {self.this.topic}: "
+            f"{last.str()}.",
+            code=codes.KAFKA_COMMIT_UNKNOWN,
+            **self._place,
         )
 
 

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import read_connection
@@ -67,9 +68,13 @@ class MarkerRepair:
         topic, epochs = require_topic(self._cluster, self.topic), self.epochs()
         if late := [epoch for epoch in epochs if epoch > (txn.epoch if txn else 0)]:
             raise Refused(
-                f"Topic {self.topic} has rows of epoch {late[-1]} of {self._markers.key}, which is later than "
-                f"{txn_id or 'none'}: with that marker they would be sent twice.",
-                remedy="Put the transaction of that epoch, as the ledger or the error message names it.",
+                f"Topic {self.topic} has rows of epoch {late[-1]}, which is later than the marker "
+                f"({txn_id or 'no epoch'}). With this marker, they would be sent twice. Nothing was written.",
+                code=codes.MARKER_WOULD_DUPLICATE,
+                remedy=f"Put the transaction of epoch {late[-1]} instead. `airflow epochs show {self.pipeline} "
+                f"{late[-1]}` names it.",
+                pipeline=self.pipeline,
+                sink=self.sink,
             )
         name = self.marker_topic
         marker_topic = self._cluster.topic(name) or kafka_marker_topic.create(self._cluster, name, topic)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_epochs import codes
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
@@ -79,8 +80,10 @@ class RowShape:
         if problems := [*_misfits(types, found), *_unsent(others, "value" in found)]:
             raise Refused(
                 f"The rows do not fit {target}: {'; '.join(problems)}.",
-                remedy="Correct the transform: columns `key` and `value` (string or binary), `headers`, `partition`, "
-                "or any columns without `value`, which make a JSON object. See docs/kafka-sink.md.",
+                code=codes.TOPIC_ROWS_UNFIT,
+                remedy="Let the transform return `key` and `value` (string or binary), `headers` and `partition`. Or "
+                "let it return any columns without `value`: the sink makes a JSON object of them. See "
+                "docs/kafka-sink.md. Clear the stage task.",
             )
         return cls(**named, json={} if "value" in found else others)
 
@@ -112,8 +115,9 @@ class RowShape:
             return self._rows(batch)
         except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
             raise Refused(
-                f"A row cannot be made a record of Kafka: {first_line(error)}",
-                remedy="Correct the transform, for example by a cast to string of the column that is meant.",
+                f"The sink cannot make a Kafka record of a row: {first_line(error)}",
+                code=codes.TOPIC_ROWS_UNFIT,
+                remedy="Correct the transform, for example by a cast of the column to string. Clear the stage task.",
             ) from error
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Record]:
@@ -152,7 +156,7 @@ def _misfits(types: Mapping[str, Any], found: Mapping[str, str]) -> Iterator[str
         }[name]
         fits = {"partition": kind == "integer", "headers": _is_headers(kind)}.get(name, kind in _TEXT)
         if not fits:
-            yield f"column {column!r} is {type_name(kind)}, it must be {wanted}"
+            yield f"column {column!r} is {type_name(kind)}, but it must be {wanted}"
 
 
 def _is_headers(kind: Any) -> bool:
@@ -164,13 +168,13 @@ def _is_headers(kind: Any) -> bool:
 
 def _unsent(others: Mapping[str, Any], has_value: bool) -> Iterator[str]:
     if has_value and others:
-        yield f"with a column `value`, {', '.join(map(repr, others))} would not be sent"
+        yield f"because there is a column `value`, {', '.join(map(repr, others))} would not be sent"
     if not has_value and not others:
-        yield "there is no column `value`, and none to make a JSON object of"
+        yield "there is no column `value`, and no other column to make a JSON object of"
     if not has_value:
         for name, kind in others.items():
             if not _fits_json(kind):
-                yield f"column {name!r} is {type_name(kind)}, which has no form in JSON"
+                yield f"column {name!r} is {type_name(kind)}, which JSON cannot express"
 
 
 def _fits_json(kind: Any) -> bool:
@@ -202,14 +206,16 @@ def _headers(row: list[dict[str, Any]] | None) -> Headers:
     for header in row or ():
         if header is None:
             raise Refused(
-                "A row has a NULL among its headers: column `headers` is an array of structs, and one is NULL.",
-                remedy="Let the transform drop it: filter(headers, h -> h IS NOT NULL).",
+                "A row has a NULL among its headers: one struct in the array of column `headers` is NULL.",
+                code=codes.TOPIC_ROWS_UNFIT,
+                remedy="Let the transform drop it: filter(headers, h -> h IS NOT NULL). Clear the stage task.",
             )
         name, value = header.values()
         if name is None:
             raise Refused(
-                "A row has a header without a key, which Kafka does not take.",
-                remedy="Let the transform drop it: filter(headers, h -> h.key IS NOT NULL).",
+                "A row has a header without a key, and Kafka rejects such a header.",
+                code=codes.TOPIC_ROWS_UNFIT,
+                remedy="Let the transform drop it: filter(headers, h -> h.key IS NOT NULL). Clear the stage task.",
             )
         if name != HEADER:
             headers.append((name, value))

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs import codes
+from airflow_epochs.config import require_name
+from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.kafka.topics import require_topic_name
-from airflow_epochs.names import is_template, validated_name
+from airflow_epochs.names import is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class KafkaSink:
         transaction_timeout: int = 900,
         options: Mapping[str, str | int] | None = None,
     ) -> None:
-        self.name = validated_name("sink", name)
+        self.name = require_name("sink", name)
         self.topic = topic
         self.staging = staging
         self.conn_id = conn_id
@@ -93,10 +95,10 @@ class KafkaSink:
 
         try:
             self._require_topics()
-        except ValueError as error:
+        except BadArgument as error:
             raise Refused(
-                f"The Kafka sink is not configured right: {error}.",
-                remedy="Correct the KafkaSink of the DAG.",
+                f"An argument of the KafkaSink is not valid. {error.what}",
+                code=codes.SINK_MISCONFIGURED,
                 sink=self.name,
             ) from error
         return {
@@ -128,7 +130,11 @@ class KafkaSink:
         require_topic_name(self.topic)
         require_topic_name(self.marker_topic)
         if self.topic == self.marker_topic:
-            raise ValueError(f"sink {self.name!r} has one topic, {self.topic!r}, for its rows and for its markers")
+            raise BadArgument(
+                f"`topic` and `marker_topic` of sink {self.name!r} are both {self.topic!r}. Rows and markers need "
+                "different topics.",
+                code=codes.KAFKA_SINK_ARGUMENT,
+            )
 
     # -- what it does in an epoch --------------------------------------------------------------------------------
 
@@ -173,8 +179,10 @@ class KafkaSink:
 
 def _seconds(sink: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value not in _TIMEOUT_S:
-        raise ValueError(
-            f"transaction_timeout of sink {sink!r} is a whole number of seconds from 1 to a day; not {value!r}"
+        raise BadArgument(
+            f"`transaction_timeout` of sink {sink!r} is {value!r}. It must be a whole number of seconds from 1 to "
+            f"{_TIMEOUT_S[-1]} (a day).",
+            code=codes.KAFKA_SINK_ARGUMENT,
         )
     return value
 
@@ -182,11 +190,15 @@ def _seconds(sink: str, value: object) -> int:
 def _options(sink: str, given: Mapping[str, str | int]) -> dict[str, str | int]:
     refused = sorted(str(name) for name in given if name not in TUNABLE)
     if refused:
-        raise ValueError(
-            f"options of sink {sink!r} may not set {', '.join(refused)}, only {', '.join(TUNABLE)}: acks=all, "
-            "idempotence and the transaction are what exactly-once rests on, and the rest belongs to the connection"
+        raise BadArgument(
+            f"`options` of sink {sink!r} sets {', '.join(refused)}. It may set only {', '.join(TUNABLE)}: exactly-once "
+            "needs acks=all, idempotence and the transaction, and all other settings belong to the connection.",
+            code=codes.KAFKA_SINK_ARGUMENT,
         )
     for name, value in given.items():
         if name != "compression.type" and not str(value).isdigit():
-            raise ValueError(f"options[{name!r}] of sink {sink!r} is a whole number; not {value!r}")
+            raise BadArgument(
+                f"`options[{name!r}]` of sink {sink!r} is {value!r}. It must be a whole number.",
+                code=codes.KAFKA_SINK_ARGUMENT,
+            )
     return dict(given)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
@@ -161,8 +162,10 @@ def database_of(connection: Connection) -> Database:
 
         return Sqlite()
     raise Refused(
-        f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, no database of a SqlSink.",
-        remedy="Give a connection of type postgres or sqlite.",
+        f"Connection {connection.conn_id!r} has the type {connection.conn_type!r}. A SqlSink supports postgres and "
+        "sqlite.",
+        code=codes.SQL_CONNECTION,
+        remedy="Give the sink a connection of type postgres or sqlite. Then clear the failed task.",
     )
 
 

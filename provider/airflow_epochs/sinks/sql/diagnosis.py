@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
@@ -47,67 +48,65 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
         ", ".join(f"{k} {v}" for k, v in found.items()) for found in (recorded["database"], session.identity())
     )
     return Corrupt(
-        f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch went to: "
-        f"to {now}; "
-        f"it was {then}.",
-        remedy="Point the connection at that database again. If the database was moved on purpose by dump and "
-        "restore, its "
-        "marker must have come along. See docs/sql.md, 'The connection leads to another database'. Nothing was "
-        "written.",
+        f"Connection {sink.conn_id!r} of table {sink.table} leads to another database than the last epoch was "
+        f"committed to. Database of the connection: {now}. Database of the last epoch: {then}. Nothing was written.",
+        code=codes.TABLE_ELSEWHERE,
+        remedy="Point the connection to the database of the last epoch again. If you moved the database on purpose by "
+        "dump and restore, restore the marker table there too. See docs/sql.md, 'The connection leads to another "
+        "database'.",
         sink=sink.name,
     )
 
 
 def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
     return Corrupt(
-        f"Table {sink.table} shows epoch {found.txn.epoch}, and the ledger has had epoch {expected.epoch} of it: the "
-        "database "
-        f"was restored to an earlier state, or a standby that lacked the last commits took over.{_at(found)}",
-        remedy="Restore the database to the later state if you have it. Else give the sink another name in the DAG, "
-        "with "
-        f"backfill={{<the new name>: {found.txn.epoch + 1}}}: it takes the epochs that are missing from Kafka again. "
-        f"See "
-        "docs/sql.md, 'The database is behind the ledger'. Nothing was written.",
+        f"The last epoch in table {sink.table} is {found.txn.epoch}, but the ledger says {expected.epoch}. The "
+        "database was restored to an earlier state, or a standby without the last commits became the primary server."
+        f"{_at(found)} Nothing was written.",
+        code=codes.SINK_BEHIND,
+        remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
+        f"name in the DAG, with backfill={{<the new name>: {found.txn.epoch + 1}}}: it reads the missing epochs from "
+        "Kafka again. See docs/sql.md, 'The database is behind the ledger'.",
         sink=sink.name,
     )
 
 
 def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None) -> Corrupt:
-    known = f"the last one that it knows is epoch {expected.epoch}" if expected else "it knows none of this sink"
+    known = f"the ledger ends at epoch {expected.epoch}" if expected else "the ledger has no epoch of this sink"
     return Corrupt(
-        f"Table {sink.table} shows epoch {found.txn.epoch} ({found.txn}), and the ledger is behind: {known}. Its "
-        "newest records "
-        f"are gone, it was restored from an older copy, or it is another ledger.{_at(found)}",
-        remedy="Put the ledger's missing records back, or point `ledger_conn_id` at the right ledger. If they are "
-        f"lost, give the pipeline another name and start it where the table ends: starting={_ends(found)}. If the "
-        "pipeline has more sinks, see first where each ends. See docs/sql.md, 'The ledger is behind the database'. "
-        "Nothing was written.",
+        f"The last epoch in table {sink.table} is {found.txn.epoch} ({found.txn}), but {known}. The ledger lost its "
+        "newest records, it was restored from an older copy, or the connection leads to another ledger."
+        f"{_at(found)} Nothing was written.",
+        code=codes.LEDGER_BEHIND,
+        remedy="Restore the missing records of the ledger, or point `ledger_conn_id` to the right ledger. If the "
+        "records are lost, give the pipeline another name and start it where the table ends: "
+        f"starting={_ends(found)}. If the pipeline has more sinks, first look where each sink ends. See docs/sql.md, "
+        "'The ledger is behind the database'.",
         sink=sink.name,
     )
 
 
 def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt:
     return Corrupt(
-        f"Table {sink.table} shows another transaction of epoch {expected.epoch} than the ledger: {found.txn}, not "
-        f"{expected}. "
-        f"Two ledgers have a pipeline of this name, or one was restored and went on with other data.{_at(found)}",
+        f"Table {sink.table} and the ledger have different transactions of epoch {expected.epoch}: {found.txn} in the "
+        f"table, {expected} in the ledger. Two ledgers have a pipeline of this name, or the ledger was restored and "
+        f"then committed other data.{_at(found)} Nothing was written.",
+        code=codes.TWO_LEDGERS,
         remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two ledgers "
-        "write "
-        "under one name'. Nothing was written.",
+        "write under one name'.",
         sink=sink.name,
     )
 
 
 def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
     return Corrupt(
-        f"Table {sink.table} shows no epoch yet, only the reservation of the first one, and the ledger has had epoch "
-        f"{expected.epoch} "
-        "of it: the database was restored to a state before its first epoch.",
-        remedy="Restore the database to the later state if you have it. Else give the sink another name in the DAG, "
-        "with "
-        "backfill={<the new name>: <its first epoch>}. See docs/sql.md, 'The database is behind the ledger'. Nothing "
-        "was "
-        "written.",
+        f"The marker of table {sink.table} shows no epoch, only the reservation of the first epoch, but the ledger has "
+        f"epoch {expected.epoch} of this sink. The database was restored to a state before its first epoch. Nothing "
+        "was written.",
+        code=codes.SINK_EMPTY,
+        remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
+        "name in the DAG, with backfill={<the new name>: <its first epoch>}. See docs/sql.md, 'The database is behind "
+        "the ledger'.",
         sink=sink.name,
     )
 
@@ -118,34 +117,32 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
     put_back = marker.putting_back(expected, seen.receipt.rows if seen.receipt else 0)
     if table is None:
         return Corrupt(
-            f"There is no table {sink.table} in {session.name}, and no marker: they were dropped, or `table` or the "
-            "connection "
-            "leads to another place.",
-            remedy="Restore table and marker, or correct the sink. To fill a new table, create it and give the sink "
-            "another "
-            "name in the DAG, with backfill={<the new name>: <the first epoch to take again>}. See docs/sql.md, 'The "
-            "table is "
-            "gone'. Nothing was written.",
+            f"Table {sink.table} and its marker do not exist in {session.name}: somebody dropped them, or `table` or "
+            "the connection of the sink is wrong. Nothing was written.",
+            code=codes.TABLE_GONE,
+            remedy="Restore the table and its marker, or correct the sink. To fill a new table, create it and give the "
+            "sink another name in the DAG, with backfill={<the new name>: <the first epoch to read again>}. See "
+            "docs/sql.md, 'The table is gone'.",
             sink=sink.name,
         )
     if recorded.get("table_id") and recorded["table_id"] != table.id:
         return Corrupt(
-            f"Table {sink.table} was dropped and created again, and its marker is gone: it is table {table.id}, the "
-            "last epoch "
-            f"went into {recorded['table_id']}.",
-            remedy="If the rows were loaded again from a dump that ends with that epoch, put the marker back: "
-            f"{put_back} To fill a new table, give the sink another name in the DAG, with "
-            f"backfill={{<the new name>: <the "
-            "first epoch to take again>}. See docs/sql.md, 'The table is gone'. Nothing was written.",
+            f"Somebody dropped table {sink.table} and created it again, and its marker is gone: the table has id "
+            f"{table.id} now, and epoch {expected.epoch} was committed to id {recorded['table_id']}. Nothing was "
+            "written.",
+            code=codes.TABLE_REPLACED,
+            remedy=f"Put the marker back if the table has the rows of a dump that ends with epoch {expected.epoch}: "
+            f"{put_back} To fill a new table instead, give the sink another name in the DAG, with "
+            "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
             sink=sink.name,
         )
-    what = "The table of markers" if marker.table is None else "The marker of this sink in the table"
+    what = "The marker table" if marker.table is None else "The marker of this sink in the table"
     return Corrupt(
-        f"{what} {marker.schema}.{marker.name} is gone; table {sink.table} is still there, and the last epoch in it is "
-        f"{expected.epoch}, says the ledger.",
-        remedy=f"See that the rows of that epoch are in the table, then put the marker back: {put_back} See "
-        "docs/sql.md, 'The "
-        "marker or its table is gone'. Nothing was written.",
+        f"{what} {marker.schema}.{marker.name} is gone. Table {sink.table} still exists, and according to the ledger "
+        f"its last epoch is {expected.epoch}. Nothing was written.",
+        code=codes.MARKERS_GONE,
+        remedy=f"Check that table {sink.table} has the rows of epoch {expected.epoch}. If it has them, put the marker "
+        f"back: {put_back} See docs/sql.md, 'The marker or its table is gone'.",
         sink=sink.name,
     )
 
@@ -168,15 +165,19 @@ def unclaimed(
     """The first epoch's commit finds neither its reservation nor a marker."""
     if isinstance(found, Reservation):
         return Corrupt(
-            f"Another pipeline of this name has claimed {sink.table} meanwhile: {found.text}, not "
-            f"{Reservation.of(attempt).text}.",
+            f"Another pipeline of this name has reserved table {sink.table} after the vote. The marker table has "
+            f"{found.text!r} instead of {Reservation.of(attempt).text!r}. Nothing was written.",
+            code=codes.TWO_LEDGERS,
             remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
-            "ledgers write under one name'. Nothing was written.",
+            "ledgers write under one name'.",
             sink=sink.name,
+            pipeline=attempt.txn.pipeline,
+            epoch=attempt.txn.epoch,
+            attempt=attempt.txn.attempt,
         )
     return _to_put_back(
-        f"Neither the reservation of this sink nor its marker is in {marker.schema}.{marker.name}: somebody has "
-        f"deleted the row or the table since the vote, so nobody can say whether {attempt.txn} went in.",
+        f"{marker.schema}.{marker.name} has neither the reservation nor the marker of this sink: somebody deleted the "
+        f"row or the table after the vote. So the provider does not know whether {attempt.txn} was committed.",
         marker.putting_reservation_back(attempt),
         sink=sink,
         attempt=attempt,
@@ -191,9 +192,8 @@ def not_previous(
     """The marker is neither the previous epoch's nor this one's."""
     if found is None and attempt.previous:
         return _to_put_back(
-            f"The marker of this sink is not in {marker.schema}.{marker.name} any more: somebody has deleted the row "
-            "or "
-            f"the table since epoch {attempt.previous.epoch}, so nobody can say whether {attempt.txn} went in.",
+            f"The marker of this sink in {marker.schema}.{marker.name} is gone: somebody deleted the row or the table "
+            f"after epoch {attempt.previous.epoch}. So the provider does not know whether {attempt.txn} was committed.",
             marker.putting_back(attempt.previous, 0),
             sink=sink,
             attempt=attempt,
@@ -201,11 +201,15 @@ def not_previous(
             rows=rows,
         )
     return Corrupt(
-        f"The last epoch in table {sink.table} is {described_transaction(txn_of(found))}; the ledger expects "
-        f"{described_transaction(attempt.previous)} before {attempt.txn}.",
-        remedy="Do not clear anything yet. Find out whether the database or the ledger was restored, or another "
-        "pipeline has the same name. See docs/sql.md, 'The marker'. Nothing was written.",
+        f"The last epoch in table {sink.table} is {described_transaction(txn_of(found))}, but the ledger expects "
+        f"{described_transaction(attempt.previous)} before {attempt.txn}. Nothing was written.",
+        code=codes.TWO_LEDGERS,
+        remedy="Do not clear a task yet. Find out whether somebody restored the database or the ledger, or whether "
+        "another pipeline has the same name. See docs/sql.md, 'The marker'.",
         sink=sink.name,
+        pipeline=attempt.txn.pipeline,
+        epoch=attempt.txn.epoch,
+        attempt=attempt.txn.attempt,
     )
 
 
@@ -213,9 +217,13 @@ def _to_put_back(
     what: str, without: str, *, sink: SqlSink, attempt: SinkAttempt, marker: MarkerTable, rows: int
 ) -> Corrupt:
     return Corrupt(
-        what,
-        remedy=f"Look whether the {rows} rows of epoch {attempt.txn.epoch} are in {sink.table}. If they are: "
-        f"{marker.putting_back(attempt.txn, rows)} If they are not: {without} Then clear the commit task. See "
-        "docs/sql.md, 'The marker or its table is gone'. Nothing was written.",
+        f"{what} Nothing was written.",
+        code=codes.MARKERS_GONE,
+        remedy=f"Check whether table {sink.table} has the {rows} rows of epoch {attempt.txn.epoch}. If it has them: "
+        f"{marker.putting_back(attempt.txn, rows)} If it does not: {without} Then clear the commit task. See "
+        "docs/sql.md, 'The marker or its table is gone'.",
         sink=sink.name,
+        pipeline=attempt.txn.pipeline,
+        epoch=attempt.txn.epoch,
+        attempt=attempt.txn.attempt,
     )

@@ -13,7 +13,7 @@ from functools import partial
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.errors import Corrupt, NotApplied, Refused
+from airflow_epochs.errors import NotApplied, Refused, RowsGone
 from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
 from airflow_epochs.sinks.sql.database import Session, part_of
@@ -87,7 +87,7 @@ def _rehearsed(
                 with part_of(session):
                     old += [voter] if voter.of.rehearse(session, voter.attempt, staging, staged) else []
                 votes[voter.name] = Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
-            except (Refused, Corrupt) as refused:
+            except (Refused, RowsGone) as refused:  # as every sink; another Corrupt is for a person to look at
                 votes[voter.name] = _against(refused, missing)
                 missing = [*missing, voter.name]
         try:
@@ -97,8 +97,10 @@ def _rehearsed(
     return votes, old
 
 
-def _against(refused: Refused | Corrupt, missing: Sequence[str]) -> Vote:
-    return vote_against(refused, f" It was tried without the rows of {', '.join(missing)}." if missing else "")
+def _against(refused: Refused | RowsGone, missing: Sequence[str]) -> Vote:
+    if missing:
+        refused.what += f" The vote left out the rows of {', '.join(missing)}, which also voted VOTE_ABORT."
+    return vote_against(refused)
 
 
 def _reserve(voters: Sequence[Voter]) -> None:

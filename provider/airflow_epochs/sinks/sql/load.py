@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, require_sound, row_named
@@ -52,7 +53,7 @@ class Load:
             taken = self._upsert(sent) if self.keys else self._into(self.table, sent)
         except RowRefused as refused:
             if found := refused.row or (row_at_line(read(), self.fields, refused.line) if refused.line else None):
-                refused.what += f" It is {row_named(*found, self._key_fields())}."
+                refused.what += f" The refused row: {row_named(*found, self._key_fields())}."
             raise
         self._require_all(sent.rows, rows)
         self.require_taken(taken, rows)
@@ -67,18 +68,17 @@ class Load:
     def _require_all(self, read: int, rows: int) -> None:
         if read != rows:
             raise Refused(
-                f"{read} rows were read for table {self.table.name}, staged are {rows}.",
-                remedy="Clear the stage task: it stages into a fresh place.",
+                f"The sink read {read} staged rows for table {self.table.name}, but Spark staged {rows}.",
+                code=codes.STAGED_INCOMPLETE,
             )
 
     def require_taken(self, taken: int, rows: int) -> None:
         """Raise Refused if the database's count differs from the number of rows sent."""
         if taken != rows:
             raise Refused(
-                f"Of {rows} rows, table {self.table.name} took {taken}: a trigger, a rule or a clause of the table "
-                "drops rows without an error.",
-                remedy="Leave such rows out in the transform, or change what drops them (a trigger that returns NULL "
-                "or RAISE(IGNORE)), and clear the failed tasks.",
+                f"The sink sent {rows} rows to table {self.table.name}, and the database wrote {taken}: a trigger, "
+                "a rule or a clause of the table drops rows without an error.",
+                code=codes.SQL_ROWS_DROPPED,
             )
 
     # -- the rows ------------------------------------------------------------------------------------------------
@@ -154,7 +154,9 @@ class Load:
                 named = "; ".join(", ".join(map(str, values)) for values in found)
                 raise Refused(
                     f"The keys ({', '.join(self.keys)}) {what}, among them: {named}.",
-                    remedy="Let the transform return one row per key, with all key columns, and clear the stage task.",
+                    code=codes.SQL_ROWS_UNFIT,
+                    remedy="Correct the transform: let it return one row per key, without NULL in the key columns. "
+                    "Then clear the stage task.",
                 )
 
     def _compared(self, key: str) -> str:

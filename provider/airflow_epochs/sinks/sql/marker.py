@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Marker, TransactionId
@@ -132,9 +133,9 @@ class MarkerTable:
         return self._putting(_NO_EPOCH, Reservation.of(attempt).text, 0)
 
     def _putting(self, epoch: int, text: str, rows: int) -> str:
-        create, name = "" if self.table else f"{self.definition}; ", self.spelled.replace("%%", "%")
+        create = "" if self.table else f"{self.definition}; ".replace("%%", "%")
         return (
-            f"{create}INSERT INTO {name} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
+            f"{create}INSERT INTO {self._plainly} (pipeline, sink, epoch, txn_id, row_count, committed_at) VALUES "
             f"('{self.pipeline}', '{self.sink}', {epoch}, '{text}', {rows}, CURRENT_TIMESTAMP) ON CONFLICT (pipeline, "
             "sink) DO UPDATE SET epoch = excluded.epoch, txn_id = excluded.txn_id, row_count = excluded.row_count;"
         )
@@ -157,8 +158,10 @@ class MarkerTable:
         )
         if changed != 1:
             raise Refused(
-                f"The marker in {self.schema}.{self.name} could not be set: {changed} rows were changed, not one.",
-                remedy="Remove the triggers, rules and policies of that table, and clear the failed tasks.",
+                f"The provider could not set the marker in {self.schema}.{self.name}: UPDATE changed {changed} rows "
+                "instead of 1.",
+                code=codes.SQL_MARKER_TABLE,
+                remedy="Remove the triggers, rules and policies of that table. Then clear the failed task.",
                 sink=self.sink,
             )
 
@@ -183,9 +186,12 @@ class MarkerTable:
             txn = None
         if txn is None or (txn.pipeline, txn.epoch) != (self.pipeline, epoch):
             raise Corrupt(
-                f"The row of this sink in {self.schema}.{self.name} was not written by the provider: epoch {epoch}, "
-                f"txn_id {txn_id!r}.",
-                remedy="Find out who changed it, and put back what the ledger says (`airflow epochs show`).",
+                f"Somebody changed the row of this sink in {self.schema}.{self.name}: the provider does not "
+                f"write epoch {epoch} with txn_id {txn_id!r}. Nothing was written.",
+                code=codes.MARKER_FOREIGN,
+                remedy="Find out who or what changed the row. Then put back `epoch` and `txn_id` of the last epoch "
+                f"that the sink committed: `airflow epochs list {self.pipeline}` shows both.",
+                pipeline=self.pipeline,
                 sink=self.sink,
             )
         return txn
@@ -193,9 +199,11 @@ class MarkerTable:
     def _require_lasting(self) -> None:
         if self.table and self.table.problem:
             raise Refused(
-                f"{self.schema}.{self.name} cannot be the table of markers: {self.table.problem}.",
-                remedy=f"Make it an ordinary table (ALTER TABLE {self.name} SET LOGGED), or give the sink another "
-                "`marker_table`, and clear the failed tasks.",
+                f"{self.schema}.{self.name} cannot be the marker table: {self.table.problem}.",
+                code=codes.SQL_MARKER_TABLE,
+                remedy="Make it an ordinary table that the connection's user may write to. For an UNLOGGED table: "
+                f"`ALTER TABLE {self._plainly} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
+                "another `marker_table` instead. Then clear the failed task.",
                 sink=self.sink,
             )
 
@@ -212,6 +220,11 @@ class MarkerTable:
     def spelled(self) -> str:
         """Schema and name, quoted for a statement."""
         return f"{self.session.quoted(self.schema)}.{self.session.quoted(self.name)}"
+
+    @property
+    def _plainly(self) -> str:
+        """``spelled``, for people: without what the driver doubles."""
+        return self.spelled.replace("%%", "%")
 
 
 def txn_of(found: MarkerRow | Reservation | None) -> TransactionId | None:

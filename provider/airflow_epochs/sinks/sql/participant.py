@@ -11,9 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Marker, Receipt, Shown, Staged, StagedClaim, TransactionId, compare
+from airflow_epochs.model import (
+    JsonDict,
+    Marker,
+    Receipt,
+    Shown,
+    Staged,
+    StagedClaim,
+    TransactionId,
+    compare,
+    described_transaction,
+)
 from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
@@ -61,12 +72,13 @@ class SqlParticipant:
         Returns whether the table of markers is of version 0.1, without a column for the position.
 
         Raises:
-            Refused, Corrupt: The sink cannot promise the epoch.
+            Refused, RowsGone: The sink cannot promise the epoch.
+            Corrupt: A person must look at the marker.
         """
         table = self._table(session, staging, attempt.previous)
         load = self._load(session, table, staging)
         marker = self.marker(session, attempt.txn.pipeline)
-        self._require_previous(attempt, marker, marker.make())
+        self._require_unchanged(attempt, marker, marker.make())
         if self.sink.rehearse:
             load.run(self._reader(staging), staged.rows)
         else:
@@ -82,32 +94,52 @@ class SqlParticipant:
             fields, kind = staging.shape.schema["fields"], self.database
             if previous:
                 raise Refused(
-                    f"There is no table {self.sink.table} in {session.name} any more, and epoch {previous.epoch} went "
-                    "into it: it was dropped or renamed, or the connection's user may not see it now.",
-                    remedy="Put it back, with its rows. To fill a new one, create it and give the sink another name in "
-                    "the DAG, with backfill={<the new name>: <the first epoch to take again>}, and clear the failed "
-                    "tasks. See docs/sql.md, 'The table is gone'.",
+                    f"Table {self.sink.table} does not exist any more in {session.name}, although epoch "
+                    f"{previous.epoch} was committed to it: somebody dropped or renamed it, or the connection's user "
+                    "cannot see it now.",
+                    code=codes.SQL_TABLE_MISSING,
+                    remedy="Restore the table with its rows, or grant its rights to the user. Then clear the failed "
+                    "task. To fill a new table instead, create it and give the sink another name in the DAG, with "
+                    "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
                 )
             raise Refused(
-                f"There is no table {self.sink.table} in {session.name}, or its user may not see it.",
-                remedy=f"Create it, for example {suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}, "
-                "and clear the stage task.",
+                f"Table {self.sink.table} does not exist in {session.name}, or the connection's user cannot see it.",
+                code=codes.SQL_TABLE_MISSING,
+                remedy="Create the table, for example: "
+                f"`{suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}`. Then clear the failed task.",
             )
         if table.problem:
             raise Refused(
-                f"{self.sink.table} cannot be the table of a sink: {table.problem}.",
-                remedy="Give the sink an ordinary table that the connection's user may write to.",
+                f"A sink cannot write to table {self.sink.table}: {table.problem}.",
+                code=codes.SQL_TABLE_UNUSABLE,
             )
         return table
 
     def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
         fields = staging.shape.schema["fields"]
         columns = columns_for(table, fields, self.database.takes)
-        keys = key_columns(table, self.sink.keys, columns) if self.sink.keys else []
+        keys = key_columns(table, self.sink.keys, columns, self.sink.table) if self.sink.keys else []
         return Load(session=session, table=table, fields=fields, columns=columns, keys=keys)
 
     def _reader(self, staging: Staging) -> Callable[[], Batches]:
         return partial(self._area.batches, staging)
+
+    def _require_unchanged(
+        self, attempt: SinkAttempt, marker: MarkerTable, found: MarkerRow | Reservation | None
+    ) -> None:
+        """The table shows the sink's previous epoch, as it did when the epoch was opened.
+
+        Nothing is promised yet, so only this attempt is aborted. The next ``open`` compares again. It stops before it
+        opens anything, and its error has the remedy. The statements of ``diagnosis`` for a commit would be wrong here:
+        one of them sets the marker of this epoch, which is not decided.
+        """
+        if compare(txn_of(found), attempt.previous) is not Shown.EXPECTED:
+            raise Refused(
+                f"The last epoch in table {self.sink.table} is {described_transaction(txn_of(found))}, but the ledger "
+                f"expects {described_transaction(attempt.previous)}. Somebody changed the marker in "
+                f"{marker.schema}.{marker.name} after the epoch was opened. Nothing was written.",
+                code=codes.SQL_MARKER_CHANGED,
+            )
 
     def _require_room(self, session: Session, table: SqlTable, load: Load, rows: int) -> None:
         """The numbers that the commit will draw are there; what the rehearsal drew does not come back."""
@@ -115,8 +147,10 @@ class SqlParticipant:
             if left < rows:
                 raise Refused(
                     f"Sequence {sequence} of table {table.name} has {left} numbers left, and the epoch needs {rows}.",
-                    remedy=f"Give it room (ALTER SEQUENCE {sequence} NO MAXVALUE; a rehearsal uses up as many as the "
-                    "commit), and clear the failed tasks.",
+                    code=codes.SQL_SEQUENCE_EXHAUSTED,
+                    remedy=f"Raise the limit of the sequence: `ALTER SEQUENCE {sequence} NO MAXVALUE`. If the sequence "
+                    "counts down, write NO MINVALUE. If its type is too small, change the sequence and the column to "
+                    "bigint. The rehearsal uses as many numbers as the commit. Then clear the failed task.",
                 )
 
     def reserve(self, session: Session, attempt: SinkAttempt) -> None:
@@ -170,9 +204,15 @@ class SqlParticipant:
             yield
         except Refused as refused:
             raise Corrupt(
-                f"Table {self.sink.table} does not take the rows of {txn} any more: {refused.what}",
-                remedy="The database was changed after the vote: undo that and clear the commit task; or complete the "
-                f"epoch without this sink's rows: `{waive_command(txn, self.sink.name)}`. Nothing was written.",
+                f"Table {self.sink.table} refuses the rows of {txn}, which the sink promised in its vote. Nothing was "
+                f"written. The reason: {refused.what}",
+                code=codes.SQL_COMMIT_REFUSED,
+                remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. "
+                "Then clear the commit task. If that is impossible, complete the epoch without this sink's rows: "
+                f"`{waive_command(txn, self.sink.name)}`.",
+                pipeline=txn.pipeline,
+                epoch=txn.epoch,
+                attempt=txn.attempt,
                 sink=self.sink.name,
             ) from refused
 

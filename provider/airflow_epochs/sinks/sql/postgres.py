@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
@@ -186,8 +186,10 @@ class Postgres:
             opened = psycopg.connect(**_parameters(connection, ", ".join(who)))
         except psycopg.Error as error:
             raise NotApplied(
-                f"There is no connection to {name}: {_said(error)}",
-                remedy=f"See that the server is up and connection {connection.conn_id!r} is right, and clear the task.",
+                f"The provider could not connect to {name}: {_said(error)}",
+                code=codes.SQL_UNREACHABLE,
+                remedy=f"Check that the server is up and that connection {connection.conn_id!r} is correct. Then clear "
+                "the failed task.",
             ) from None  # the driver's exception may contain the password
         session = PostgresSession(name, opened, who, float(connection.extra.get("commit_timeout") or COMMIT_S))
         try:
@@ -317,7 +319,7 @@ class PostgresSession:
     def _problem_of_partitions(self, oid: int) -> str | None:
         for name, kind, persistence in self.execute(_LEAVES, (oid,)):
             if problem := _problem(kind, persistence, writable=True):
-                return f"of its partition {name!r}, {problem}"
+                return f"its partition {name!r} is not usable: {problem}"
         return None
 
     def schema_of(self, schema: str | None, name: str) -> str:
@@ -374,14 +376,18 @@ class PostgresSession:
             if isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
                 raise self._translated(error) from error
             raise OutcomeUnknown(
-                f"{self.name} did not say whether it has committed: {first_line(error)}",
-                remedy="Clear the task when the server, or its synchronous standby, is back: it looks at the marker.",
+                f"{self.name} did not confirm the COMMIT, so its result is unknown: {first_line(error)}",
+                code=codes.SQL_COMMIT_UNKNOWN,
+                remedy="Clear the failed task when the server, or its synchronous standby, is up again: the task reads "
+                "the marker before it writes.",
             ) from error
         if self._warnings:
             raise OutcomeUnknown(
-                f"{self.name} has committed and said: {' '.join(self._warnings)}",
-                remedy="Get a synchronous standby to run, or take it out of synchronous_standby_names, and clear the "
-                "task: it waits until the standby has the rows.",
+                f"{self.name} committed, but warned that a synchronous standby may not have the rows: "
+                f"{' '.join(self._warnings)}",
+                code=codes.SQL_COMMIT_UNKNOWN,
+                remedy="Start a synchronous standby, or remove it from synchronous_standby_names. Then clear the "
+                "failed task: it waits until the standby has the rows.",
             )
 
     def _noted(self, said: psycopg.errors.Diagnostic) -> None:
@@ -432,14 +438,15 @@ class PostgresSession:
         session_ended = error.diag.severity_nonlocalized != "ERROR"  # connection lost, or FATAL: timeout, administrator
         if session_ended or state.startswith(_MAY_PASS):
             return NotApplied(
-                f"{self.name} did not carry it out: {_said(error)}",
-                remedy="See that the server is up and who holds locks for long (pg_stat_activity), and clear the task. "
-                "Where it takes longer than the timeout, set another in the connection's extra: "
-                '{"options": "-c statement_timeout=3h"}.',
+                f"{self.name} did not complete a statement: {_said(error)}",
+                code=codes.SQL_UNREACHABLE,
+                remedy="Check that the server is up, and which sessions hold locks for a long time (pg_stat_activity). "
+                "If the statement needs more time than the timeout allows, set a longer one in the connection's extra: "
+                '{"options": "-c statement_timeout=3h"}. Then clear the failed task.',
             )
         refused = RowRefused(
-            f"{self.name} refuses it: {_said(error)}",
-            remedy="Correct the rows, the table or the rights of the connection's user, and clear the failed task.",
+            f"{self.name} refused a row or a statement: {_said(error)}",
+            code=codes.SQL_ROW_REFUSED,
         )
         refused.line = _line(error)
         return refused
@@ -450,8 +457,8 @@ def _driver() -> Any:
         import psycopg
     except ImportError as missing:
         raise Refused(
-            "The PostgreSQL driver psycopg is not installed.",
-            remedy="Install airflow-provider-epochs[postgres] on the workers.",
+            "The PostgreSQL driver psycopg is not installed on this worker.",
+            code=codes.SQL_DRIVER_MISSING,
         ) from missing
     return psycopg
 
@@ -489,7 +496,7 @@ def _problem(kind: str | bytes, persistence: str | bytes, writable: bool) -> str
     if kind in _KINDS:
         return f"it is {_KINDS[kind]}"
     if persistence != "p":
-        return "it is UNLOGGED or temporary: it would be empty after a crash of the server, and the marker would not"
+        return "it is UNLOGGED or temporary, so it would lose its rows in a crash of the server"
     if not writable:
         return "the connection's user may not INSERT into it"
     return None

@@ -10,8 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_epochs.errors import Refused
-from airflow_epochs.names import is_template, validated_name
+from airflow_epochs import codes
+from airflow_epochs.config import require_name
+from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs.names import is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
@@ -24,6 +26,22 @@ _MODES = ("append", "upsert")
 _PART = r'(?:[^\W\d][\w$]*|"(?:[^"]|"")+")'
 _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _MARKER_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+def _flaw_of(mode: str, keys: Sequence[str], marker_table: str) -> str | None:
+    """What is wrong with these arguments of a sink; None if nothing is."""
+    if mode not in _MODES:
+        return f"`mode` is {mode!r}. It must be 'append' or 'upsert'."
+    if isinstance(keys, str):
+        return f"`keys` is the text {keys!r}. It must be a list of columns, like [{keys!r}]."
+    if (mode == "upsert") != bool(keys):
+        return f"`mode` is {mode!r} and `keys` is {list(keys)}. Mode 'upsert' needs keys; mode 'append' takes none."
+    if not _MARKER_TABLE.fullmatch(marker_table):
+        return (
+            f"`marker_table` is {marker_table!r}. It must have 1 to 63 lower-case letters, digits and '_', and must "
+            "not begin with a digit."
+        )
+    return None
 
 
 class SqlSink:
@@ -60,15 +78,9 @@ class SqlSink:
         marker_table: str = "epoch_markers",
         rehearse: bool = True,
     ) -> None:
-        self.name = validated_name("sink", name)
-        if mode not in _MODES:
-            raise ValueError(f"mode {mode!r} of sink {name!r} is not known: 'append' or 'upsert'")
-        if isinstance(keys, str):
-            raise ValueError(f"keys of sink {name!r} is a list of columns, like [{keys!r}]")
-        if (mode == "upsert") != bool(keys):
-            raise ValueError(f"sink {name!r}: mode 'upsert' needs keys, and only that mode has any")
-        if not _MARKER_TABLE.fullmatch(marker_table):
-            raise ValueError(f"marker_table {marker_table!r} of sink {name!r} is not a plain lower-case name")
+        self.name = require_name("sink", name)
+        if flaw := _flaw_of(mode, keys, marker_table):
+            raise BadArgument(f"Sink {name!r}: {flaw}", code=codes.SQL_SINK_ARGUMENT)
         self.conn_id = conn_id
         self.table = table
         self.staging = staging
@@ -132,8 +144,10 @@ class SqlSink:
             schema, table = found.groups()
             return (_plain(schema) if schema else None), _plain(table)
         raise Refused(
-            f"{spelling!r} is no name of a table.",
-            remedy='Spell it as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals.',
+            f"`table` of the sink is {spelling!r}, which is not the name of a table in SQL.",
+            code=codes.SINK_MISCONFIGURED,
+            remedy='Write `table` as in SQL: orders, sales.orders, or "Sales"."Orders" for names with capitals. Then '
+            "clear the failed task.",
             sink=self.name,
         )
 

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
@@ -50,8 +51,9 @@ class Sqlite:
         path = Path(connection.host or connection.schema or "")
         if not path.is_absolute():
             raise Refused(
-                f"Connection {connection.conn_id!r} does not say which SQLite file it is for.",
-                remedy="Set its host to the absolute path of the file.",
+                f"Connection {connection.conn_id!r} does not have the absolute path of a SQLite file.",
+                code=codes.SQL_CONNECTION,
+                remedy="Set the host of the connection to the absolute path of the file. Then clear the failed task.",
             )
         session = SqliteSession(f"SQLite file {path}")
         with session.answers():
@@ -156,7 +158,10 @@ class SqliteSession:
         """Always ``main``: a SQLite file has no other."""
         if schema not in (None, _MAIN):
             raise Refused(
-                f"SQLite has no schema {schema!r}.", remedy="Name the table alone; the connection says in which file."
+                f"SQLite has no schema {schema!r}.",
+                code=codes.SQL_CONNECTION,
+                remedy="Write `table` of the sink without a schema: the connection names the file. Then clear the "
+                "failed task.",
             )
         return _MAIN
 
@@ -200,8 +205,10 @@ class SqliteSession:
             if any(word in str(error).lower() for word in _NOT_DONE):
                 raise self._translated(error) from error
             raise OutcomeUnknown(
-                f"{self.name} did not say whether it has committed: {error}",
-                remedy="See that its disk is sound and has room, and clear the task: it looks at the marker first.",
+                f"{self.name} did not confirm the COMMIT, so its result is unknown: {error}",
+                code=codes.SQL_COMMIT_UNKNOWN,
+                remedy="Check that its disk works and has free space. Then clear the failed task: it reads the marker "
+                "before it writes.",
             ) from error
 
     @contextmanager
@@ -215,12 +222,14 @@ class SqliteSession:
     def _translated(self, error: Exception) -> NotApplied:
         if any(word in str(error).lower() for word in _MAY_PASS):
             return NotApplied(
-                f"{self.name} did not carry it out: {error}",
-                remedy="See that the file is there, its disk has room and nobody writes for long, and clear the task.",
+                f"{self.name} did not complete a statement: {error}",
+                code=codes.SQL_UNREACHABLE,
+                remedy="Check that the file exists and may be written, that its disk has free space, and that no other "
+                "process writes to it for a long time. Then clear the failed task.",
             )
         return RowRefused(
-            f"{self.name} refuses it: {error}",
-            remedy="Correct the rows or the table, and clear the failed task.",
+            f"{self.name} refused a row or a statement: {error}",
+            code=codes.SQL_ROW_REFUSED,
         )
 
 

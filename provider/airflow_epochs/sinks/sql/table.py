@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.schema import type_name
@@ -70,16 +71,18 @@ def columns_for(table: SqlTable, fields: Sequence[JsonDict], takes: Takes) -> li
     columns = {given["name"]: table.column_of(given["name"]) for given in fields}
     found = [problem for given in fields if (problem := _misfit(columns[given["name"]], given, takes))]
     names = [column.name for column in columns.values() if column]
-    found += [f"two columns of the rows are {name!r}" for name in sorted({n for n in names if names.count(n) > 1})]
     found += [
-        f"column {column.name!r} is NOT NULL without a default in the table and missing in the rows"
+        f"two columns of the rows match column {name!r}" for name in sorted({n for n in names if names.count(n) > 1})
+    ]
+    found += [
+        f"column {column.name!r} is NOT NULL without a default in the table, and the rows do not have it"
         for column in table.columns
         if column.required and column.name not in names
     ]
     if found:
         raise Refused(
             f"The rows do not fit table {table.name!r}: {'; '.join(found)}.",
-            remedy="Correct the transform or the table, and clear the stage task.",
+            code=codes.SQL_ROWS_UNFIT,
         )
     return names
 
@@ -89,14 +92,14 @@ def _misfit(column: SqlColumn | None, given: JsonDict, takes: Takes) -> str | No
     if column is None:
         return f"column {name!r} ({kind}) is not in the table"
     if column.generated:
-        return f"column {name!r} is computed by the database: leave it out of the rows"
+        return f"the database computes column {name!r}, so the rows must not have it"
     if not takes(column, given["type"]):
         return f"column {name!r} is {kind} in the rows and {column.kind} in the table"
     return None
 
 
-def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str]) -> list[str]:
-    """The table's columns for ``keys``.
+def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str], spelled: str) -> list[str]:
+    """The table's columns for ``keys``. ``spelled``: the table, as the DAG has it.
 
     Raises:
         Refused: The rows lack a key column, or no unique index has exactly these columns.
@@ -104,16 +107,24 @@ def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str]) -> l
     found = [column.name for key in keys if (column := table.column_of(key)) and column.name in given]
     if len(found) != len(keys):
         raise Refused(
-            f"The rows do not have all key columns: {', '.join(keys)}.",
-            remedy="Correct `keys`, or the transform.",
+            f"The rows do not have all key columns of the sink: {', '.join(keys)}.",
+            code=codes.SQL_ROWS_UNFIT,
+            remedy="Correct `keys` of the sink, or the transform. Then clear the stage task.",
         )
     if frozenset(found) not in table.unique:
         raise Refused(
             f"Table {table.name!r} has no unique index on exactly {', '.join(found)}.",
-            remedy=f"Create one that is neither partial nor deferrable: CREATE UNIQUE INDEX ON {table.name} "
-            f"({', '.join(found)}).",
+            code=codes.SQL_UNIQUE_INDEX_MISSING,
+            remedy="Create a unique index that is neither partial nor deferrable: "
+            f"`{_unique_index(table, found, spelled)}`. Then clear the failed task.",
         )
     return found
+
+
+def _unique_index(table: SqlTable, columns: Sequence[str], spelled: str) -> str:
+    """A statement that both kinds of database execute: SQLite needs a name of the index."""
+    name, *quoted = ('"' + name.replace('"', '""') + '"' for name in (f"{table.name}_keys", *columns))
+    return f"CREATE UNIQUE INDEX {name} ON {spelled} ({', '.join(quoted)})"
 
 
 def suggestion(

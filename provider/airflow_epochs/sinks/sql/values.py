@@ -36,9 +36,9 @@ def postgres_check(column: str, kind: Any) -> Check:
         if found := check(texts):
             return found
         if size is not None and pc.any(pc.greater(pc.utf8_length(texts), size)).as_py():
-            return f"is longer than {column} takes"
+            return f"is too long for {column}"
         if column.startswith(_FINE_TIMES) and pc.any(pc.match_substring_regex(texts, _TOO_FINE)).as_py():
-            return f"is finer than the microseconds of {column}"
+            return f"has more than six decimals, which {column} cannot store"
         return None
 
     return check_text
@@ -153,7 +153,7 @@ def _json(column: pa.Array) -> list[str | None]:
             except (TypeError, ValueError, KeyError, OverflowError) as error:
                 raise _NoJson(
                     row,
-                    f"a value of type {column.type} cannot be written as JSON, where keys of maps must be text, "
-                    f"numbers or times, and different: {error}",
+                    f"a value of type {column.type} cannot be written as JSON ({error}). In JSON, the keys of a map "
+                    "must be text, numbers or times, and no two may be equal",
                 ) from error
         raise

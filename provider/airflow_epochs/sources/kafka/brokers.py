@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.client import RETRY_S, KafkaClient
 from airflow_epochs.kafka.connection import KafkaAccess
@@ -133,9 +133,9 @@ class Brokers:
         failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
         if failed:
             raise NotApplied(
-                f"Kafka did not take the offsets of consumer group {group}: {', '.join(failed[:20])}.",
-                remedy="If real consumers are in this group, choose another group_id for the KafkaSource. Only lag "
-                "monitors are affected.",
+                f"Kafka rejected offsets of the consumer group {group}: {', '.join(failed[:20])}. This affects lag "
+                "monitors only.",
+                code=codes.GROUP_OFFSETS_REFUSED,
             )
 
     def _describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_epochs.kafka.topics import require_topic_name
-from airflow_epochs.sources.kafka.starting import AtOffsets, Starting, parse_starting
+from airflow_epochs.sources.kafka.starting import AtOffsets, Starting, bad, parse_starting
 
 DEFAULTS: Mapping[str, Any] = {
     "conn_id": "kafka_default",
@@ -50,7 +50,7 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
     ``topics`` may be missing while it is a template. Then ``starting`` is not compared with it.
 
     Raises:
-        ValueError: An option is not valid. The text names it and the accepted values.
+        BadArgument: An option is not valid. The text names it and the accepted values.
     """
     given = {**DEFAULTS, **raw}
     config = KafkaConfig(
@@ -65,7 +65,10 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
         allow_loop=_truth("allow_loop", given["allow_loop"]),
     )
     if config.max_records is not None and config.min_records > config.max_records:
-        raise ValueError(f"min_records ({config.min_records}) is more than max_records ({config.max_records})")
+        raise bad(
+            f"`min_records` is {config.min_records}, and `max_records` is {config.max_records}. `min_records` must not "
+            "be larger than `max_records`."
+        )
     if config.topics and isinstance(config.starting, AtOffsets):
         _require_named(sorted(config.starting.offsets.keys() - set(config.topics)))
     return config
@@ -73,17 +76,17 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
 
 def _require_named(strangers: Sequence[str]) -> None:
     if strangers:
-        raise ValueError(f"starting names topics that are not in topics: {', '.join(strangers)}")
+        raise bad(f"`starting` names {', '.join(strangers)}. It may name only topics that are in `topics`.")
 
 
 def _topics(value: object) -> tuple[str, ...]:
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, Sequence) or not names:
-        raise ValueError(f"topics is a topic name or a list of them; not {value!r}")
+        raise bad(f"`topics` is {value!r}. It must be a topic name or a list of topic names.")
     for name in names:
         require_topic_name(name)
     if len(set(names)) != len(names):
-        raise ValueError(f"topics names a topic twice: {', '.join(names)}")
+        raise bad(f"`topics` is {', '.join(names)}. It must name each topic only once.")
     return tuple(names)
 
 
@@ -94,28 +97,28 @@ def _none(value: object) -> bool:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is a text that is not empty; not {value!r}")
+        raise bad(f"`{name}` is {value!r}. It must be a text that is not empty.")
     return value.strip()
 
 
 def _truth(name: str, value: object) -> bool:
     truth = {"true": True, "false": False}.get(str(value).strip().lower())
     if truth is None:
-        raise ValueError(f"{name} is True or False; not {value!r}")
+        raise bad(f"`{name}` is {value!r}. It must be True or False.")
     return truth
 
 
 def _count(name: str, value: object) -> int:
     count = _number(name, value)
     if count < 1 or not count.is_integer():
-        raise ValueError(f"{name} is a whole number from 1 up; not {value!r}")
+        raise bad(f"`{name}` is {value!r}. It must be a whole number, 1 or larger.")
     return int(count)
 
 
 def _seconds(name: str, value: object) -> float:
     seconds = _number(name, value)
     if not 0 <= seconds <= 86_400:
-        raise ValueError(f"{name} is a number of seconds, from 0 to a day; not {value!r}")
+        raise bad(f"`{name}` is {value!r}. It must be a number of seconds from 0 to 86400 (a day).")
     return seconds
 
 
@@ -125,13 +128,13 @@ def _number(name: str, value: object) -> float:
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{name} is a number; not {value!r}")
+        raise bad(f"`{name}` is {value!r}. It must be a number.")
     return number
 
 
 def _options(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"options is a mapping of Spark's Kafka options; not {value!r}")
+        raise bad(f"`options` is {value!r}. It must be a dict of options of Spark's Kafka source.")
     for name in value:
         _require_free(str(name))
     return {str(name): _option(str(name), given) for name, given in value.items()}
@@ -140,12 +143,15 @@ def _options(value: object) -> dict[str, str]:
 def _require_free(name: str) -> None:
     low = name.lower()
     if low in _OURS or low.startswith(_OURS_PREFIX):
-        raise ValueError(
-            f"options may not set {name}: the epoch's ranges are read exactly, committed records only, and lost "
-            "ones stop the pipeline"
+        raise bad(
+            f"`options` sets {name}. It must not: the pipeline itself sets which offsets are read, that only committed "
+            "records are read, and that lost records stop the pipeline."
         )
     if low in _CONNECTION or low.startswith(_CONNECTION_PREFIX):
-        raise ValueError(f"options may not set {name}: it belongs to the Airflow connection, where secrets are safe")
+        raise bad(
+            f"`options` sets {name}. It must not: this setting belongs to the Airflow connection, where secrets are "
+            "safe."
+        )
 
 
 def _option(name: str, value: object) -> str:
@@ -153,4 +159,4 @@ def _option(name: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise ValueError(f"options[{name!r}] is a text, a number or a bool; not {value!r}")
+    raise bad(f"`options[{name!r}]` is {value!r}. It must be a text, a number or a bool.")

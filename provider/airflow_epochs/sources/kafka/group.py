@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.sources.kafka.logs import Partition
@@ -28,8 +29,7 @@ def require_own_group(group: str, committed: Mapping[Partition, tuple[int, str]]
     if strange:
         shown = ", ".join(strange[:20]) + (", …" if len(strange) > 20 else "")
         raise Refused(
-            f"The consumer group {group} has offsets that no pipeline has committed: {shown}. Whoever reads from "
-            "there would go on where this pipeline stands.",
-            remedy="Choose a group_id for the KafkaSource that nobody else uses, or leave it out. If nobody reads with "
-            "the group any more, delete it (kafka-consumer-groups.sh --delete).",
+            f"The consumer group {group} has offsets that no pipeline has committed: {shown}. The pipeline would "
+            "overwrite them, and consumers of this group would continue at the pipeline's position.",
+            code=codes.GROUP_FOREIGN,
         )

@@ -6,19 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Ranges
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, Tail, TopicLog
 
 SHOWN_MAX = 20
 
-_DELETED = "deleted by retention or delete-records before they were read"
-_TRUNCATED = "the log ends earlier than it did: truncated, e.g. by an unclean leader election or a restored broker"
+_DELETED = "retention or kafka-delete-records deleted them before the pipeline read them"
+_TRUNCATED = "the log is shorter than before: truncated, e.g. by an unclean leader election or a restored broker"
 _REPLACED = (
-    "the log was truncated, e.g. by an unclean leader election or a restored broker, and has other records there"
+    "the log was truncated, e.g. by an unclean leader election or a restored broker, and these offsets have new records"
 )
 _NO_TOPIC = "the topic no longer exists"
-_OTHER_TOPIC = "the topic was deleted and created again: its offsets now stand for other records"
+_OTHER_TOPIC = "the topic was deleted and created again, so its offsets now stand for other records"
 _NO_PARTITION = "the partition no longer exists"
 
 
@@ -127,10 +128,9 @@ def _raise_moved(moved: Sequence[Partition], ranges: Ranges, cluster: ClusterLog
     oldest = {at: cluster.topics[at[0]].partitions[at[1]].start for at in moved}
     gaps = [Gap(*at, planned[at].start, min(oldest[at], planned[at].end), _DELETED) for at in moved[:SHOWN_MAX]]
     raise Corrupt(
-        f"The oldest records, with which this epoch was to begin, were deleted by retention before they were read: "
-        f"{', '.join(map(str, gaps))}{', …' if len(moved) > SHOWN_MAX else ''}.",
-        remedy="Clear the failed tasks, or let the next run do it: the epoch is opened again and begins with the "
-        "oldest records that are left.",
+        "This epoch begins at the oldest records of its topics, and retention deleted some of them before the epoch "
+        f"read them: {', '.join(map(str, gaps))}{', …' if len(moved) > SHOWN_MAX else ''}.",
+        code=codes.RECORDS_EXPIRED,
     )
 
 
@@ -180,10 +180,9 @@ def _require_same_cluster(state: JsonDict, cluster: ClusterLog) -> None:
     then = state.get("cluster_id")
     if then and cluster.cluster_id and then != cluster.cluster_id:
         raise Corrupt(
-            f"The connection leads to the Kafka cluster {cluster.cluster_id}, but this pipeline has read from "
-            f"{then}. Its offsets mean nothing in another cluster, even for topics of the same name.",
-            remedy="Point the connection back to the cluster it led to. To move to the new cluster on purpose, "
-            "give the pipeline a new name and say with starting= where to begin there.",
+            f"The connection leads to the Kafka cluster {cluster.cluster_id}, but this pipeline has read from the "
+            f"cluster {then}. Offsets of one cluster have no meaning in another, even for topics of the same name.",
+            code=codes.CLUSTER_CHANGED,
         )
 
 
@@ -216,7 +215,8 @@ def _require_none(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -
         parts.append(f"{', '.join(str(gap) for gap in shown if gap.why == why)} ({why})")
     more = f"; and in {len(gaps) - SHOWN_MAX} more partitions" if len(gaps) > SHOWN_MAX else ""
     raise Corrupt(
-        f"Records that this pipeline has to read are gone from Kafka: {'; '.join(parts)}{more}.",
+        f"Kafka no longer has records that this pipeline must read: {'; '.join(parts)}{more}.",
+        code=codes.RECORDS_GONE,
         remedy=_remedy(gaps, position, cluster),
     )
 
@@ -224,25 +224,30 @@ def _require_none(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -
 def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
     resume = _resume_at(gaps, position, cluster)
     text = (
-        "Restore the records. If the loss is accepted, go on under a new pipeline name that appends to the same tables"
+        "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
+        "the loss instead, give the pipeline a new name"
     )
     text += (
-        f", with starting={json.dumps(resume)}: none of the records that are there now is left out." if resume else "."
+        f", keep its sinks, and set starting={json.dumps(resume)}: the new pipeline leaves out no record that Kafka "
+        "has now."
+        if resume
+        else " and keep its sinks."
     )
     cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED))
     if cut:
         some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
         more = ", …" if len(cut) > SHOWN_MAX else ""
         text += (
-            f" What is left of the truncated logs ({some}{more}) is then read a second time, and its rows come twice."
+            f" It reads the rest of the truncated logs ({some}{more}) a second time, so the sinks get those rows twice."
         )
     known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
     if known:
         exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
         text += (
-            " By the leader epochs, the logs are unchanged up to where the offsets above begin: unless the brokers' "
+            " By their leader epochs, these logs have not changed before the offsets in the message. So "
+            f"starting={json.dumps(exact)} is better: it repeats no row and leaves out no record, unless the brokers' "
+            "own metadata was restored too."
         )
-        text += f"own metadata was put back too, starting={json.dumps(exact)} repeats nothing and leaves nothing out."
     return text
 
 

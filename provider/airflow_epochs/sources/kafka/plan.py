@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import PlannedEpoch, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
@@ -149,8 +150,8 @@ def _require_topics(topics: Sequence[str], cluster: ClusterLog) -> None:
     missing = sorted(topic for topic in topics if topic not in cluster.topics)
     if missing:
         raise Refused(
-            f"No such topic in the Kafka cluster: {', '.join(missing)}.",
-            remedy="Create the topic, or correct topics= of the KafkaSource.",
+            f"The Kafka cluster does not have the topic {', '.join(missing)}.",
+            code=codes.TOPIC_MISSING,
         )
 
 
@@ -183,13 +184,15 @@ def _require_inside(topic: str, offsets: Mapping[int, int], log: TopicLog) -> No
         there = log.partitions.get(partition)
         if there is None:
             raise Refused(
-                f"starting names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s).",
-                remedy="Correct starting= of the KafkaSource; partitions count from 0.",
+                f"`starting` names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s), which "
+                "count from 0.",
+                code=codes.STARTING_UNUSABLE,
             )
         if not there.start <= offset <= there.end:
             raise Refused(
-                f"starting names offset {offset} of {topic}[{partition}], but the brokers have "
+                f"`starting` names offset {offset} of {topic}[{partition}], but the brokers have the offsets "
                 f"[{there.start}, {there.end}).",
-                remedy=f"Name an offset from {there.start} to {there.end}, or leave the partition out to start at "
-                "its oldest record.",
+                code=codes.STARTING_UNUSABLE,
+                remedy=f"Name an offset from {there.start} to {there.end} in `starting`. Or leave the partition out: "
+                "the pipeline then begins at its oldest record. Clear the failed task.",
             )

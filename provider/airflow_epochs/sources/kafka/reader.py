@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, PlannedEpoch, Position, SparkRead
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
@@ -78,10 +78,10 @@ class KafkaReader:
         there = read_connection(self.env.connection(conn_id)).servers
         if set(there) & set(self.access.servers):
             raise Refused(
-                f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the pipeline reads it "
-                f"through {self.config.conn_id!r}: its rows would come back as input, for ever.",
-                remedy="Let the sink write to another topic. If the transform sorts those rows out, say "
-                "KafkaSource(allow_loop=True).",
+                f"A sink writes to the topic {topic} through the connection {conn_id!r}, and the source reads the same "
+                f"topic through the connection {self.config.conn_id!r}. The pipeline would read its own rows again and "
+                "again.",
+                code=codes.LOOP,
             )
 
     def plan(self, position: Position | None) -> PlannedEpoch | None:

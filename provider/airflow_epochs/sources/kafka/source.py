@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_epochs.errors import Refused
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused, without_code
 from airflow_epochs.names import is_template
 from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_config
 from airflow_epochs.sources.kafka.starting import starting_json
@@ -43,7 +44,7 @@ class KafkaSource:
         allow_loop: Whether a sink of the pipeline may write to one of the topics, so that its rows are read again.
 
     Raises:
-        ValueError: An option is not valid.
+        BadArgument: An option is not valid.
     """
 
     topics: Sequence[str] | str
@@ -151,6 +152,6 @@ class KafkaSource:
             return read_config(raw)
         except ValueError as error:
             raise Refused(
-                f"The Kafka source is not configured right: {error}.",
-                remedy="Correct the KafkaSource of the DAG, or the parameters of the run.",
+                f"An argument of the KafkaSource is not valid. {without_code(error)}",
+                code=codes.SOURCE_MISCONFIGURED,
             ) from error

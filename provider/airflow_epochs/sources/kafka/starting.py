@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_epochs import codes
+from airflow_epochs.errors import BadArgument
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FORMS = (
     '"earliest", "latest", a time with its zone such as "2026-01-31T00:00:00Z" (or {"timestamp": ...} with a time or '
@@ -43,14 +46,23 @@ Starting = Earliest | Latest | AtTime | AtOffsets
 
 
 def parse_starting(value: object) -> Starting:
-    """Parse the user's value. Raises ValueError; the text names the accepted forms."""
+    """Parse the user's value. Raises BadArgument; the text names the accepted forms."""
     if isinstance(value, datetime):
         return AtTime(_ms(value))
     if isinstance(value, Mapping):
         return _parse_mapping(value)
     if isinstance(value, str):
         return _parse_text(value.strip())
-    raise ValueError(f"starting is {_FORMS}; not {value!r}")
+    raise _no_form(repr(value))
+
+
+def bad(what: str) -> BadArgument:
+    """The error for an argument of KafkaSource."""
+    return BadArgument(what, code=codes.KAFKA_SOURCE_ARGUMENT)
+
+
+def _no_form(given: str) -> BadArgument:
+    return bad(f"`starting` is {given}. It must be {_FORMS}.")
 
 
 def starting_json(value: object) -> str | dict[str, Any]:
@@ -77,15 +89,16 @@ def _parse_text(text: str) -> Starting:
         try:
             return _parse_mapping(json.loads(text))
         except json.JSONDecodeError as error:
-            raise ValueError(
-                f"starting is not valid JSON: {error}. A templated mapping needs the filter tojson."
+            raise bad(
+                f"`starting` begins with '{{' and is not valid JSON: {error}. If it is a template of a mapping, use "
+                "the filter tojson."
             ) from error
     return AtTime(_ms_of_text(text))
 
 
 def _parse_mapping(value: Mapping[Any, Any]) -> Starting:
     if not value:
-        raise ValueError(f"starting is {_FORMS}; not an empty mapping")
+        raise _no_form("an empty mapping")
     if set(value) == {"timestamp"} and not isinstance(value["timestamp"], Mapping):
         return AtTime(_ms_of(value["timestamp"]))
     return AtOffsets({str(topic): _partitions(str(topic), offsets) for topic, offsets in value.items()})
@@ -93,9 +106,11 @@ def _parse_mapping(value: Mapping[Any, Any]) -> Starting:
 
 def _partitions(topic: str, offsets: object) -> dict[int, int]:
     if not isinstance(offsets, Mapping):
-        raise ValueError(f"starting[{topic!r}] maps partitions to offsets, e.g. {{'0': 4711}}; not {offsets!r}")
+        raise bad(f"`starting[{topic!r}]` is {offsets!r}. It must map partitions to offsets, like {{'0': 4711}}.")
     return {
-        _count(f"a partition of starting[{topic!r}]", partition): _count(f"starting[{topic!r}][{partition!r}]", offset)
+        _count(f"A partition of `starting[{topic!r}]`", partition): _count(
+            f"`starting[{topic!r}][{partition!r}]`", offset
+        )
         for partition, offset in offsets.items()
     }
 
@@ -105,7 +120,7 @@ def _count(what: str, value: object) -> int:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value)
-    raise ValueError(f"{what} is a whole number from 0 up; not {value!r}")
+    raise bad(f"{what} is {value!r}. It must be a whole number, 0 or larger.")
 
 
 def _ms_of(value: object) -> int:
@@ -113,7 +128,7 @@ def _ms_of(value: object) -> int:
         return _ms(value)
     if isinstance(value, str) and not value.isdigit():
         return _ms_of_text(value)
-    return _count("starting['timestamp']", value)
+    return _count("`starting['timestamp']`", value)
 
 
 def _ms_of_text(text: str) -> int:
@@ -121,13 +136,13 @@ def _ms_of_text(text: str) -> int:
         # Python 3.10 does not know the Z.
         time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
     except ValueError:
-        raise ValueError(f"starting is {_FORMS}; not {text!r}") from None
+        raise _no_form(repr(text)) from None
     return _ms(time)
 
 
 def _ms(time: datetime) -> int:
     if time.tzinfo is None:
-        raise ValueError(f"starting has no time zone: {time.isoformat()}. Say which, e.g. {time.isoformat()}Z")
+        raise bad(f"`starting` is {time.isoformat()}. It must have a time zone, like {time.isoformat()}Z.")
     if time < _EPOCH:
-        raise ValueError(f"starting is before 1970: {time.isoformat()}")
+        raise bad(f"`starting` is {time.isoformat()}. It must not be before 1970.")
     return -((_EPOCH - time) // timedelta(milliseconds=1))  # rounded up, so that no record is from before the time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver.kafka_read import REDACTION
 
@@ -62,34 +62,32 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     if _NO_EXTENSION in text:
         return Refused(
             f"{doing} failed: Spark runs without Delta's extension and catalog.",
+            code=codes.SPARK_INCOMPLETE,
             remedy="Start Spark with --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and --conf "
-            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog.",
+            "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. Then clear the failed "
+            "task.",
         )
     if unknown := _STRANGER.search(text):
         return Refused(
-            f"{doing} failed: the Spark Connect server does not let the task in ({unknown.group(1)}).",
-            remedy="Put the server's token into the password of the connection of type spark_connect.",
+            f"{doing} failed: the Spark Connect server does not accept the task's token ({unknown.group(1)}).",
+            code=codes.SPARK_LOGIN,
         )
     if gone := _GONE.search(text):
         return NotApplied(
             f"{doing} failed: the Spark Connect server no longer answers ({gone.group(1)}).",
-            remedy="See that the server runs; the task may be retried or cleared.",
+            code=codes.SPARK_UNREACHABLE,
         )
     if _is_analysis(error):
-        return Refused(
-            f"{doing} failed: the plan is not valid. {text}",
-            remedy="Correct what the message names, then clear the task.",
-        )
-    return NotApplied(
-        f"{doing} failed: {type(error).__name__}: {text}",
-        remedy="Look at the message; the task may be retried or cleared.",
-    )
+        return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
+    return NotApplied(f"{doing} failed: {type(error).__name__}: {text}", code=codes.SPARK_JOB_FAILED)
 
 
 def _jar_missing(source: str, doing: str) -> Refused:
     return Refused(
         f"{doing} failed: Spark does not know the data source {source!r}.",
-        remedy=f"Start Spark with --packages {_JARS[source]}:<version of your Spark or Delta> or with its jars.",
+        code=codes.SPARK_INCOMPLETE,
+        remedy=f"Start Spark with --packages {_JARS[source]}:<version of your Spark or Delta> or with its jars. Then "
+        "clear the failed task.",
     )
 
 

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver.delta import plans as delta_plans
+from airflow_epochs.spark.driver.delta.deletions import delta_thin_notes
+from airflow_epochs.spark.driver.delta.jobs import delta_commit, delta_describe, delta_marker, delta_optimize
+from airflow_epochs.spark.driver.delta.merge import delta_change
+from airflow_epochs.spark.driver.plans import JobPlan, StagePlan
 from airflow_epochs.spark.driver.stage import stage
+from airflow_epochs.spark.driver.wire import Dataclass, JsonDict, as_json, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JsonDict = dict[str, Any]
+P = TypeVar("P", bound=JobPlan)
 Job = Callable[["SparkSession", JsonDict, dict[str, str]], JsonDict]
 
 
-def _delta(name: str, module: str = "jobs") -> Job:
-    def job(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
-        return cast(JsonDict, getattr(import_module(f"airflow_epochs.spark.driver.delta.{module}"), name)(spark, args))
+def _stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
+    return as_json(stage(spark, from_json(StagePlan, args), secrets))
 
-    return job
+
+def _delta(kind: type[P], run: Callable[[SparkSession, P], Dataclass]) -> Job:
+    return lambda spark, args, secrets: as_json(run(spark, from_json(kind, args)))
 
 
 JOBS: dict[str, Job] = {
-    "stage": stage,
-    **{name: _delta(name) for name in ("delta_commit", "delta_marker", "delta_describe", "delta_optimize")},
-    "delta_change": _delta("delta_change", "merge"),
-    "delta_thin_notes": _delta("delta_thin_notes", "deletions"),
+    StagePlan.JOB: _stage,
+    delta_plans.CommitPlan.JOB: _delta(delta_plans.CommitPlan, delta_commit),
+    delta_plans.ChangePlan.JOB: _delta(delta_plans.ChangePlan, delta_change),
+    delta_plans.DescribePlan.JOB: _delta(delta_plans.DescribePlan, delta_describe),
+    delta_plans.MarkerPlan.JOB: _delta(delta_plans.MarkerPlan, delta_marker),
+    delta_plans.OptimizePlan.JOB: _delta(delta_plans.OptimizePlan, delta_optimize),
+    delta_plans.ThinNotesPlan.JOB: _delta(delta_plans.ThinNotesPlan, delta_thin_notes),
 }
+"""Each job understands its plan, runs, and tells its report: what is before and behind it is JSON."""
 
 
 def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
@@ -39,6 +50,7 @@ def run(spark: SparkSession, kind: str, args: JsonDict, secrets: dict[str, str])
     """
     if kind not in JOBS:
         raise Refused(
-            f"Spark has no job {kind!r}.", remedy="Install the same version of this provider for tasks and Spark."
+            f"The task asks Spark's driver for the job {kind!r}, which the driver does not have.",
+            code=codes.SPARK_VERSION_MIXED,
         )
     return JOBS[kind](spark, args, secrets)

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ def refuse_unless_redacting(spark: SparkSession, where: str) -> None:
         pattern = spark.conf.get(key, "") or ""
         if not _covers(pattern):
             raise Refused(
-                f"{where} would write the Kafka connection's credentials into its event log: {key} is "
-                f"{pattern!r} there.",
-                remedy="Keep them out of plans by kafka_credentials_file in the connection's extra (docs/spark.md). Or "
-                f"start Spark with --conf '{REDACTION_CONF}={REDACTION}' (and leave its sql variant unset), and with "
-                f"logger.plans.name={LOGGER} and logger.plans.level=WARN in its log4j2.properties.",
+                f"{where} would write the Kafka connection's credentials into its event log, because its setting {key} "
+                f"is {pattern!r}. They were not sent.",
+                code=codes.SPARK_CLEAR_TEXT,
+                remedy="Set kafka_credentials_file in the connection's extra, which keeps the credentials out of plans "
+                f"(docs/spark.md). Or start Spark with --conf '{REDACTION_CONF}={REDACTION}' (and leave its sql "
+                f"variant unset), and with logger.plans.name={LOGGER} and logger.plans.level=WARN in its "
+                "log4j2.properties. Then clear the failed task.",
             )
 
 

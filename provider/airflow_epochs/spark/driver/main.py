@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
 from airflow_epochs.spark.driver import failures, jobs
 
@@ -75,8 +75,9 @@ def _plan(where: str, digest: str) -> JsonDict:
     content = found[0].read_bytes() if found else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise NotApplied(
-            f"The plan {where} did not reach Spark's driver as the task wrote it.",
-            remedy="Retry the task; it writes a new one.",
+            f"Spark's driver did not get the plan {where} that the task wrote: the file is missing or changed.",
+            code=codes.SPARK_JOB_FAILED,
+            remedy="Clear the failed task: it writes a new plan.",
         )
     plan: JsonDict = json.loads(content)
     return plan
@@ -105,14 +106,15 @@ def _leave(spark: SparkSession, where: str, report: JsonDict) -> None:
 
 
 def error_as_json(error: EpochError) -> JsonDict:
-    """The error's class, text and remedy, for the report."""
-    return {"type": type(error).__name__, "what": error.what, "remedy": error.remedy}
+    """The error's class, code, text and remedy, for the report."""
+    code = error.code.name if error.code else None
+    return {"type": type(error).__name__, "code": code, "what": error.what, "remedy": error.remedy}
 
 
 def error_from_json(told: JsonDict) -> EpochError:
     """The error that the driver reported. Refused stays Refused; every other class becomes NotApplied."""
     kind = Refused if told["type"] == "Refused" else NotApplied
-    return kind(told["what"], remedy=told["remedy"])
+    return kind(told["what"], code=codes.BY_NAME.get(told["code"]), remedy=told["remedy"])
 
 
 if __name__ == "__main__":

@@ -11,16 +11,15 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver import observed
 from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
+from airflow_epochs.spark.driver.plans import RowDigest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
     from pyspark.sql.types import ArrayType, DataType, MapType
-
-JsonDict = dict[str, Any]
 
 _HASHES = ("__epochs_hash_1", "__epochs_hash_2")
 _HALF = 32
@@ -44,13 +43,13 @@ def observing(df: DataFrame) -> tuple[DataFrame, Observation | None]:
     return df.select(*columns, *salted).observe(observation, *_sums()).select(*columns), observation
 
 
-def told(df: DataFrame, observation: Observation | None) -> JsonDict | None:
+def told(df: DataFrame, observation: Observation | None) -> RowDigest | None:
     """The parts of the digest, after the rows have flowed by; None if they are not available."""
     sums = observed.result(observation) if observation else {}
     if "rows" not in sums:
         return None
     rows = sums.pop("rows")
-    return {"rows": rows, "sums": [sums[name] or 0 for name in sorted(sums)], "columns": _of_columns(df)}
+    return RowDigest(rows=rows, sums=tuple(sums[name] or 0 for name in sorted(sums)), columns=_of_columns(df))
 
 
 def _of_columns(df: DataFrame) -> str:

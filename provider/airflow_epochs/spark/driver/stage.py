@@ -9,91 +9,87 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver import determinism, kafka_read, observed, transform
+from airflow_epochs.spark.driver.delta import jobs as delta_jobs
+from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import session as delta_session
+from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.wire import JsonDict, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 log = secrecy.logger(__name__)
 
-JsonDict = dict[str, Any]
-StageSink = Callable[["SparkSession", JsonDict, "DataFrame"], JsonDict]
+P = TypeVar("P", bound=DeltaStaging)
+StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], Claim]
+Stager = Callable[[JsonDict], StageSink]
+"""Understands the plan of one sink; returns what stages it."""
 
-STAGERS = {
-    "delta": "airflow_epochs.spark.driver.delta.jobs:stage_sink",
-    "delta_change": "airflow_epochs.spark.driver.delta.merge:stage_sink",
+
+def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.StageJob, DataFrame], Claim]) -> Stager:
+    def understood(told: JsonDict) -> StageSink:
+        plan = from_json(kind, told)
+
+        def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
+            return stage_sink(spark, replace(plan, optimize_write=False) if job.files_of_0_1 else plan, job, frame)
+
+        return staged
+
+    return understood
+
+
+STAGERS: dict[str, Stager] = {
+    DeltaStaging.kind: _stages(DeltaStaging, delta_jobs.stage_sink),
+    DeltaChangeStaging.kind: _stages(DeltaChangeStaging, delta_merge.stage_sink),
 }
-"""Kind of a sink's plan -> the function that stages the sink: ``(spark, plan, frame) -> {"place", "problem",
-"content"}``."""
+"""By the kind of a sink's plan."""
 
 BATCH = "epoch_input"
 """The name of the batch in Spark's plans."""
 
 
-def stage(spark: SparkSession, args: JsonDict, secrets: dict[str, str]) -> JsonDict:
+def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> StageOutcome:
     """Stage one epoch's rows in every sink.
 
-    Returns:
-        ``sinks``: per sink ``place``, ``problem``, ``content``; ``metrics``; ``warnings``. A sink that cannot take
-        its rows reports a ``problem``; the others are staged all the same, so that the vote can name every problem.
+    A sink that cannot take its rows reports a ``problem``; the others are staged all the same, so that the vote can
+    name every problem.
 
     Raises:
         Refused: The transform is wrong; nothing was staged.
     """
-    sinks: dict[str, JsonDict] = args["sinks"]
-    stagers = {name: _stager(plan["kind"]) for name, plan in sinks.items()}
-    epoch = transform.EpochContext.of(args)
-    with transform.loaded(args["transform"]) as users:
-        batch = kafka_read.batch(spark, args["read"], secrets).alias(BATCH)
-        batch, observation = _observed(batch) if args["measure_input"] else (batch, None)
-        outputs = args.get("outputs", sinks)
-        every = users(batch, epoch, outputs, sinks if args.get("again") else None)
-        frames = {name: every[name] for name in sinks}  # fewer if one sink is staged again
-        plans = determinism.analysed_plans(spark, frames)
-        uses = sum(plan.count(f"SubqueryAlias {BATCH}\n") for plan in plans.values())
-        of_all = _of_all_sinks(spark, args)
+    stagers = {name: _stager(told["kind"])(told) for name, told in plan.sinks.items()}
+    epoch = transform.EpochContext.of(plan)
+    with transform.loaded(plan.transform) as users:
+        batch = kafka_read.batch(spark, plan.read, secrets).alias(BATCH)
+        batch, observation = _observed(batch) if plan.measure_input else (batch, None)
+        every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None)
+        frames = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
+        analysed = determinism.analysed_plans(spark, frames)
+        uses = sum(text.count(f"SubqueryAlias {BATCH}\n") for text in analysed.values())
+        job = delta_session.prepare_staging(spark, kafka_read.planned(plan.read), files_of_0_1=plan.files_of_0_1)
         with _read_once(batch, observation, uses) as input_metrics:
-            tasks = {
-                sink: _job(spark, args, stagers[sink], {**plan, **of_all}, frames[sink]) for sink, plan in sinks.items()
-            }
+            tasks = {sink: _task(spark, plan, partial(stagers[sink], spark, job, frames[sink])) for sink in frames}
             staged = _staged(spark, tasks)
-            metrics = _metrics(input_metrics()) if observation else {}
-    return {
-        "sinks": staged,
-        "metrics": metrics,
-        "warnings": _warnings(plans, users, uses),
-    }
+            metrics = _metrics(input_metrics()) if observation else None
+    return StageOutcome(sinks=staged, metrics=metrics, warnings=_warnings(analysed, users, uses))
 
 
-def _of_all_sinks(spark: SparkSession, args: JsonDict) -> JsonDict:
-    """Set the session up for all sinks' plans, and return the part that they have in common.
-
-    Version 0.1 promised rows by a digest of their files. Staged again, such rows need the same layout of files.
-    """
-    files_of_0_1 = args.get("files_of_0_1", False)
-    defaults = delta_session.prepare_staging(spark, files_of_0_1=files_of_0_1)
-    return {
-        "defaults": defaults,
-        "records": kafka_read.planned(args["read"]),
-        **({"optimize_write": False} if files_of_0_1 else {}),
-    }
-
-
-def _stager(kind: str) -> StageSink:
+def _stager(kind: str) -> Stager:
     if kind not in STAGERS:
         raise Refused(
-            f"Spark has no way to stage a sink of kind {kind!r}.",
-            remedy=f"Use one of {', '.join(sorted(STAGERS))}; the task and Spark must run the same version.",
+            f"Spark's driver cannot stage a sink of kind {kind!r}. It can stage {', '.join(sorted(STAGERS))}.",
+            code=codes.SPARK_VERSION_MIXED,
         )
-    module, function = STAGERS[kind].split(":")
-    return cast(StageSink, getattr(import_module(module), function))
+    return STAGERS[kind]
 
 
 def _input_metrics() -> tuple[Column, Column]:
@@ -111,7 +107,7 @@ def _observed(batch: DataFrame) -> tuple[DataFrame, Observation]:
 
 
 @contextmanager
-def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> Iterator[Callable[[], JsonDict]]:
+def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> Iterator[Callable[[], dict[str, Any]]]:
     """Read Kafka once, however often the sinks' plans use the batch. Yields a function that returns its metrics.
 
     A batch that is used once is not cached. With an ``observation``, Spark counts it as it flows: that costs 50 ns per
@@ -132,22 +128,19 @@ def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> 
             batch.unpersist()
 
 
-def _job(
-    spark: SparkSession, args: JsonDict, stager: StageSink, plan: JsonDict, frame: DataFrame
-) -> Callable[[], JsonDict]:
-    def job() -> JsonDict:
+def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Claim]) -> Callable[[], Claim]:
+    def task() -> Claim:
         # The tag shows in Spark's UI whose job it is. A tag belongs to its thread, and this thread ends with the job.
-        spark.addTag(f"epochs:{args['pipeline']}:{args['epoch']}:{args['attempt']}")
-        claim = stager(spark, plan, frame)
-        return {"place": claim["place"], "problem": claim.get("problem"), "content": claim.get("content")}
+        spark.addTag(f"epochs:{plan.pipeline}:{plan.epoch}:{plan.attempt}")
+        return fill()
 
-    return job
+    return task
 
 
-def _staged(spark: SparkSession, jobs: dict[str, Callable[[], JsonDict]]) -> dict[str, JsonDict]:
-    """Run all jobs at once. If one raises, interrupt the others and raise its error."""
-    with ThreadPoolExecutor(len(jobs), thread_name_prefix="stage") as pool:
-        futures: dict[str, Future[JsonDict]] = {name: pool.submit(job) for name, job in jobs.items()}
+def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Claim]]) -> dict[str, Claim]:
+    """Run all tasks at once. If one raises, interrupt the others and raise its error."""
+    with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
+        futures: dict[str, Future[Claim]] = {name: pool.submit(task) for name, task in tasks.items()}
         done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)
         if running:
             spark.interruptAll()
@@ -156,19 +149,15 @@ def _staged(spark: SparkSession, jobs: dict[str, Callable[[], JsonDict]]) -> dic
         return {name: future.result() for name, future in futures.items()}
 
 
-def _metrics(rows_in: dict[str, Any]) -> JsonDict:
-    newest = rows_in.get("newest")
-    return {
-        "rows_in": rows_in.get("rows"),
-        "max_timestamp": None
-        if newest is None
-        else datetime.fromtimestamp(newest / 1000, timezone.utc).isoformat(timespec="milliseconds"),
-    }
+def _metrics(found: dict[str, Any]) -> InputMetrics:
+    newest = found.get("newest")
+    at = None if newest is None else datetime.fromtimestamp(newest / 1000, timezone.utc)
+    return InputMetrics(rows_in=found.get("rows"), max_timestamp=at.isoformat(timespec="milliseconds") if at else None)
 
 
-def _warnings(plans: dict[str, str], users: transform.LoadedTransform, uses: int) -> list[str]:
+def _warnings(plans: dict[str, str], users: transform.LoadedTransform, uses: int) -> tuple[str, ...]:
     udfs = determinism.nondeterministic_udfs(users.module)
     texts = [text for sink, plan in plans.items() for text in determinism.warnings(sink, plan, udfs)]
     if not uses:
         texts.append("The transform did not use the batch: no input row can be in any sink.")
-    return texts
+    return tuple(texts)

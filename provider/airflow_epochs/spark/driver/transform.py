@@ -18,8 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
 
 if TYPE_CHECKING:
@@ -50,29 +51,26 @@ class EpochContext:
     txn_id: str
 
     @classmethod
-    def of(cls, args: dict[str, Any]) -> EpochContext:
-        """Make the context from the arguments of a ``stage`` job."""
-        now = datetime.fromisoformat(args["now"].replace("Z", "+00:00"))
+    def of(cls, plan: StagePlan) -> EpochContext:
+        """Make the context from the plan of a ``stage`` job."""
+        now = datetime.fromisoformat(plan.now.replace("Z", "+00:00"))
         if now.tzinfo is None:
-            raise ValueError(f"now has no time zone: {args['now']!r}")
-        return cls(args["epoch"], args["attempt"], args["pipeline"], now, args["seed"], args["txn_id"])
+            raise ValueError(f"now has no time zone: {plan.now!r}")
+        return cls(plan.epoch, plan.attempt, plan.pipeline, now, plan.seed, plan.txn_id)
 
 
 @contextmanager
-def loaded(where: dict[str, str]) -> Iterator[LoadedTransform]:
+def loaded(where: TransformFile) -> Iterator[LoadedTransform]:
     """Load the user's function. It can import its siblings until the block ends.
-
-    Args:
-        where: ``path`` and ``function``; also ``source`` if the file is not on this machine.
 
     Raises:
         Refused: The file or the function does not exist, or the file raises when it is loaded.
     """
-    path, source = where["path"], where.get("source")
+    path, source = where.path, where.source
     folder = Path(path).resolve().parent
     with importable(folder):
         module = _module(path, read_source(path) if source is None else source)
-        yield LoadedTransform(path, where["function"], _function(module, path, where["function"]), module)
+        yield LoadedTransform(path, where.function, _function(module, path, where.function), module)
 
 
 def _module(path: str, source: str) -> ModuleType:
@@ -85,8 +83,9 @@ def _module(path: str, source: str) -> ModuleType:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
         raise Refused(
-            f"The transform file {path} raises when it is loaded:\n{users_traceback(error, path)}",
-            remedy="Correct the file; nothing was read or written.",
+            f"The transform file {path} raises an error when it is loaded. Nothing was read or written.\n"
+            f"{users_traceback(error, path)}",
+            code=codes.TRANSFORM_BROKEN,
         ) from error
     finally:
         del sys.modules[MODULE_NAME]
@@ -103,8 +102,8 @@ def _function(module: ModuleType, path: str, name: str) -> Callable[..., Any]:
         if callable(value) and getattr(value, "__module__", None) == MODULE_NAME and not key.startswith("_")
     )
     raise Refused(
-        f"The transform file {path} has no function {name!r}; it has {', '.join(functions) or 'none'}.",
-        remedy="Correct `transform=` or the file.",
+        f"The transform file {path} has no function {name!r}. Its functions are: {', '.join(functions) or 'none'}.",
+        code=codes.TRANSFORM_MISSING,
     )
 
 
@@ -142,8 +141,10 @@ class LoadedTransform:
 
     def _raised(self, error: Exception) -> Refused:
         return Refused(
-            f"The transform {self.name} raised {type(error).__name__}:\n{users_traceback(error, self.path)}",
-            remedy=f"Correct {self.path} and clear the stage task; nothing was written.",
+            f"The transform {self.name} raised {type(error).__name__}. Nothing was written.\n"
+            f"{users_traceback(error, self.path)}",
+            code=codes.TRANSFORM_RAISED,
+            remedy=f"Correct {self.path}. Then clear the failed task.",
         )
 
     def _per_sink(self, result: object, sinks: list[str], needed: list[str]) -> dict[str, DataFrame]:
@@ -171,8 +172,10 @@ class LoadedTransform:
         wanted = ", ".join(repr(name) for name in sinks)
         shape = "a DataFrame or a dict with the key" if len(sinks) == 1 else "a dict of DataFrames with the keys"
         return Refused(
-            f"The transform {self.name} in {self.path} returned {what}.",
-            remedy=f"Return {shape} {wanted}, built from the batch; streaming DataFrames cannot be staged.",
+            f"The transform {self.name} in {self.path} returned {what}. Nothing was written.",
+            code=codes.TRANSFORM_RESULT,
+            remedy=f"Return {shape} {wanted}, built from the batch. Do not return a streaming DataFrame: Spark cannot "
+            "stage it. Then clear the failed task.",
         )
 
 

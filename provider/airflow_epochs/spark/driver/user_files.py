@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 
 SIZE_MAX = 64 * 1024 * 1024
@@ -36,7 +37,9 @@ def read_source(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(
             f"The transform file {path} cannot be read: {error}",
-            remedy="Correct `transform=`; the file must lie on the machine that runs the task.",
+            code=codes.TRANSFORM_MISSING,
+            remedy="Put the file there, on the machine that runs the task, in UTF-8, so that the task's user can read "
+            "it. Or correct `transform=` in the DAG. Then clear the failed task.",
         ) from error
 
 
@@ -81,8 +84,8 @@ def _imported_modules(file: Path) -> set[str]:
         tree = ast.parse(read_source(str(file)))
     except SyntaxError as error:
         raise Refused(
-            f"{file} is not valid Python: line {error.lineno}: {error.msg}",
-            remedy="Correct the file; nothing was read or written.",
+            f"{file} is not valid Python: line {error.lineno}: {error.msg}. Nothing was read or written.",
+            code=codes.TRANSFORM_BROKEN,
         ) from error
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -127,9 +130,11 @@ def _is_inside(file: Path, folder: Path) -> bool:
 def _require_inside(file: Path, folder: Path) -> None:
     if not _is_inside(file, folder):
         raise Refused(
-            f"{file}, which the transform imports, is a link that leads out of its folder: it is not sent to Spark.",
+            f"The transform imports {file}. This is a link that leads out of the transform's folder, or to a hidden "
+            "file or a key, so the provider does not send it to Spark.",
+            code=codes.TRANSFORM_NOT_SENT,
             remedy="Put the file itself beside the transform, or install the module on Spark's machines under another "
-            "name.",
+            "name. Then clear the failed task.",
         )
 
 
@@ -141,8 +146,9 @@ def _require_size(files: dict[str, Path]) -> None:
         raise Refused(
             f"The transform file and the modules that it imports have {sum(sizes.values()):,} bytes, more than "
             f"{SIZE_MAX:,}; the largest file is {largest}.",
-            remedy="Keep data out of the packages that the transform imports: on a disk or a store that Spark "
-            "reads, or installed on its machines.",
+            code=codes.TRANSFORM_NOT_SENT,
+            remedy="Keep data out of the packages that the transform imports: put it on a disk or a store that Spark "
+            "reads, or install it on Spark's machines. Then clear the failed task.",
         )
 
 

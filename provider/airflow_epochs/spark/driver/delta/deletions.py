@@ -10,30 +10,29 @@ import hashlib
 import json
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.jobs import exists, for_spark, identifier
 from airflow_epochs.spark.driver.delta.keys import DELETED, column
+from airflow_epochs.spark.driver.delta.plans import How, ThinnedNotes, ThinNotesPlan
 from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.storage import fsync
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-JsonDict = dict[str, Any]
-
 _DELETED_AT = "__epochs_at"
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
-def name_of(rows: DataFrame, how: JsonDict) -> str:
+def name_of(rows: DataFrame, how: How) -> str:
     """What the notes of these rows are called: otherwise for other keys, as they could not be compared."""
     types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
     columns = [(name.lower(), types[name.lower()]) for name in _columns(how)]
     return f"deleted-{hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]}"
 
 
-def remember(rows: DataFrame, how: JsonDict, place: str) -> None:
+def remember(rows: DataFrame, how: How, place: str) -> None:
     """Note at ``place`` which keys the ``newest`` rows delete, and as of when. Durable when it returns."""
     from pyspark.sql import functions as F
 
@@ -50,33 +49,33 @@ def are_noted(spark: SparkSession, place: str) -> bool:
     return exists(spark, f"{for_spark(place)}/_delta_log/*.json")
 
 
-def without_older(rows: DataFrame, how: JsonDict, places: list[str]) -> DataFrame:
+def without_older(rows: DataFrame, how: How, places: list[str]) -> DataFrame:
     """The ``newest`` rows but those that are older than a deletion of their key that is noted at any of ``places``.
 
     A sink that was renamed, or whose ledger was lost, has notes under its old name, which count as much.
     """
     from pyspark.sql import functions as F
 
+    *_, sequence = _columns(how)
     read = rows.sparkSession.read.format("delta")
     noted = [read.load(for_spark(place)).select(*map(column, _columns(how))) for place in places]
     notes = reduce(lambda one, other: one.union(other), noted)
-    per_key = notes.groupBy(*map(column, how["keys"])).agg(F.max(column(how["sequence_by"])).alias(_DELETED_AT))
-    of_note = [f"__epochs_key_{number}" for number in range(len(how["keys"]))]
+    per_key = notes.groupBy(*map(column, how.keys)).agg(F.max(column(sequence)).alias(_DELETED_AT))
+    of_note = [f"__epochs_key_{number}" for number in range(len(how.keys))]
     per_key = per_key.toDF(*of_note, _DELETED_AT)
-    same_key = [column(key) == F.col(other) for key, other in zip(how["keys"], of_note, strict=True)]
+    same_key = [column(key) == F.col(other) for key, other in zip(how.keys, of_note, strict=True)]
     joined = rows.join(per_key, same_key, "left")
-    current = F.col(_DELETED_AT).isNull() | (column(how["sequence_by"]) >= F.col(_DELETED_AT))
+    current = F.col(_DELETED_AT).isNull() | (column(sequence) >= F.col(_DELETED_AT))
     return joined.where(current).drop(*of_note, _DELETED_AT)
 
 
-def delta_thin_notes(spark: SparkSession, args: JsonDict) -> JsonDict:
+def delta_thin_notes(spark: SparkSession, plan: ThinNotesPlan) -> ThinnedNotes:
     """Upkeep of the notes at ``places``: of those about one key only the newest counts, and the others go.
 
     Safe beside a commit, which only adds notes: a note goes only if a newer one about its key is there.
     """
     spark.conf.set(_LISTING, "8")  # VACUUM starts as many tasks; by default 10,000
-    removed = sum(_thinned(spark, place) for place in args["places"])
-    return {"notes_removed": removed}
+    return ThinnedNotes(notes_removed=sum(_thinned(spark, place) for place in plan.places))
 
 
 def _thinned(spark: SparkSession, place: str) -> int:
@@ -91,5 +90,6 @@ def _thinned(spark: SparkSession, place: str) -> int:
     return removed
 
 
-def _columns(how: JsonDict) -> list[str]:
-    return [*how["keys"], how["sequence_by"]]
+def _columns(how: How) -> list[str]:
+    assert how.sequence_by is not None
+    return [*how.keys, how.sequence_by]

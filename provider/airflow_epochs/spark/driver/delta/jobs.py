@@ -9,18 +9,34 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import row_digest
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.spark.driver.delta import session, types
+from airflow_epochs.spark.driver.delta.plans import (
+    CommitPlan,
+    Committed,
+    DeltaStaging,
+    Described,
+    DescribePlan,
+    FoundMarker,
+    MarkerPlan,
+    Optimized,
+    OptimizePlan,
+    Seen,
+    Table,
+)
 from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.spark.driver.plans import Claim
+from airflow_epochs.spark.driver.wire import JsonDict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-JsonDict = dict[str, Any]
+P = TypeVar("P", bound=DeltaStaging)
 Rule = tuple[str, str]
 """What a rule is, and the condition that every row must meet."""
 
@@ -36,100 +52,92 @@ HISTORY_DEPTHS = (20, 1_000)
 MESSAGE_LINES_MAX = 4
 MESSAGE_LENGTH_MAX = 600
 
-_UNKNOWN: JsonDict = {
-    **dict.fromkeys(("epoch", "txn", "committer", "place", "deletions", "version", "timestamp_ms")),
-    "metrics": {},
-}
-"""What ``delta_marker`` says of a marker that is not there."""
-
 _ABOUT_THE_ROWS = re.compile(r"\b(DELTA_[A-Z0-9_]+|EXCEED_LIMIT_LENGTH|USER_RAISED_EXCEPTION|UNRESOLVED_COLUMN)\b")
 _STACK = re.compile(r"JVM stacktrace:|at [\w.$]+[(/]|Caused by:")
 _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FILE_NOT_FOUND", "DELTA_PATH_")
 
 
-def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
+def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """Write ``df`` into the private table of this try, in one commit that carries the transaction id.
 
-    Returns:
-        ``place`` and ``content`` (of ``row_digest``); or ``problem`` where the rows or their schema do not fit the
-        target: then nothing was staged.
+    With a ``problem``, where the rows or their schema do not fit the target, nothing was staged.
     """
     rows = json.loads(df.schema.json())
-    if plan["committer"] == "spark":
+    if plan.committer == "spark":
         plan, rules = planned_by_spark(spark, plan, df.columns)
-        df = ruled(df, plan["target"], rules)
-    if plan["schema"] is not None and (found := delta_schema.problems(plan["schema"], rows)):
-        return {"place": plan["place"], "problem": f"The rows do not fit {plan['target']}: {'; '.join(found)}."}
-    return write_staged(plan, df)
+        df = ruled(df, plan.target, rules)
+    if plan.schema is not None and (found := delta_schema.problems(plan.schema, rows)):
+        return Claim(place=plan.place, problem=f"The rows do not fit {plan.target}: {'; '.join(found)}.")
+    return write_staged(plan, job, df)
 
 
-def write_staged(plan: JsonDict, df: DataFrame) -> JsonDict:
+def write_staged(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """The append to the staging table; its claim."""
     try:
         df, observation = row_digest.observing(types.plain(df))
-        _staging_writer(plan, df).save(for_spark(plan["place"]))
+        _staging_writer(plan, job, df).save(for_spark(plan.place))
     except Exception as error:
         if problem := problem_in(error):
-            return {"place": plan["place"], "problem": problem}
+            return Claim(place=plan.place, problem=problem)
         raise
-    return {"place": plan["place"], "content": row_digest.told(df, observation)}
+    return Claim(place=plan.place, content=row_digest.told(df, observation))
 
 
-def _staging_writer(plan: JsonDict, df: DataFrame) -> DataFrameWriter:
+def _staging_writer(plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> DataFrameWriter:
     writer = (
         df.write.format("delta")
         .mode("append")
-        .option("userMetadata", plan["user_metadata"])
+        .option("userMetadata", plan.user_metadata)
         # Signed, or Delta would not commit an append without rows, and nothing would show that it was staged.
-        .option("txnAppId", plan["app"])
-        .option("txnVersion", plan["epoch"])
+        .option("txnAppId", plan.app)
+        .option("txnVersion", plan.epoch)
     )
-    writer = writer.option("optimizeWrite", str(_gathers(plan)).lower())
-    if plan["has_version_0"]:
+    writer = writer.option("optimizeWrite", str(_gathers(plan, job.records)).lower())
+    if plan.has_version_0:
         return writer
     # A table that deltalake creates is a copy of this one; where Spark does, it applies the server's defaults itself.
-    given = plan["defaults"] if plan["committer"] == "deltalake" else {}
-    for key, value in {**given, **plan["properties"], "delta.randomizeFilePrefixes": "true"}.items():
+    given = job.defaults if plan.committer == "deltalake" else {}
+    for key, value in {**given, **plan.properties, "delta.randomizeFilePrefixes": "true"}.items():
         writer = writer.option(key, value)
-    return writer.partitionBy(*plan["partition_by"])
+    return writer.partitionBy(*plan.partition_by)
 
 
-def _gathers(plan: JsonDict) -> bool:
+def _gathers(plan: DeltaStaging, records: int) -> bool:
     """Whether rows are shuffled first, so that those of one partition get into one file, up to a size worth a file.
 
     Else every task writes a file for every partition that it has rows of. Without partitions a file is a task's, and
     only the files of few records are too small. Rows that will be copied keep their order.
     """
-    if plan["committer"] == "copy":
+    if plan.committer == "copy":
         return False
-    if plan["optimize_write"] is not None:
-        return bool(plan["optimize_write"])
-    return bool(plan["partition_by"]) or plan["records"] <= FEW_RECORDS
+    if plan.optimize_write is not None:
+        return plan.optimize_write
+    return bool(plan.partition_by) or records <= FEW_RECORDS
 
 
-def planned_by_spark(spark: SparkSession, plan: JsonDict, columns: list[str]) -> tuple[JsonDict, list[Rule]]:
+def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[P, list[Rule]]:
     """The plan with the target's schema as Spark knows it, and the rules that the target has for rows with ``columns``.
 
     The staging table gets no rules of its own: they would cost one commit each.
     """
-    about = delta_describe(spark, {"target": plan["target"]})
-    if not about["exists"]:
+    table = _described(spark, plan.target).table
+    if table is None:
         return plan, []
-    schema = plan["schema"] or about["schema"]
+    schema = plan.schema or table.schema
     given = {name.lower() for name in columns}
-    note = json.loads(plan["user_metadata"])
-    note["airflow_epochs"]["table_id"] = about["id"]
-    mapping = {key: value for key, value in about["properties"].items() if key == "delta.columnMapping.mode"}
-    gather = about["properties"].get(OPTIMIZE_WRITE)
-    plan = {
-        **plan,
-        "schema": schema,
-        "partition_by": [name for name in about["partition_by"] if name.lower() in given],
-        "properties": mapping,
-        "optimize_write": plan["optimize_write"] if gather is None else gather.lower() == "true",
-        "user_metadata": compact_json(note),
-    }
-    return plan, _rules(schema, about["properties"], given)
+    note = json.loads(plan.user_metadata)
+    note["airflow_epochs"]["table_id"] = table.id
+    mapping = {key: value for key, value in table.properties.items() if key == "delta.columnMapping.mode"}
+    gather = table.properties.get(OPTIMIZE_WRITE)
+    plan = replace(
+        plan,
+        schema=schema,
+        partition_by=tuple(name for name in table.partition_by if name.lower() in given),
+        properties=mapping,
+        optimize_write=plan.optimize_write if gather is None else gather.lower() == "true",
+        user_metadata=compact_json(note),
+    )
+    return plan, _rules(schema, table.properties, given)
 
 
 def ruled(df: DataFrame, target: str, rules: list[Rule], unless: str = "false") -> DataFrame:
@@ -158,72 +166,73 @@ def _rules(schema: JsonDict, properties: dict[str, str], given: set[str]) -> lis
     return rules
 
 
-def delta_describe(spark: SparkSession, args: JsonDict) -> JsonDict:
-    """What Spark knows of the table ``target``: location, id, schema, partitioning, protocol, properties.
+def delta_describe(spark: SparkSession, plan: DescribePlan) -> Described:
+    """What Spark knows of the table ``target``."""
+    return _described(spark, plan.target)
 
-    Returns:
-        ``exists`` False where there is no table, or none of Delta's (then with its ``format``).
-    """
-    target = identifier(args["target"])
+
+def _described(spark: SparkSession, name: str) -> Described:
+    target = identifier(name)
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {target}").collect()[0].asDict(recursive=True)
     except Exception as error:
         if _is_missing(error):
-            return {"exists": False}
+            return Described()
         raise
     if detail["format"] != "delta" or not detail["id"]:
-        return {"exists": False, "format": detail["format"]}
-    schema = spark.sql(f"SELECT * FROM {target} LIMIT 0").schema
-    return {
-        "exists": True,
-        "location": detail["location"],
-        "id": detail["id"],
-        "schema": json.loads(schema.json()),
-        "partition_by": list(detail["partitionColumns"]),
-        "properties": dict(detail["properties"]),
-        "min_reader": detail["minReaderVersion"],
-        "min_writer": detail["minWriterVersion"],
-        "features": sorted(detail.get("tableFeatures") or []),
-    }
+        return Described(format=detail["format"])
+    table = Table(
+        location=detail["location"],
+        id=detail["id"],
+        schema=json.loads(spark.sql(f"SELECT * FROM {target} LIMIT 0").schema.json()),
+        partition_by=tuple(detail["partitionColumns"]),
+        properties=dict(detail["properties"]),
+        min_reader=detail["minReaderVersion"],
+        min_writer=detail["minWriterVersion"],
+        features=tuple(sorted(detail.get("tableFeatures") or [])),
+    )
+    return Described(table=table)
 
 
-def delta_marker(spark: SparkSession, args: JsonDict) -> JsonDict:
-    """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it.
-
-    Returns:
-        ``exists``, ``table_id``, ``about`` (all that ``delta_describe`` says), ``epoch``, ``txn``, and of its commit
-        ``committer``, ``place``, ``deletions``, ``version``, ``timestamp_ms``, ``metrics``; all None where unknown.
-    """
-    about = delta_describe(spark, args)
-    shown = _shown(spark, args, about["location"]) if about["exists"] else _UNKNOWN
-    return {"exists": about["exists"], "table_id": about.get("id"), "about": about, **shown}
+def delta_marker(spark: SparkSession, plan: MarkerPlan) -> Seen:
+    """The newest epoch of ``app`` in ``target`` and its transaction id, if the table still knows it."""
+    return seen(spark, plan.target, plan.app)
 
 
-def marker_after(spark: SparkSession, args: JsonDict, before: JsonDict) -> JsonDict:
-    """What ``delta_marker`` says after a commit, ``before`` being what it said right before.
+def seen(spark: SparkSession, target: str, app: str) -> Seen:
+    """What ``delta_marker`` says of a table and of a marker in it."""
+    about = _described(spark, target)
+    marker = _found(spark, target, app, about.table.location) if about.table else FoundMarker()
+    return Seen(about=about, marker=marker)
+
+
+def committed(spark: SparkSession, plan: CommitPlan, before: Seen) -> Committed:
+    """What is to be seen after a commit, ``before`` being what was seen right before.
 
     The marker is read anew. The table is the one that was committed to, so it is described again only if it was none.
     """
-    if not before["exists"]:
-        return delta_marker(spark, args)
-    return before | _shown(spark, args, before["about"]["location"])
+    if before.about.table is None:
+        after = seen(spark, plan.target, plan.app)
+        return Committed(about=after.about, marker=after.marker)
+    marker = _found(spark, plan.target, plan.app, before.about.table.location)
+    return Committed(about=before.about, marker=marker)
 
 
-def _shown(spark: SparkSession, args: JsonDict, location: str) -> JsonDict:
+def _found(spark: SparkSession, target: str, app: str, location: str) -> FoundMarker:
     """The marker in the table's newest version, and its commit."""
     for depth in HISTORY_DEPTHS:
-        if found := _in_history(spark, args["target"], args["app"], depth):
+        if found := _in_history(spark, target, app, depth):
             return found
-    return {**_UNKNOWN, "epoch": _in_log(spark, location, args["app"])}
+    return FoundMarker(epoch=_in_log(spark, location, app))
 
 
-def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonDict | None:
+def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> FoundMarker | None:
     from pyspark.sql import functions as F
 
     history = spark.sql(f"DESCRIBE HISTORY {identifier(target)} LIMIT {depth}")
     newest = (
         history.where(F.col("userMetadata").contains(f'"app":"{app}"'))
-        .select("version", F.unix_millis("timestamp").alias("timestamp_ms"), "userMetadata", "operationMetrics")
+        .select("version", F.unix_millis("timestamp").alias("timestamp_ms"), "userMetadata")
         .orderBy(F.desc("version"))
         .limit(1)
         .collect()
@@ -231,16 +240,15 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> JsonD
     if not newest:
         return None
     note = json.loads(newest[0]["userMetadata"])["airflow_epochs"]
-    return {
-        "epoch": int(note["txn"].split("/")[1]),
-        "txn": note["txn"],
-        "committer": note.get("committer"),
-        "place": note.get("place"),
-        "deletions": note.get("deletions"),
-        "version": newest[0]["version"],
-        "timestamp_ms": newest[0]["timestamp_ms"],
-        "metrics": dict(newest[0]["operationMetrics"] or {}),
-    }
+    return FoundMarker(
+        epoch=int(note["txn"].split("/")[1]),
+        txn=note["txn"],
+        committer=note.get("committer"),
+        place=note.get("place"),
+        deletions=note.get("deletions"),
+        version=newest[0]["version"],
+        timestamp_ms=newest[0]["timestamp_ms"],
+    )
 
 
 def _in_log(spark: SparkSession, location: str, app: str) -> int | None:
@@ -266,66 +274,65 @@ def exists(spark: SparkSession, pattern: str) -> bool:
         raise
 
 
-def delta_commit(spark: SparkSession, args: JsonDict) -> JsonDict:
+def delta_commit(spark: SparkSession, plan: CommitPlan) -> Committed:
     """Append the rows staged at ``place`` to ``target``, once, and say whose rows the target has for the epoch.
 
-    A repeat changes nothing: Spark itself skips an append whose ``txnVersion`` the table has seen.
-
-    Returns:
-        What ``delta_marker`` returns, read after the append; or before it where the table is not the one that was
-        promised, with ``refused`` saying why. Nothing was written then.
+    A repeat changes nothing: Spark itself skips an append whose ``txnVersion`` the table has seen. Where the table is
+    not the one that was promised, nothing is written.
     """
-    before = delta_marker(spark, args)
-    if refused := refusal(before, args):
-        return {**before, "refused": refused}
-    if before["epoch"] != args["epoch"]:
+    before = seen(spark, plan.target, plan.app)
+    if refused := refusal(before, plan):
+        return Committed(about=before.about, marker=before.marker, refused=refused)
+    if before.marker.epoch != plan.epoch:
         session.prepare_commit(spark)
-        append(args, staged_rows(spark, args), new=not before["exists"], options=signature(args) | NO_NEW_COLUMNS)
-    return {**marker_after(spark, args, before), "refused": None}
+        new = before.about.table is None
+        append(plan, staged_rows(spark, plan.place), new=new, options=signature(plan) | NO_NEW_COLUMNS)
+    return committed(spark, plan, before)
 
 
-def staged_rows(spark: SparkSession, args: JsonDict) -> DataFrame:
+def staged_rows(spark: SparkSession, place: str) -> DataFrame:
     """What was staged at ``place``."""
-    return spark.read.format("delta").load(for_spark(args["place"]))
+    return spark.read.format("delta").load(for_spark(place))
 
 
-def signature(args: JsonDict) -> dict[str, str]:
+def signature(plan: CommitPlan) -> dict[str, str]:
     """The options that make a write of Spark's the epoch's one."""
-    return {"txnAppId": args["app"], "txnVersion": str(args["epoch"]), "userMetadata": args["user_metadata"]}
+    return {"txnAppId": plan.app, "txnVersion": str(plan.epoch), "userMetadata": plan.user_metadata}
 
 
 NO_NEW_COLUMNS = {"mergeSchema": "false"}
 """Said, since a server can be set up to add columns where nothing is said (``schema.autoMerge.enabled``)."""
 
 
-def append(args: JsonDict, df: DataFrame, *, new: bool, options: dict[str, str]) -> None:
+def append(plan: CommitPlan, df: DataFrame, *, new: bool, options: dict[str, str]) -> None:
     """Append to ``target``, which is created if it is ``new``, in one commit."""
     writer = df.write.format("delta").mode("append").options(**options)
     if new:
-        writer = writer.options(**args["properties"]).partitionBy(*args["partition_by"])
-    if is_path(args["target"]):
-        writer.save(for_spark(args["target"]))
+        writer = writer.options(**plan.properties).partitionBy(*plan.partition_by)
+    if is_path(plan.target):
+        writer.save(for_spark(plan.target))
     else:
-        writer.saveAsTable(identifier(args["target"]))
+        writer.saveAsTable(identifier(plan.target))
 
 
-def refusal(before: JsonDict, args: JsonDict) -> str | None:
-    """Why nothing may be committed to a table of which ``delta_marker`` says ``before``; None if it may."""
-    if args["table_id"] and not before["exists"]:
+def refusal(before: Seen, plan: CommitPlan) -> str | None:
+    """Why nothing may be committed to a table that looks as ``before``; None if it may."""
+    table, marker = before.about.table, before.marker
+    if plan.table_id and table is None:
         return "the table is gone"
-    if args["table_id"] and before["table_id"] != args["table_id"]:
+    if plan.table_id and table and table.id != plan.table_id:
         return "another table stands in its place"
-    if before["epoch"] not in (args["previous_epoch"], args["epoch"]):
+    if marker.epoch not in (plan.previous_epoch, plan.epoch):
         return "the table's marker is neither this epoch nor the one before"
-    if before["epoch"] not in (None, args["epoch"]) and before["txn"] not in (None, args["previous"]):
-        return f"the epoch before, which the ledger knows as {args['previous']}, is {before['txn']} in the table"
+    if marker.epoch not in (None, plan.epoch) and marker.txn not in (None, plan.previous):
+        return f"the epoch before, which the ledger knows as {plan.previous}, is {marker.txn} in the table"
     return None
 
 
-def delta_optimize(spark: SparkSession, args: JsonDict) -> JsonDict:
+def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:
     """Compact small files. Conflicts with nobody's appends."""
-    metrics = spark.sql(f"OPTIMIZE {identifier(args['target'])}").select("metrics.*").collect()[0]
-    return {"files_added": metrics["numFilesAdded"], "files_removed": metrics["numFilesRemoved"]}
+    metrics = spark.sql(f"OPTIMIZE {identifier(plan.target)}").select("metrics.*").collect()[0]
+    return Optimized(files_added=metrics["numFilesAdded"], files_removed=metrics["numFilesRemoved"])
 
 
 def compact_json(value: JsonDict) -> str:

@@ -6,14 +6,13 @@ only the columns in question are read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_epochs.spark.driver.delta.plans import How
 from airflow_epochs.spark.driver.delta.schema import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
-
-JsonDict = dict[str, Any]
 
 SHOWN_MAX = 5
 """How many keys a message names."""
@@ -26,15 +25,15 @@ _EXACT_TIMES = {
 """JSON's own formats end at milliseconds."""
 
 
-def problem(rows: DataFrame, how: JsonDict) -> str | None:
+def problem(rows: DataFrame, how: How) -> str | None:
     """Why these rows have no clear newest row per key, naming some of the keys; None if they have."""
-    keys, sequence = how["keys"], how["sequence_by"]
+    keys, sequence = list(how.keys), how.sequence_by
     named = [*keys, sequence] if sequence else keys
     if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
         return f"There are rows with NULL in {', '.join(named)}: {_shown(nulls)}."
     if sequence is None:
         repeated = _times(rows, keys).select(*map(column, keys)).limit(SHOWN_MAX).collect()
-        hint = "" if how["mode"] == "merge" else ", and there is no sequence_by to tell which row is the newest"
+        hint = "" if how.mode == "merge" else ", and there is no sequence_by to tell which row is the newest"
         return f"There are keys with more than one row{hint}: {_shown(repeated)}." if repeated else None
     if ties := _ties(rows, keys, sequence):
         return f"There are keys with different newest rows of the same {sequence}: {_shown(ties)}."
@@ -66,7 +65,7 @@ def _times(rows: DataFrame, columns: list[str]) -> DataFrame:
     return counted.where(F.col(_TIMES) > 1)
 
 
-def newest(rows: DataFrame, how: JsonDict) -> DataFrame:
+def newest(rows: DataFrame, how: How) -> DataFrame:
     """One row per key, with the column ``DELETED``: whether it meets ``delete_when``.
 
     For rows without a ``problem``: then rows that are equally new are equal, and it does not matter which one stays.
@@ -74,10 +73,10 @@ def newest(rows: DataFrame, how: JsonDict) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    if how["sequence_by"]:
-        order = Window.partitionBy(*map(column, how["keys"])).orderBy(column(how["sequence_by"]).desc())
+    if how.sequence_by:
+        order = Window.partitionBy(*map(column, how.keys)).orderBy(column(how.sequence_by).desc())
         rows = rows.withColumn(_RANK, F.row_number().over(order)).where(F.col(_RANK) == 1).drop(_RANK)
-    return rows.withColumn(DELETED, F.expr(f"coalesce(({how['delete_when'] or 'false'}), false)"))
+    return rows.withColumn(DELETED, F.expr(f"coalesce(({how.delete_when or 'false'}), false)"))
 
 
 def column(name: str) -> Column:

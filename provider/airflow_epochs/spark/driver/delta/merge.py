@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from airflow_epochs import secrecy
 from airflow_epochs.spark.driver import determinism
@@ -21,26 +22,26 @@ from airflow_epochs.spark.driver.delta.jobs import (
     MESSAGE_LENGTH_MAX,
     NO_NEW_COLUMNS,
     append,
+    committed,
     compact_json,
-    delta_marker,
     for_spark,
     identifier,
     is_path,
-    marker_after,
     planned_by_spark,
     problem_in,
     refusal,
     ruled,
+    seen,
     signature,
     staged_rows,
     write_staged,
 )
+from airflow_epochs.spark.driver.delta.plans import ChangePlan, Committed, DeltaChangeStaging, How, Seen
 from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.spark.driver.plans import Claim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-JsonDict = dict[str, Any]
 
 _OF_SESSION = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
@@ -57,45 +58,44 @@ _NOT_PLANNED = "Error occurred during query planning"
 # -- stage -------------------------------------------------------------------------------------------------------
 
 
-def stage_sink(spark: SparkSession, plan: JsonDict, df: DataFrame) -> JsonDict:
+def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """Stage rows that will change the target, and check what their commit will rely on.
 
-    Returns:
-        ``place``, and ``problem`` where the rows do not fit the target, or their keys break a rule of keys.
+    The ``problem`` may be that the rows do not fit the target, or that their keys break a rule of keys.
     """
-    how = plan["how"]
+    how = plan.how
     spark.conf.set(_AUTO_MERGE, "false")  # every sink says what it wants, so this setting has no other reader
     plan, rules = planned_by_spark(spark, plan, df.columns)
-    claim: JsonDict = {"place": plan["place"], "problem": _misfit(plan, df)}
-    if claim["problem"] is None:
-        if how["mode"] != "merge":  # whose rows need not look like the table's
-            df = ruled(df, plan["target"], rules, unless=how["delete_when"] or "false")
-        claim = write_staged(plan, df)
-    if claim.get("problem") is None and how["keys"]:
-        claim["problem"] = _problem_of_keys(spark, plan)
+    if problem := _misfit(plan, df):
+        return Claim(place=plan.place, problem=problem)
+    if how.mode != "merge":  # whose rows need not look like the table's
+        df = ruled(df, plan.target, rules, unless=how.delete_when or "false")
+    claim = write_staged(plan, job, df)
+    if claim.problem is None and how.keys:
+        return replace(claim, problem=_problem_of_keys(spark, plan))
     return claim
 
 
-def _misfit(plan: JsonDict, df: DataFrame) -> str | None:
+def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
     """Why rows with these columns cannot be brought into the target."""
-    how, schema = plan["how"], plan["schema"]
-    named = {"keys": how["keys"], "sequence_by": [how["sequence_by"]] if how["sequence_by"] else []}
+    how, schema = plan.how, plan.schema
+    named = {"keys": how.keys, "sequence_by": (how.sequence_by,) if how.sequence_by else ()}
     if missing := _missing(named, df.columns):
         return f"The rows lack a column: {'; '.join(missing)}."
-    if how["delete_when"] and (wrong := _not_a_condition(df, how["delete_when"])):
+    if how.delete_when and (wrong := _not_a_condition(df, how.delete_when)):
         return f"delete_when is no condition on the rows: {wrong}"
     if schema is None:
         return None
     if missing := _missing(named, [field["name"] for field in schema["fields"]]):
-        return f"{plan['target']} lacks a column, which schema_evolution does not add: {'; '.join(missing)}."
-    if how["mode"] == "merge":
+        return f"{plan.target} lacks a column, which schema_evolution does not add: {'; '.join(missing)}."
+    if how.mode == "merge":
         return None
-    add_columns = how["schema_evolution"] is not None
+    add_columns = how.schema_evolution is not None
     found = delta_schema.problems(schema, json.loads(df.schema.json()), add_columns=add_columns)
-    return f"The rows do not fit {plan['target']}: {'; '.join(found)}." if found else None
+    return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
-def _missing(named: dict[str, list[str]], columns: list[str]) -> list[str]:
+def _missing(named: Mapping[str, Sequence[str]], columns: list[str]) -> list[str]:
     given = {name.lower() for name in columns}
     wanted = [(option, name) for option, names in named.items() for name in names]
     return [f"{name!r}, named by {option}" for option, name in wanted if name.lower() not in given]
@@ -127,123 +127,117 @@ def _first_lines(error: Exception) -> str:
     return problem_in(error) or secrecy.scrubbed(" ".join(str(error).split()))[:MESSAGE_LENGTH_MAX]
 
 
-def _problem_of_keys(spark: SparkSession, plan: JsonDict) -> str | None:
+def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | None:
     from pyspark.errors import AnalysisException
 
-    rows = staged_rows(spark, plan)
+    rows = staged_rows(spark, plan.place)
     try:
-        return delta_keys.problem(rows, plan["how"]) or _not_analysed(spark, plan, rows)
+        return delta_keys.problem(rows, plan.how) or _not_analysed(spark, plan, rows)
     except AnalysisException as error:  # as of keys that cannot be compared, such as maps
-        return f"The MERGE into {plan['target']} is not valid: {_first_lines(error)}"
+        return f"The MERGE into {plan.target} is not valid: {_first_lines(error)}"
 
 
-def _not_analysed(spark: SparkSession, plan: JsonDict, rows: DataFrame) -> str | None:
+def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame) -> str | None:
     """Why Spark cannot make a plan of the MERGE. Against the staged rows themselves where there is no table yet."""
-    target = plan["target"] if plan["schema"] is not None else plan["place"]
-    source = delta_keys.newest(rows, plan["how"]) if plan["how"]["mode"] == "upsert" else rows
+    target = plan.target if plan.schema is not None else plan.place
+    source = delta_keys.newest(rows, plan.how) if plan.how.mode == "upsert" else rows
     with _view(source) as view:
-        statement = _statement({**plan, "target": target}, rows.columns, view)
+        statement = _statement(plan.how, target, rows.columns, view)
         told = "\n".join(str(line[0]) for line in spark.sql(f"EXPLAIN {statement}").collect())
     if _NOT_PLANNED not in told:
         return None
     why = " ".join(told.split(_NOT_PLANNED, 1)[1].split())
-    return f"The MERGE into {plan['target']} is not valid{why[:MESSAGE_LENGTH_MAX]}"
+    return f"The MERGE into {plan.target} is not valid{why[:MESSAGE_LENGTH_MAX]}"
 
 
 # -- commit ------------------------------------------------------------------------------------------------------
 
 
-def delta_change(spark: SparkSession, args: JsonDict) -> JsonDict:
-    """Bring the rows staged at ``place`` into ``target`` in the mode of ``how``, once.
+def delta_change(spark: SparkSession, plan: ChangePlan) -> Committed:
+    """Bring the rows staged at ``place`` into ``target`` in the plan's mode, once.
 
-    Args:
-        spark: Its settings are changed meanwhile: nothing else may write in this session.
-        args: As those of ``delta_commit``; ``how``; ``rows``, how many are staged; ``notes``, a folder beside the
-            table for what later epochs must know of its keys; ``notes_of_others``, what sinks of other names know.
-
-    Returns:
-        What ``delta_marker`` returns, read after the commit; or before it where the table is not the one that was
-        promised, with ``refused`` saying why. Nothing was written then.
+    Where the table is not the one that was promised, nothing is written. The session's settings are changed meanwhile:
+    nothing else may write in it.
     """
     spark.conf.set(_AUTO_MERGE, "false")
     session.prepare_commit(spark)
-    before = delta_marker(spark, args)
-    if refused := refusal(before, args) or _replaced(before, args):
-        return {**before, "refused": refused}
-    if before["epoch"] != args["epoch"]:
-        _CHANGES[args["how"]["mode"]](spark, args, not before["exists"])
-    return {**marker_after(spark, args, before), "refused": None}
+    before = seen(spark, plan.target, plan.app)
+    if refused := refusal(before, plan) or _replaced(before, plan):
+        return Committed(about=before.about, marker=before.marker, refused=refused)
+    if before.marker.epoch != plan.epoch:
+        _CHANGES[plan.change.how.mode](spark, plan, before.about.table is None)
+    return committed(spark, plan, before)
 
 
-def _replaced(before: JsonDict, args: JsonDict) -> str | None:
+def _replaced(before: Seen, plan: ChangePlan) -> str | None:
     """An append may go to a table that somebody has created meanwhile; its rows must not be replaced."""
-    unknown = args["table_id"] is None and before["exists"] and before["epoch"] is None
-    if unknown and args["how"]["mode"].startswith("overwrite"):
+    unknown = plan.table_id is None and before.about.table is not None and before.marker.epoch is None
+    if unknown and plan.change.how.mode.startswith("overwrite"):
         return "somebody has created it since its rows were staged"
     return None
 
 
-def _append(spark: SparkSession, args: JsonDict, new: bool) -> None:
-    append(args, staged_rows(spark, args), new=new, options=_options(args))
+def _append(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
+    append(plan, staged_rows(spark, plan.place), new=new, options=_options(plan))
 
 
-def _overwrite(spark: SparkSession, args: JsonDict, new: bool) -> None:
-    how, rows = args["how"], staged_rows(spark, args)
-    partitions = how["mode"] == "overwrite_partitions"
-    nothing = args["rows"] == 0 and (partitions or how["empty"] == "keep")
+def _overwrite(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
+    how, rows = plan.change.how, staged_rows(spark, plan.place)
+    partitions = how.mode == "overwrite_partitions"
+    nothing = plan.change.rows == 0 and (partitions or how.empty == "keep")
     if new or nothing:  # nothing to append, too: the epoch is signed all the same
-        append(args, rows, new=new, options=_options(args))
-    elif is_path(args["target"]):
-        rows.write.format("delta").mode("overwrite").options(**_of_overwrite(args)).save(for_spark(args["target"]))
+        append(plan, rows, new=new, options=_options(plan))
+    elif is_path(plan.target):
+        rows.write.format("delta").mode("overwrite").options(**_of_overwrite(plan)).save(for_spark(plan.target))
     else:
-        _overwrite_named(args, rows)
+        _overwrite_named(plan, rows)
 
 
-def _of_overwrite(args: JsonDict) -> dict[str, str]:
+def _of_overwrite(plan: ChangePlan) -> dict[str, str]:
     """Which rows go is said, since a server can be set up to replace single partitions where nothing is said."""
-    partitions = args["how"]["mode"] == "overwrite_partitions"
-    return _options(args) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
+    partitions = plan.change.how.mode == "overwrite_partitions"
+    return _options(plan) | {"partitionOverwriteMode": "dynamic" if partitions else "static"}
 
 
-def _overwrite_named(args: JsonDict, rows: DataFrame) -> None:
+def _overwrite_named(plan: ChangePlan, rows: DataFrame) -> None:
     """By the newer writer: ``saveAsTable`` would replace the table with its properties and constraints."""
     from pyspark.sql import functions as F
 
-    writer = rows.writeTo(identifier(args["target"])).options(**_of_overwrite(args))
-    if args["how"]["mode"] == "overwrite_partitions":
+    writer = rows.writeTo(identifier(plan.target)).options(**_of_overwrite(plan))
+    if plan.change.how.mode == "overwrite_partitions":
         writer.overwritePartitions()
     else:
         writer.overwrite(F.lit(True))
 
 
-def _upsert(spark: SparkSession, args: JsonDict, new: bool) -> None:
+def _upsert(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
     from pyspark.sql import functions as F
 
-    how, columns = args["how"], staged_rows(spark, args).columns
-    rows = delta_keys.newest(staged_rows(spark, args), how)
-    if how["delete_when"] and how["sequence_by"]:
+    how, staged = plan.change.how, staged_rows(spark, plan.place)
+    rows = delta_keys.newest(staged, how)
+    if how.delete_when and how.sequence_by:
         name = deletions.name_of(rows, how)
-        place = f"{args['notes']}/{name}"
+        place = f"{plan.change.notes}/{name}"
         deletions.remember(rows, how, place)
-        others = [other for other in args.get("notes_of_others", ()) if other.endswith(f"/{name}")]
+        others = [other for other in plan.change.notes_of_others if other.endswith(f"/{name}")]
         noted = [each for each in (place, *others) if deletions.are_noted(spark, each)]
         rows = deletions.without_older(rows, how, noted) if noted else rows
-        args = _telling(args, deletions=name) if place in noted else args
+        plan = replace(plan, user_metadata=_telling(plan.user_metadata, deletions=name)) if place in noted else plan
     if new:
         rows = rows.where(~F.col(delta_keys.DELETED)).drop(delta_keys.DELETED)
-        append(args, rows, new=True, options=_options(args))
+        append(plan, rows, new=True, options=_options(plan))
     else:
-        _merge_into(spark, args, rows, columns)
+        _merge_into(spark, plan, rows, staged.columns)
 
 
-def _merge(spark: SparkSession, args: JsonDict, new: bool) -> None:
-    rows = staged_rows(spark, args)
+def _merge(spark: SparkSession, plan: ChangePlan, new: bool) -> None:
+    rows = staged_rows(spark, plan.place)
     if new:  # empty and unsigned: the MERGE then finds it as it would find any other table
-        append(args, rows.limit(0), new=True, options={})
-    _merge_into(spark, args, rows, rows.columns)
+        append(plan, rows.limit(0), new=True, options={})
+    _merge_into(spark, plan, rows, rows.columns)
 
 
-_CHANGES: dict[str, Callable[[SparkSession, JsonDict, bool], None]] = {
+_CHANGES: dict[str, Callable[[SparkSession, ChangePlan, bool], None]] = {
     "append": _append,
     "overwrite": _overwrite,
     "overwrite_partitions": _overwrite,
@@ -252,21 +246,22 @@ _CHANGES: dict[str, Callable[[SparkSession, JsonDict, bool], None]] = {
 }
 
 
-def _telling(args: JsonDict, **facts: str) -> JsonDict:
-    """``args`` with more in the note that the commit leaves, for the epochs after it."""
-    note = json.loads(args["user_metadata"])
+def _telling(user_metadata: str, **facts: str) -> str:
+    """More in the note that the commit leaves, for the epochs after it."""
+    note = json.loads(user_metadata)
     note["airflow_epochs"] |= facts
-    return {**args, "user_metadata": compact_json(note)}
+    return compact_json(note)
 
 
-def _options(args: JsonDict) -> dict[str, str]:
-    evolution = {"mergeSchema": "true"} if args["how"]["schema_evolution"] else NO_NEW_COLUMNS
-    return signature(args) | evolution
+def _options(plan: ChangePlan) -> dict[str, str]:
+    evolution = {"mergeSchema": "true"} if plan.change.how.schema_evolution else NO_NEW_COLUMNS
+    return signature(plan) | evolution
 
 
-def _merge_into(spark: SparkSession, args: JsonDict, rows: DataFrame, columns: list[str]) -> None:
-    with _view(rows) as view, _signed(spark, args):
-        spark.sql(_statement(args, columns, view)).collect()
+def _merge_into(spark: SparkSession, plan: ChangePlan, rows: DataFrame, columns: list[str]) -> None:
+    with _view(rows) as view, _signed(spark, plan):
+        statement = _statement(plan.change.how, plan.target, columns, view, no_rows=plan.change.rows == 0)
+        spark.sql(statement).collect()
 
 
 @contextmanager
@@ -281,9 +276,9 @@ def _view(rows: DataFrame) -> Iterator[str]:
 
 
 @contextmanager
-def _signed(spark: SparkSession, args: JsonDict) -> Iterator[None]:
+def _signed(spark: SparkSession, plan: ChangePlan) -> Iterator[None]:
     """Sign what is written in this session meanwhile."""
-    settings = {_OF_SESSION[option]: value for option, value in signature(args).items()}
+    settings = {_OF_SESSION[option]: value for option, value in signature(plan).items()}
     try:
         for key, value in settings.items():
             spark.conf.set(key, value)
@@ -296,26 +291,25 @@ def _signed(spark: SparkSession, args: JsonDict) -> Iterator[None]:
 # -- the MERGE ---------------------------------------------------------------------------------------------------
 
 
-def _statement(args: JsonDict, columns: list[str], view: str) -> str:
+def _statement(how: How, target: str, columns: list[str], view: str, *, no_rows: bool = False) -> str:
     """The MERGE of the rows in ``view`` (``s``), which have ``columns``, into ``target`` (``t``)."""
-    how = args["how"]
-    evolution = " WITH SCHEMA EVOLUTION" if how["schema_evolution"] else ""
-    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how["keys"])
-    condition = f"{same_key} AND ({how['on']})" if how["on"] else same_key
-    clauses = _upsert_clauses(how, columns) if how["mode"] == "upsert" else how["merge"]
-    if args.get("rows") == 0 and how["mode"] == "merge":
+    evolution = " WITH SCHEMA EVOLUTION" if how.schema_evolution else ""
+    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in how.keys)
+    condition = f"{same_key} AND ({how.on})" if how.on else same_key
+    clauses = _upsert_clauses(how, columns) if how.mode == "upsert" else how.merge
+    if no_rows and how.mode == "merge":
         clauses = "WHEN MATCHED AND false THEN DELETE"  # changes nothing, but is signed
-    return f"MERGE{evolution} INTO {identifier(args['target'])} AS t USING {view} AS s ON {condition} {clauses}"
+    return f"MERGE{evolution} INTO {identifier(target)} AS t USING {view} AS s ON {condition} {clauses}"
 
 
-def _upsert_clauses(how: JsonDict, columns: list[str]) -> str:
+def _upsert_clauses(how: How, columns: list[str]) -> str:
     """Named columns and no ``*``: what the table has and the rows have not keeps its value, or is NULL."""
-    deleted, newer = f"s.{quoted(delta_keys.DELETED)}", _newer(how["sequence_by"])
-    keys = {key.lower() for key in how["keys"]}
+    deleted, newer = f"s.{quoted(delta_keys.DELETED)}", _newer(how.sequence_by)
+    keys = {key.lower() for key in how.keys}
     updates = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in columns if name.lower() not in keys)
     names = ", ".join(quoted(name) for name in columns)
     values = ", ".join(f"s.{quoted(name)}" for name in columns)
-    clauses = [f"WHEN MATCHED AND {newer} AND {deleted} THEN DELETE"] if how["delete_when"] else []
+    clauses = [f"WHEN MATCHED AND {newer} AND {deleted} THEN DELETE"] if how.delete_when else []
     if updates:
         clauses.append(f"WHEN MATCHED AND {newer} THEN UPDATE SET {updates}")
     return " ".join([*clauses, f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({names}) VALUES ({values})"])

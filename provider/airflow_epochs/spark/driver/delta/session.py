@@ -6,6 +6,7 @@ sinks are staged side by side.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,16 +49,29 @@ OF_STAGING = {
 }
 
 
-def prepare_staging(spark: SparkSession, *, files_of_0_1: bool = False) -> dict[str, str]:
-    """Set the session up.
+@dataclass(frozen=True, kw_only=True)
+class StageJob:
+    """What the sinks of one stage job have in common.
+
+    Attributes:
+        records: How many offsets are read.
+        defaults: The properties that the server gives to tables that are created, as far as they are for every reader.
+        files_of_0_1: Version 0.1 promised rows by a digest of their files. Staged again, such rows need the same
+            layout of files.
+    """
+
+    records: int
+    defaults: dict[str, str]
+    files_of_0_1: bool = False
+
+
+def prepare_staging(spark: SparkSession, records: int, *, files_of_0_1: bool = False) -> StageJob:
+    """Set the session up for all sinks. No table of this session gets any of the server's properties by itself.
 
     Args:
         spark: The session.
+        records: How many offsets are read.
         files_of_0_1: Write dates and instants as version 0.1 did, which is as the server says.
-
-    Returns:
-        The properties that the server gives to tables that are created, as far as they are for every reader. No table
-        of this session gets any by itself.
     """
     given = _defaults(spark)
     for key, value in OF_STAGING.items():
@@ -65,7 +79,8 @@ def prepare_staging(spark: SparkSession, *, files_of_0_1: bool = False) -> dict[
             spark.conf.set(key, value)
     for name in given:
         spark.conf.unset(DEFAULTS + name)
-    return {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
+    defaults = {f"delta.{name}": value for name, value in given.items() if name in FOR_EVERY_READER}
+    return StageJob(records=records, defaults=defaults, files_of_0_1=files_of_0_1)
 
 
 def prepare_commit(spark: SparkSession) -> None:

@@ -1,0 +1,1241 @@
+"""Every kind of failure that the provider tells of, by its code: what has happened, and what to do.
+
+The code begins the text of the error and names its section in docs/failures.md, which is written from this module
+(``scripts/failure_guide.py``). An error that needs names or numbers in its remedy brings a remedy of its own; the one
+here must be right for every error with this code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_epochs.errors import (
+    BadArgument,
+    Code,
+    Corrupt,
+    Fenced,
+    NoNewData,
+    NotApplied,
+    OutcomeUnknown,
+    Refused,
+    RowsGone,
+    RowsLost,
+)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Codes that the guide shows under one heading: what the reader was doing."""
+
+    title: str
+    codes: list[Code] = field(default_factory=list)
+
+    def code(self, name: str, kind: type[Exception], happened: str, remedy: str) -> Code:
+        """Declare a code of this chapter."""
+        self.codes.append(Code(name, kind, happened, remedy))
+        return self.codes[-1]
+
+
+CONFIGURATION = Chapter("Connections and configuration")
+
+CONNECTION_MISSING = CONFIGURATION.code(
+    "EPOCHS-CONNECTION-MISSING",
+    Refused,
+    "Airflow has no connection with this name.",
+    "Add the connection under Admin > Connections, or set the variable AIRFLOW_CONN_<NAME>. Then clear the failed "
+    "task.",
+)
+LEDGER_ROOT_MISSING = CONFIGURATION.code(
+    "EPOCHS-LEDGER-ROOT-MISSING",
+    Refused,
+    "The field `ledger_root` of the connection of type epochs is empty. It says where the ledger is.",
+    "Set `ledger_root` to an absolute path, or to a URL such as s3://bucket/epochs. Then clear the failed task.",
+)
+LEDGER_ROOT_UNUSABLE = CONFIGURATION.code(
+    "EPOCHS-LEDGER-ROOT-UNUSABLE",
+    Refused,
+    "The field `ledger_root` is not an absolute path and not a URL, or its URL has a '#' or a '?'.",
+    "Correct the field `ledger_root` of the connection of type epochs. Then clear the failed task.",
+)
+SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
+    "EPOCHS-SIGNING-PASSWORD-MISSING",
+    Refused,
+    "The provider needs a key to sign or to check the ledger's records. The password of the connection of type epochs "
+    "is this key, and it is empty.",
+    "Set the password to the key that signed the ledger. If the ledger was never signed, set it to a new random key. "
+    "Then clear the failed task.",
+)
+REQUIRE_SIGNED_UNCLEAR = CONFIGURATION.code(
+    "EPOCHS-REQUIRE-SIGNED-UNCLEAR",
+    Refused,
+    "The field `require_signed` of the connection of type epochs is neither true nor false.",
+    "Set `require_signed` to true or to false. Then clear the failed task.",
+)
+STORAGE_OPTIONS_UNREADABLE = CONFIGURATION.code(
+    "EPOCHS-STORAGE-OPTIONS-UNREADABLE",
+    Refused,
+    "The extra field `storage_options` of a connection is not a JSON object.",
+    'Write it as a JSON object, like {"aws_region": "eu-central-1"}. Its keys are the options of the object_store '
+    "library. Then clear the failed task.",
+)
+LOGIN_IN_URL = CONFIGURATION.code(
+    "EPOCHS-LOGIN-IN-URL",
+    Refused,
+    "A URL in the DAG contains a login. Others could read the login, because records, asset events or the arguments "
+    "of spark-submit show the URL.",
+    "Take the login out of the URL. Put it into the connection that `storage_conn_id` or `work_conn_id` names.",
+)
+PIPELINE_MISCONFIGURED = CONFIGURATION.code(
+    "EPOCHS-PIPELINE-MISCONFIGURED",
+    Refused,
+    "An argument of the pipeline is not valid. The provider saw this only when the task ran: the argument is a "
+    "template, or the DAG does not use EpochPipeline.",
+    "Correct the DAG file, then clear the failed task.",
+)
+SOURCE_MISCONFIGURED = CONFIGURATION.code(
+    "EPOCHS-SOURCE-MISCONFIGURED",
+    Refused,
+    "An argument of KafkaSource, or a param of the run, is not valid.",
+    "Correct the KafkaSource in the DAG and clear the failed task, or start a run with other params.",
+)
+SINK_MISCONFIGURED = CONFIGURATION.code(
+    "EPOCHS-SINK-MISCONFIGURED",
+    Refused,
+    "An argument of a sink is not valid.",
+    "Correct the sink in the DAG, then clear the failed task.",
+)
+SINK_KIND_UNKNOWN = CONFIGURATION.code(
+    "EPOCHS-SINK-KIND-UNKNOWN",
+    Refused,
+    "A record of the ledger names a kind or a class of sink that this worker does not have.",
+    "Install the version or the package that has this sink on every worker. Keep it until the sink's last epoch is "
+    "complete.",
+)
+
+STORAGE = Chapter("Disks and object stores")
+
+STORE_UNUSABLE = STORAGE.code(
+    "EPOCHS-STORE-UNUSABLE",
+    Refused,
+    "The provider cannot open the object store: its URL or its storage options are not valid.",
+    "Correct the URL, or the storage options of the connection.",
+)
+STORE_UNCONDITIONAL = STORAGE.code(
+    "EPOCHS-STORE-UNCONDITIONAL",
+    Refused,
+    "The store does not support put-if-absent: two writers could overwrite each other's files.",
+    "Use a local disk, or an object store with conditional writes (If-None-Match). Remove `aws_conditional_put` from "
+    "the storage options, or correct it.",
+)
+STORE_WRITE_UNKNOWN = STORAGE.code(
+    "EPOCHS-STORE-WRITE-UNKNOWN",
+    OutcomeUnknown,
+    "The object store did not confirm a write. The file may exist, or not.",
+    "Let Airflow retry, or clear the failed task: it looks at the store first.",
+)
+STORE_UNREACHABLE = STORAGE.code(
+    "EPOCHS-STORE-UNREACHABLE",
+    NotApplied,
+    "A request to the object store, or an operation of the file system, failed.",
+    "Check that the object store is up and that the bucket exists, or that the disk is mounted and has free space. "
+    "Then clear the failed task.",
+)
+STORE_FORBIDDEN = STORAGE.code(
+    "EPOCHS-STORE-FORBIDDEN",
+    Refused,
+    "The object store or the file system denies access.",
+    "Grant the user of the Airflow worker, or the credentials of the connection, the permissions to read, write, list "
+    "and delete there.",
+)
+PATH_RELATIVE = STORAGE.code(
+    "EPOCHS-PATH-RELATIVE",
+    Refused,
+    "A path is not absolute.",
+    "Give an absolute path or a URL.",
+)
+
+LEDGER = Chapter("The ledger")
+
+PIPELINE_OF_OTHER_DAG = LEDGER.code(
+    "EPOCHS-PIPELINE-OF-OTHER-DAG",
+    Refused,
+    "The ledger says that another DAG owns the pipeline.",
+    "Give this pipeline another name, or hand it over: `airflow epochs takeover PIPELINE --dag-id DAG --why …`.",
+)
+TAKEOVER_RACE = LEDGER.code(
+    "EPOCHS-TAKEOVER-RACE",
+    Refused,
+    "Somebody else handed the pipeline to a DAG before this takeover. This takeover changed nothing.",
+    "Look at the pipeline again. Repeat the takeover if you still want it.",
+)
+LEDGER_RECORD_LOST = LEDGER.code(
+    "EPOCHS-LEDGER-RECORD-LOST",
+    Corrupt,
+    "The ledger has lost the completion record of an epoch.",
+    "Restore the file from a backup of the ledger, and every other file that is then missing. If there is no backup, "
+    "give the pipeline a new name, and `starting` offsets where the sinks end: "
+    "docs/operations.md#where-the-offsets-are.",
+)
+LEDGER_CONTRADICTS = LEDGER.code(
+    "EPOCHS-LEDGER-CONTRADICTS",
+    Corrupt,
+    "Records of the ledger contradict each other: somebody mixed files of two backups, or changed a file.",
+    "Restore the whole folder of the epoch from one backup of the ledger.",
+)
+LEDGER_UNREADABLE = LEDGER.code(
+    "EPOCHS-LEDGER-UNREADABLE",
+    OutcomeUnknown,
+    "The provider cannot read the ledger.",
+    "Check that the ledger's store is up, and that its connection is correct. Then let Airflow retry, or clear the "
+    "failed task: it goes on where it stopped.",
+)
+LEDGER_TOO_NEW = LEDGER.code(
+    "EPOCHS-LEDGER-TOO-NEW",
+    Refused,
+    "A newer version of the provider wrote a record of the ledger.",
+    "Upgrade airflow-provider-epochs to at least the version that wrote the record.",
+)
+LEDGER_NOT_WRITTEN = LEDGER.code(
+    "EPOCHS-LEDGER-NOT-WRITTEN",
+    NotApplied,
+    "The provider cannot write to the ledger. No record was written.",
+    "Check that the ledger's store is up, has free space, and lets its connection write. Then clear the failed task.",
+)
+LEDGER_WRITE_UNKNOWN = LEDGER.code(
+    "EPOCHS-LEDGER-WRITE-UNKNOWN",
+    OutcomeUnknown,
+    "The ledger's store did not confirm that it wrote a record. The record may exist, or not.",
+    "Let Airflow retry, or clear the failed task: it reads the record before it does anything else.",
+)
+LEDGER_RECORD_TOO_LARGE = LEDGER.code(
+    "EPOCHS-LEDGER-RECORD-TOO-LARGE",
+    Refused,
+    "A record is too large, or nested too deeply, for the provider to read it again. It was not written.",
+    "Use fewer topics, partitions or sinks in the pipeline, or smaller options of its source and its sinks.",
+)
+LEDGER_RECORD_FORGED = LEDGER.code(
+    "EPOCHS-LEDGER-RECORD-FORGED",
+    Corrupt,
+    "A record of the ledger has no valid signature, although it must have one. Nothing was written.",
+    "Find out who wrote the file. Then follow docs/operations.md#the-signing-key, which lists the cases.",
+)
+LEDGER_RECORD_DAMAGED = LEDGER.code(
+    "EPOCHS-LEDGER-RECORD-DAMAGED",
+    Corrupt,
+    "A record of the ledger is damaged, or it is a copy of another record.",
+    "Restore this one file from a backup of the ledger. Do not delete it.",
+)
+LEDGER_RECORD_RACE = LEDGER.code(
+    "EPOCHS-LEDGER-RECORD-RACE",
+    Refused,
+    "Another process wrote a record of this name at the same moment.",
+    "Clear the failed task, or run the command again.",
+)
+RECORD_CONNECTION_FOREIGN = LEDGER.code(
+    "EPOCHS-RECORD-CONNECTION-FOREIGN",
+    Refused,
+    "A record of the ledger names a connection that the DAG does not use, or a connection of another type. The "
+    "provider did not use the connection.",
+    "Undo the change of the DAG or of the connection until the epoch is complete. If you changed neither, find out who "
+    "wrote the record, and restore it from a backup of the ledger.",
+)
+RECORD_SINK_UNTRUSTED = LEDGER.code(
+    "EPOCHS-RECORD-SINK-UNTRUSTED",
+    Corrupt,
+    "The provider does not trust what a record of the ledger says about a sink: its name, its options or its staging "
+    "place cannot be right. Nothing was read, written or deleted there.",
+    "Find out who wrote this file, and restore it from a backup of the ledger. If an earlier version of the provider, "
+    "or another class of the sink, wrote it, finish the epoch with that version or class.",
+)
+
+AGREEMENT = Chapter("Ledger and sinks do not agree")
+
+ATTEMPT_UNDECIDED = AGREEMENT.code(
+    "EPOCHS-ATTEMPT-UNDECIDED",
+    Corrupt,
+    "A sink shows an epoch for which this ledger has no decision: the ledger is an old copy.",
+    "Restore the newest copy of the ledger. If you use this copy on purpose, see "
+    "docs/failures.md#the-ledger-is-behind.",
+)
+LEDGER_BEHIND = AGREEMENT.code(
+    "EPOCHS-LEDGER-BEHIND",
+    Corrupt,
+    "A sink shows an epoch that the ledger does not have.",
+    "Restore the newest copy of the ledger. If there is none, see docs/failures.md#the-ledger-is-behind.",
+)
+SINK_EMPTY = AGREEMENT.code(
+    "EPOCHS-SINK-EMPTY",
+    Corrupt,
+    "A sink shows no epoch, but the ledger has epochs of this sink.",
+    "Restore the target of the sink from a backup, or point the sink back to the old place. If neither is possible, "
+    "give the sink another name, with `backfill`.",
+)
+SINK_BEHIND = AGREEMENT.code(
+    "EPOCHS-SINK-BEHIND",
+    Corrupt,
+    "A sink shows an earlier epoch than the ledger: the sink was restored from an older copy.",
+    "Restore the newest copy of the sink, or follow the message. It says how to write the missing epochs again.",
+)
+TWO_LEDGERS = AGREEMENT.code(
+    "EPOCHS-TWO-LEDGERS",
+    Corrupt,
+    "A sink and the ledger have different transactions of one epoch. Two ledgers with one pipeline name wrote to the "
+    "sink, or one ledger was restored and ran the epoch again.",
+    "Find the ledger that has the sink's transaction, and let only that ledger go on. If both must go on, follow the "
+    "message.",
+)
+TABLE_GONE = AGREEMENT.code(
+    "EPOCHS-TABLE-GONE",
+    Corrupt,
+    "The table of the sink's last epoch is gone.",
+    "Restore the whole table from a backup, or correct the sink. If there is no backup, give the sink another name, "
+    "with `backfill`.",
+)
+TABLE_ELSEWHERE = AGREEMENT.code(
+    "EPOCHS-TABLE-ELSEWHERE",
+    Corrupt,
+    "The sink points to another place than the place of its last epoch.",
+    "Point the sink back to the old place. To begin a new table at the new place, give the sink another name.",
+)
+TABLE_REPLACED = AGREEMENT.code(
+    "EPOCHS-TABLE-REPLACED",
+    Corrupt,
+    "Somebody replaced the table of the sink's last epoch with another table.",
+    "Restore the old table from a backup. To go on in the new table, give the sink another name.",
+)
+MARKERS_GONE = AGREEMENT.code(
+    "EPOCHS-MARKERS-GONE",
+    Corrupt,
+    "The table or the topic of the sink exists, but the marker of its last epoch is gone.",
+    "Restore the table or the topic from a backup, or put the marker back as the message says.",
+)
+TOPICS_GONE = AGREEMENT.code(
+    "EPOCHS-TOPICS-GONE",
+    Corrupt,
+    "The topic of the rows and the topic of the markers are both gone or empty.",
+    "Point the connection back to the old cluster. If the topics are lost, follow docs/kafka-sink.md, 'Topic and "
+    "marker are lost'.",
+)
+MARKER_DELETED = AGREEMENT.code(
+    "EPOCHS-MARKER-DELETED",
+    Corrupt,
+    "Another program deleted the sink's marker from the marker topic.",
+    "Find out which program it was. Then put the marker back: docs/kafka-sink.md, 'The marker is lost'.",
+)
+MARKER_FOREIGN = AGREEMENT.code(
+    "EPOCHS-MARKER-FOREIGN",
+    Corrupt,
+    "This version of the provider did not write the marker of the sink: another program or a newer version did.",
+    "Upgrade the provider to the version that wrote the marker. If another program wrote it, stop that program, and "
+    "put the marker back.",
+)
+
+STEPS = Chapter("Running the steps: open, decide, complete, abort")
+
+NO_NEW_DATA = STEPS.code(
+    "EPOCHS-NO-NEW-DATA",
+    NoNewData,
+    "The source has no new data that may be read.",
+    "Do nothing: the next run looks again.",
+)
+NOTHING_TO_ABORT = STEPS.code(
+    "EPOCHS-NOTHING-TO-ABORT",
+    NoNewData,
+    "The run has no undecided attempt.",
+    "Do nothing here. Look at the other tasks of the run, and clear the one that failed.",
+)
+RUNS_COMPETE = STEPS.code(
+    "EPOCHS-RUNS-COMPETE",
+    Fenced,
+    "Several runs of the pipeline open and end epochs at the same time.",
+    "Let only one run at a time work on the pipeline: set max_active_runs=1 on the DAG, and do not run the same "
+    "pipeline in a second Airflow. Then clear the open task.",
+)
+EPOCH_COMPLETED_BY_OTHER = STEPS.code(
+    "EPOCHS-EPOCH-COMPLETED-BY-OTHER",
+    Fenced,
+    "Another run, or another try of this run, has completed the epoch.",
+    "Clear the open task with its downstream tasks: the run then succeeds with its complete epoch, or opens a new one.",
+)
+EPOCH_HELD_BY_OTHER = STEPS.code(
+    "EPOCHS-EPOCH-HELD-BY-OTHER",
+    Fenced,
+    "Another run, or a newer attempt of this run, now has the epoch.",
+    "Look at that run. When it has completed the epoch, clear the failed task if you want this run green.",
+)
+EPOCH_NOT_OPENED = STEPS.code(
+    "EPOCHS-EPOCH-NOT-OPENED",
+    Refused,
+    "This run has not opened an epoch.",
+    "Clear the open task with its downstream tasks.",
+)
+NOTHING_STAGED = STEPS.code(
+    "EPOCHS-NOTHING-STAGED",
+    Refused,
+    "No rows are staged for this attempt.",
+    "Clear the stage task with its downstream tasks.",
+)
+NOT_DECIDED = STEPS.code(
+    "EPOCHS-NOT-DECIDED",
+    Refused,
+    "The attempt has no GLOBAL_COMMIT.",
+    "Clear the stage task with its downstream tasks.",
+)
+RECEIPT_MISSING = STEPS.code(
+    "EPOCHS-RECEIPT-MISSING",
+    Refused,
+    "The epoch cannot be completed yet, because the ledger has no receipt of a sink.",
+    "Clear the commit task of each sink that the message names, with its downstream tasks.",
+)
+GLOBAL_ABORT = STEPS.code(
+    "EPOCHS-GLOBAL-ABORT",
+    Refused,
+    "The attempt was aborted, because a sink voted against it or a task failed before the decision. No sink shows its "
+    "rows.",
+    "Correct what the message, or the log of the failed task, names. Then clear the failed tasks of the run, or let "
+    "the next run take the same offsets.",
+)
+BACKFILL_TOO_LATE = STEPS.code(
+    "EPOCHS-BACKFILL-TOO-LATE",
+    Refused,
+    "`backfill` names an epoch that is later than the epoch that the run is opening.",
+    "Let `backfill` name that epoch or an earlier one, or remove the sink from `backfill`.",
+)
+BACKFILL_GONE = STEPS.code(
+    "EPOCHS-BACKFILL-GONE",
+    Corrupt,
+    "The source does not have all the input any more that `backfill` asks for.",
+    "Let `backfill` name a later epoch whose input is still there, or remove the sink from `backfill`.",
+)
+SINKS_COLLIDE = STEPS.code(
+    "EPOCHS-SINKS-COLLIDE",
+    Refused,
+    "Two sinks write to the same table.",
+    "Give each sink a table of its own in the DAG, or remove one of them. Then clear the failed tasks of the run, or "
+    "let the next run take the same offsets.",
+)
+STAGING_PLACE_UNRECOGNISED = STEPS.code(
+    "EPOCHS-STAGING-PLACE-UNRECOGNISED",
+    Refused,
+    "A sink of your own does not recognise the staging place that its method `place` returned.",
+    "Return a place from `place` that contains the id of the try unchanged. Then clear the stage task.",
+)
+
+COMMANDS = Chapter("The command line")
+
+REASON_EMPTY = COMMANDS.code(
+    "EPOCHS-REASON-EMPTY",
+    Refused,
+    "The reason of the command (--why) is empty. Nothing was changed.",
+    "Type the command again, and write after --why what has happened. The ledger keeps this reason and no other.",
+)
+NOT_CONFIRMED = COMMANDS.code(
+    "EPOCHS-NOT-CONFIRMED",
+    Refused,
+    "Nobody confirmed the change: the answer was no, or the command has no terminal to ask at. Nothing was changed.",
+    "Type the command at a terminal, and answer y. In a script, add --yes.",
+)
+PIPELINE_UNKNOWN = COMMANDS.code(
+    "EPOCHS-PIPELINE-UNKNOWN",
+    Refused,
+    "The ledger has no pipeline with this name.",
+    "Correct the name of the pipeline, or name the connection of its ledger with --ledger-conn-id.",
+)
+EPOCH_UNKNOWN = COMMANDS.code(
+    "EPOCHS-EPOCH-UNKNOWN",
+    Refused,
+    "The pipeline has no epoch with this number.",
+    "Choose an epoch that `airflow epochs list PIPELINE` prints.",
+)
+EPOCH_NOT_IN_DOUBT = COMMANDS.code(
+    "EPOCHS-EPOCH-NOT-IN-DOUBT",
+    Refused,
+    "The epoch is not in doubt. Only an epoch in doubt has rows to waive.",
+    "Choose the epoch in doubt that `airflow epochs in-doubt PIPELINE` prints. If it prints none, do nothing.",
+)
+SINK_NOT_AWAITED = COMMANDS.code(
+    "EPOCHS-SINK-NOT-AWAITED",
+    Refused,
+    "The epoch does not wait for this sink.",
+    "Choose a sink that the epoch waits for. The message lists them.",
+)
+VERSION_MISSING = COMMANDS.code(
+    "EPOCHS-VERSION-MISSING",
+    Refused,
+    "The sink has no versions, or it has no part in this epoch.",
+    "Read another epoch, or the newest state of the sink.",
+)
+CREDENTIALS_EMPTY = COMMANDS.code(
+    "EPOCHS-CREDENTIALS-EMPTY",
+    Refused,
+    "The Kafka connection has no password and no key, so Spark needs no credentials file for it. Nothing was written.",
+    "Leave this connection out of the command.",
+)
+CREDENTIALS_NOT_WRITTEN = COMMANDS.code(
+    "EPOCHS-CREDENTIALS-NOT-WRITTEN",
+    Refused,
+    "The command cannot write the credentials file.",
+    "Name a file in a folder that exists, has room, and lets you write to it.",
+)
+
+KAFKA = Chapter("Kafka, as source and sink")
+
+KAFKA_CONNECTION = KAFKA.code(
+    "EPOCHS-KAFKA-CONNECTION",
+    Refused,
+    "A field of a connection of type kafka is missing or wrong.",
+    "Correct the field that the message names. docs/kafka.md lists all fields.",
+)
+KAFKA_LOGIN = KAFKA.code(
+    "EPOCHS-KAFKA-LOGIN",
+    Refused,
+    "Kafka rejects the login of the connection's user.",
+    "Check sasl.mechanism, sasl.username and sasl.password in the connection's extra, or the connection's login and "
+    "password. Clear the failed task.",
+)
+KAFKA_FORBIDDEN = KAFKA.code(
+    "EPOCHS-KAFKA-FORBIDDEN",
+    Refused,
+    "The connection's user lacks a right in Kafka.",
+    "Grant the user the rights that docs/kafka.md lists for the source and docs/kafka-sink.md for the sink. Clear the "
+    "failed task.",
+)
+KAFKA_TOO_OLD = KAFKA.code(
+    "EPOCHS-KAFKA-TOO-OLD",
+    Refused,
+    "The brokers are too old for a request of the provider.",
+    "Use Kafka 0.11 or newer. To show which transactions hang, `airflow epochs in-doubt` needs Kafka 3.0 or newer.",
+)
+KAFKA_UNREACHABLE = KAFKA.code(
+    "EPOCHS-KAFKA-UNREACHABLE",
+    NotApplied,
+    "Kafka does not answer a request, or answers with an error.",
+    "Check that the brokers run, and that the task's machine can reach every address in the message. Check that "
+    "security.protocol in the connection's extra is the protocol of the brokers' listener. Clear the failed task.",
+)
+KAFKA_CLIENT_MISSING = KAFKA.code(
+    "EPOCHS-KAFKA-CLIENT-MISSING",
+    Refused,
+    "The Python package confluent-kafka is not installed. The KafkaSink needs it.",
+    "Install it where Airflow's tasks run: pip install 'airflow-provider-epochs[kafka-sink]'. Clear the failed task.",
+)
+KAFKA_CLIENT_SETTINGS = KAFKA.code(
+    "EPOCHS-KAFKA-CLIENT-SETTINGS",
+    Refused,
+    "The client confluent-kafka rejects a setting of the connection or of the sink.",
+    "Correct the connection, or the `options` of the sink. For GSSAPI, install a confluent-kafka that was built with "
+    "it. Clear the failed task.",
+)
+TOPIC_MISSING = KAFKA.code(
+    "EPOCHS-TOPIC-MISSING",
+    Refused,
+    "The Kafka cluster does not have a topic that the source reads or a sink writes to.",
+    "Create the topic, or correct its name or `conn_id` in the DAG. Clear the failed task.",
+)
+
+SOURCE = Chapter("The Kafka source")
+
+GROUP_OFFSETS_REFUSED = SOURCE.code(
+    "EPOCHS-GROUP-OFFSETS-REFUSED",
+    NotApplied,
+    "Kafka rejects the offsets that the pipeline writes for its consumer group. This affects lag monitors only.",
+    "Choose another `group_id` for the KafkaSource if real consumers are in this group. Otherwise correct what the "
+    "message names: the next epoch writes the offsets again.",
+)
+GROUP_FOREIGN = SOURCE.code(
+    "EPOCHS-GROUP-FOREIGN",
+    Refused,
+    "The consumer group has offsets that no pipeline has committed.",
+    "Choose a `group_id` for the KafkaSource that no other program uses, or leave it out. If no program uses the group "
+    "any more, you can delete it instead (kafka-consumer-groups.sh --delete). Clear the failed task.",
+)
+RECORDS_EXPIRED = SOURCE.code(
+    "EPOCHS-RECORDS-EXPIRED",
+    Corrupt,
+    "Retention deleted the first records of the epoch before the epoch read them.",
+    "Clear the failed tasks, or let the next run start: it opens the epoch again, which then begins with the oldest "
+    "records that are left.",
+)
+CLUSTER_CHANGED = SOURCE.code(
+    "EPOCHS-CLUSTER-CHANGED",
+    Corrupt,
+    "The connection leads to another Kafka cluster than before. Offsets of one cluster have no meaning in another.",
+    "Point the connection back to the old cluster, and clear the failed task. To move to the new cluster on purpose, "
+    "give the pipeline a new name, and set `starting` of the KafkaSource to where it begins there.",
+)
+RECORDS_GONE = SOURCE.code(
+    "EPOCHS-RECORDS-GONE",
+    Corrupt,
+    "Kafka no longer has records that the pipeline must read.",
+    "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
+    "the loss instead, give the pipeline a new name and the `starting` that the message prints.",
+)
+STARTING_UNUSABLE = SOURCE.code(
+    "EPOCHS-STARTING-UNUSABLE",
+    Refused,
+    "`starting` names a partition or an offset that the topic does not have.",
+    "Correct `starting` of the KafkaSource, and clear the failed task. If a param of the run set it, start a run with "
+    "another value.",
+)
+LOOP = SOURCE.code(
+    "EPOCHS-LOOP",
+    Refused,
+    "A sink writes to a topic that the source reads. The pipeline would read its own rows again and again.",
+    "Let the sink write to another topic. If the transform leaves those rows out, set KafkaSource(allow_loop=True). "
+    "Clear the failed task.",
+)
+
+TRANSFORM = Chapter("The transform")
+
+TRANSFORM_MISSING = TRANSFORM.code(
+    "EPOCHS-TRANSFORM-MISSING",
+    Refused,
+    "The task cannot find or read the transform's file, or the file does not have the function.",
+    "Correct `transform=` in the DAG, or put the file or the function there. Then clear the failed task.",
+)
+TRANSFORM_BROKEN = TRANSFORM.code(
+    "EPOCHS-TRANSFORM-BROKEN",
+    Refused,
+    "The transform's file, or a module that it imports, is not valid Python, or it raises an error when it is loaded. "
+    "Nothing was read or written.",
+    "Correct the file. Then clear the failed task.",
+)
+TRANSFORM_RAISED = TRANSFORM.code(
+    "EPOCHS-TRANSFORM-RAISED",
+    Refused,
+    "The transform raised an error. Nothing was written.",
+    "Correct the transform. Then clear the failed task.",
+)
+TRANSFORM_RESULT = TRANSFORM.code(
+    "EPOCHS-TRANSFORM-RESULT",
+    Refused,
+    "The transform did not return one DataFrame for each sink. Nothing was written.",
+    "Return a dict of DataFrames that are built from the batch, with the names of the sinks as keys. With one sink, "
+    "the DataFrame alone is enough. Then clear the failed task.",
+)
+TRANSFORM_NOT_SENT = TRANSFORM.code(
+    "EPOCHS-TRANSFORM-NOT-SENT",
+    Refused,
+    "The provider cannot send the transform and the modules that it imports to Spark: a module is a link out of the "
+    "transform's folder, or the files are too large.",
+    "Put the module itself beside the transform, and keep data out of packages that the transform imports. Or install "
+    "the module on Spark's machines. Then clear the failed task.",
+)
+
+SPARK = Chapter("Spark")
+
+SPARK_CONNECTION = SPARK.code(
+    "EPOCHS-SPARK-CONNECTION",
+    Refused,
+    "The connection to Spark, or SparkSubmit in the DAG, lacks a value or has a wrong one.",
+    "Correct the connection or the DAG as the message says. Then clear the failed task.",
+)
+SPARK_CONNECTION_TYPE = SPARK.code(
+    "EPOCHS-SPARK-CONNECTION-TYPE",
+    Refused,
+    "A record of the ledger names a connection as that of a Spark Connect server, and the connection has another type. "
+    "Nothing was sent there.",
+    "Find out who wrote the record, or who changed the type of the connection.",
+)
+SPARK_CLEAR_TEXT = SPARK.code(
+    "EPOCHS-SPARK-CLEAR-TEXT",
+    Refused,
+    "Others could read secrets, such as Kafka's credentials, on the way to Spark or in Spark's event log. Nothing was "
+    "sent.",
+    "Use TLS or a token for Spark Connect, and let Spark redact Kafka's options. Or set `kafka_credentials_file` in "
+    "the connection's extra (docs/spark.md). Then clear the failed task.",
+)
+SPARK_CREDENTIALS_FILE = SPARK.code(
+    "EPOCHS-SPARK-CREDENTIALS-FILE",
+    Refused,
+    "Spark cannot log in to Kafka with the file that `kafka_credentials_file` names.",
+    "Write the file with `airflow epochs kafka-credentials`, and put it at this absolute path on the Spark server and "
+    "on all its executors. Then clear the failed task.",
+)
+SPARK_LOGIN = SPARK.code(
+    "EPOCHS-SPARK-LOGIN",
+    Refused,
+    "The Spark Connect server does not accept the task's token.",
+    "Put the server's token into the password of the connection of type spark_connect. Then clear the failed task.",
+)
+SPARK_UNREACHABLE = SPARK.code(
+    "EPOCHS-SPARK-UNREACHABLE",
+    NotApplied,
+    "The Spark Connect server does not answer.",
+    "Check that the server runs, and that host and port of the connection are right. Then clear the failed task.",
+)
+SPARK_SETTING = SPARK.code(
+    "EPOCHS-SPARK-SETTING",
+    Refused,
+    "The Spark session does not accept a setting.",
+    "Take the setting out of `session_conf`. If it is a static setting, start the Spark server with it. Then clear the "
+    "failed task.",
+)
+SPARK_INCOMPLETE = SPARK.code(
+    "EPOCHS-SPARK-INCOMPLETE",
+    Refused,
+    "Spark, or the worker, lacks a package, an extension or a program that the provider needs.",
+    "Add what the message names. Then clear the failed task.",
+)
+SPARK_PLAN_REFUSED = SPARK.code(
+    "EPOCHS-SPARK-PLAN-REFUSED",
+    Refused,
+    "Spark cannot run the plan: it names, for example, a column or a function that does not exist.",
+    "Correct what the message names, mostly in the transform. Then clear the failed task.",
+)
+SPARK_JOB_FAILED = SPARK.code(
+    "EPOCHS-SPARK-JOB-FAILED",
+    NotApplied,
+    "A Spark job failed.",
+    "Look at Spark's message and at the driver's log, and correct the cause. Then clear the failed task.",
+)
+SPARK_VERSION_MIXED = SPARK.code(
+    "EPOCHS-SPARK-VERSION-MIXED",
+    Refused,
+    "The task and Spark's driver run different versions of the provider.",
+    "Install the same version for tasks and for Spark. Then clear the failed task.",
+)
+
+STAGED = Chapter("Staged rows")
+
+STAGING_PATH = STAGED.code(
+    "EPOCHS-STAGING-PATH",
+    Refused,
+    "`staging` of a sink is neither an absolute path nor a URL.",
+    "Give `staging` an absolute path or a URL that Spark and the workers share, for example s3://bucket/staging.",
+)
+STAGING_PLACE = STAGED.code(
+    "EPOCHS-STAGING-PLACE",
+    Refused,
+    "A staging place does not lie where this sink stages its rows.",
+    "Point the sink back to the table and the `staging` folder that it had when the epoch was opened. Change them "
+    "after the epoch is complete.",
+)
+STAGING_FOLDER_FOREIGN = STAGED.code(
+    "EPOCHS-STAGING-FOLDER-FOREIGN",
+    Refused,
+    "The file `_owner.json` says that a staging folder belongs to another sink, pipeline or ledger. Nothing was "
+    "deleted.",
+    "Leave the folder to its owner. Delete it by hand only if no table and no unfinished epoch refers to its files.",
+)
+STAGED_BY_ANOTHER = STAGED.code(
+    "EPOCHS-STAGED-BY-ANOTHER",
+    Refused,
+    "The staged rows belong to another transaction or another sink.",
+    "Clear the stage task. It stages into a new folder.",
+)
+STAGED_INCOMPLETE = STAGED.code(
+    "EPOCHS-STAGED-INCOMPLETE",
+    Refused,
+    "Staged rows or files are missing, incomplete or damaged.",
+    "Clear the stage task. It stages into a new folder.",
+)
+STAGED_STATISTICS = STAGED.code(
+    "EPOCHS-STAGED-STATISTICS",
+    Refused,
+    "The statistics of a staged file are missing or not strict JSON, so Delta readers could not use the file.",
+    "Set the table property `delta.dataSkippingNumIndexedCols` and Spark's setting "
+    "`spark.databricks.delta.stats.collect` back to their defaults. Then clear the stage task.",
+)
+STAGED_CALENDAR = STAGED.code(
+    "EPOCHS-STAGED-CALENDAR",
+    Refused,
+    "Spark staged old dates in the Julian calendar, which was in use before 1582. The commit would write other dates.",
+    "Remove spark.sql.parquet.datetimeRebaseModeInWrite and spark.sql.parquet.int96RebaseModeInWrite from the "
+    "transform, if it sets them. Then clear the stage task.",
+)
+PROMISED_ROWS_GONE = STAGED.code(
+    "EPOCHS-PROMISED-ROWS-GONE",
+    RowsGone,
+    "The staged rows that the vote promised are gone or damaged, and the sink does not show them yet.",
+    "Clear the commit task. It stages the same offsets again. If a VACUUM deleted the files, let VACUUM keep files "
+    "for longer than an epoch may be in doubt.",
+)
+PROMISED_ROWS_CHANGED = STAGED.code(
+    "EPOCHS-PROMISED-ROWS-CHANGED",
+    Corrupt,
+    "The staged rows are not the rows that the vote promised: the staging table was changed. Nothing was written.",
+    "Restore the folder that the message names from a backup, or delete it. Then clear the commit task. If the folder "
+    "is gone, the task stages the same offsets again.",
+)
+DIGEST_OF_OTHER_VERSION = STAGED.code(
+    "EPOCHS-DIGEST-OF-OTHER-VERSION",
+    Corrupt,
+    "Another version of the provider computed the digest of the promised rows. This version cannot compare the staged "
+    "rows with it. Nothing was written.",
+    "Install the version of the provider that voted, and clear the commit task. Or complete the epoch without the "
+    "sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
+)
+RESTAGED_OTHERWISE = STAGED.code(
+    "EPOCHS-RESTAGED-OTHERWISE",
+    Corrupt,
+    "Promised rows are gone, and the same rows cannot be staged again.",
+    "Restore the files from a backup, or undo what has changed. Then clear the commit task. If neither is possible, "
+    "complete the epoch without the sink's rows: `airflow epochs waive PIPELINE EPOCH SINK --why …`.",
+)
+RESTAGED_BY_OTHER_CODE = STAGED.code(
+    "EPOCHS-RESTAGED-BY-OTHER-CODE",
+    Corrupt,
+    "Promised rows were staged again, but the transform's code has changed since the epoch was opened.",
+    "Put the transform's file, and the files that it imports, back as they were when the epoch was opened. Then clear "
+    "the commit task. Bring the new code back after the epoch is complete.",
+)
+
+DELTA = Chapter("Delta tables")
+
+DELTA_UNREACHABLE = DELTA.code(
+    "EPOCHS-DELTA-UNREACHABLE",
+    NotApplied,
+    "The provider cannot reach the table.",
+    "Check that the table's store is up, and that the sink's storage connection is correct. Then clear the failed "
+    "task.",
+)
+DELTA_NOT_A_TABLE = DELTA.code(
+    "EPOCHS-DELTA-NOT-A-TABLE",
+    Refused,
+    "The sink does not point to a Delta table: the folder has other files, or the catalog has no such Delta table.",
+    "Point the sink to a Delta table, or to a place where there is nothing yet. Create a table that is named in a "
+    "catalog first, because the sink does not create it. Then clear the failed task.",
+)
+DELTA_TABLE_UNREADABLE = DELTA.code(
+    "EPOCHS-DELTA-TABLE-UNREADABLE",
+    Refused,
+    'The library deltalake cannot open the table, and the sink has commit="deltalake".',
+    'Repair the table, or give the sink commit="spark". Then clear the failed task.',
+)
+DELTA_TABLE_SPARK_ONLY = DELTA.code(
+    "EPOCHS-DELTA-TABLE-SPARK-ONLY",
+    Refused,
+    "Only Spark can open the table: a column has a type that version 0.1 of the provider wrote.",
+    "Repair the table in Spark with the command in the message. Then clear the failed task. See docs/delta.md, 'A "
+    "table that only Spark can open'.",
+)
+DELTA_TABLE_ALTERED = DELTA.code(
+    "EPOCHS-DELTA-TABLE-ALTERED",
+    Refused,
+    "The table was created, altered or replaced between stage and vote.",
+    "Clear the stage task. It stages the rows for the table as it is now.",
+)
+DELTA_MARKER_CHANGED = DELTA.code(
+    "EPOCHS-DELTA-MARKER-CHANGED",
+    Refused,
+    "The epoch marker in the table changed between open and vote: the table was restored or replaced, or another "
+    "program wrote to it under this pipeline's name.",
+    "Clear the open task, or let the next run start. The error of `open` says what happened and what to do.",
+)
+DELTA_ROWS_UNFIT = DELTA.code(
+    "EPOCHS-DELTA-ROWS-UNFIT",
+    Refused,
+    "The rows do not fit the table or the sink's keys: columns, types or NULLs.",
+    "Correct the transform or the table. Then clear the stage task.",
+)
+DELTA_PARTITIONS = DELTA.code(
+    "EPOCHS-DELTA-PARTITIONS",
+    Refused,
+    "The table's partition columns do not fit the sink's `partition_by`, or the rows of mode 'overwrite_partitions'.",
+    "Correct `partition_by` or `mode` of the sink, or let the transform return every partition column. Then clear the "
+    "stage task.",
+)
+DELTA_APPEND_ONLY = DELTA.code(
+    "EPOCHS-DELTA-APPEND-ONLY",
+    Refused,
+    "The table takes new rows only, and the sink's mode changes and deletes rows.",
+    "Remove the property from the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
+    "'append'. Then clear the stage task.",
+)
+DELTA_NEEDS_SPARK = DELTA.code(
+    "EPOCHS-DELTA-NEEDS-SPARK",
+    Refused,
+    "The library deltalake cannot commit to the table, because it does not support features of the table.",
+    'Give the sink commit="spark", or leave `commit` out. Then clear the stage task.',
+)
+DELTA_TYPE_UNREADABLE = DELTA.code(
+    "EPOCHS-DELTA-TYPE-UNREADABLE",
+    Refused,
+    "The rows have types that only Spark can read, and the table would get them.",
+    'Let the transform return another type, for example by `.cast("string")`. Then clear the stage task.',
+)
+DELTA_MARKERS_EXPIRE = DELTA.code(
+    "EPOCHS-DELTA-MARKERS-EXPIRE",
+    Refused,
+    "The table forgets transactions after a time, so its epoch marker would expire.",
+    "Remove the property from the table: ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration'). "
+    "If the sink creates the table, remove it from `properties` of the sink. Then clear the stage task.",
+)
+DELTA_DELETIONS_GONE = DELTA.code(
+    "EPOCHS-DELTA-DELETIONS-GONE",
+    Refused,
+    "The notes about keys that the sink deleted are gone.",
+    "Restore the folder that the message names from a backup. If no row can come that is older than the deletion of "
+    "its key, create the notes again without rows instead: docs/delta.md, 'upsert', has the command. Then clear the "
+    "failed task.",
+)
+DELTA_OTHER_PIPELINE = DELTA.code(
+    "EPOCHS-DELTA-OTHER-PIPELINE",
+    Refused,
+    "Another pipeline has rows in the table that the sink's mode would delete.",
+    "Give each pipeline a table of its own. If the rows of the other pipeline may go, delete them first, or set "
+    "replaces_others=True on the sink, also if the other pipeline no longer writes to the table. Then clear the stage "
+    "task.",
+)
+DELTA_FOREIGN_CHANGE = DELTA.code(
+    "EPOCHS-DELTA-FOREIGN-CHANGE",
+    Corrupt,
+    "Another program has removed rows of complete epochs (by RESTORE, REPLACE or an overwrite). No epoch was opened.",
+    "Put the rows back by RESTORE TABLE, as the message says. If the change was intended, set on_foreign_change='warn' "
+    "on the sink until the next epoch is complete. Then clear the open task.",
+)
+DELTA_ROWS_LOST = DELTA.code(
+    "EPOCHS-DELTA-ROWS-LOST",
+    RowsLost,
+    "The table shows the epoch, but a VACUUM deleted files of it while the commit ran.",
+    "Clear the commit task. It stages the same offsets again and puts their rows in the place of the lost rows. Let "
+    "VACUUM keep files for longer than an epoch takes.",
+)
+DELTA_FILES_LOST = DELTA.code(
+    "EPOCHS-DELTA-FILES-LOST",
+    Corrupt,
+    "A VACUUM deleted files of a commit while it ran. The table still refers to them, and the provider cannot replace "
+    "them.",
+    "Restore the files from a backup, or from the store's own versions of them. Then clear the commit task. If there "
+    "is no backup, do what the message says.",
+)
+DELTA_COMMIT_UNKNOWN = DELTA.code(
+    "EPOCHS-DELTA-COMMIT-UNKNOWN",
+    OutcomeUnknown,
+    "The outcome of the commit is unknown. Nothing is lost.",
+    "Clear the commit task: it looks at the table before it writes.",
+)
+DELTA_COMMIT_REFUSED = DELTA.code(
+    "EPOCHS-DELTA-COMMIT-REFUSED",
+    Corrupt,
+    "The table does not take the promised rows any more: it was changed after the vote.",
+    "Undo the change of the table, and clear the commit task. Or complete the epoch without the sink's rows: "
+    "`airflow epochs waive PIPELINE EPOCH SINK --why …`.",
+)
+DELTA_TABLE_REPLACED = DELTA.code(
+    "EPOCHS-DELTA-TABLE-REPLACED",
+    Corrupt,
+    "The table was dropped or replaced after the vote.",
+    "Put the old table back, and clear the commit task. Or complete the epoch without the sink's rows: "
+    "`airflow epochs waive PIPELINE EPOCH SINK --why …`.",
+)
+DELTA_REFERENCES_UNKNOWN = DELTA.code(
+    "EPOCHS-DELTA-REFERENCES-UNKNOWN",
+    NotApplied,
+    "The provider cannot tell whether the table refers to staged files. It deleted none of them.",
+    "Do nothing: VACUUM of the table deletes files that the table does not refer to.",
+)
+DELTA_COMPACTION_MISCOUNTED = DELTA.code(
+    "EPOCHS-DELTA-COMPACTION-MISCOUNTED",
+    Refused,
+    "A compaction read another number of rows than the table's log counts: another writer logged wrong counts. The "
+    "compaction replaced no file.",
+    "Compare the rows of the table with what they should be. Then set `compact_every=0` on the sink, and leave the "
+    "compaction to Spark's OPTIMIZE.",
+)
+
+KAFKA_SINK = Chapter("The Kafka sink")
+
+TOPIC_SETTINGS = KAFKA_SINK.code(
+    "EPOCHS-TOPIC-SETTINGS",
+    Refused,
+    "With its present settings, the topic would reject the sink's records.",
+    "Change the setting as the message says. Clear the stage task.",
+)
+TRANSACTION_TIMEOUT_SHORT = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-TIMEOUT-SHORT",
+    Refused,
+    "The sink cannot send the epoch within its transaction_timeout.",
+    "Raise `transaction_timeout` of the sink, and transaction.max.timeout.ms of the brokers if it is lower. Clear the "
+    "stage task. A lower `max_records` of the source makes later epochs smaller, but not this one.",
+)
+TRANSACTION_TIMEOUT_LONG = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-TIMEOUT-LONG",
+    Refused,
+    "The sink's transaction_timeout is longer than the brokers permit.",
+    "Raise transaction.max.timeout.ms of the brokers, or lower `transaction_timeout` of the sink. (An epoch in doubt "
+    "keeps the timeout that it was opened with if that is longer.) Clear the failed task.",
+)
+TOPIC_ROWS_UNFIT = KAFKA_SINK.code(
+    "EPOCHS-TOPIC-ROWS-UNFIT",
+    Refused,
+    "The sink cannot make records that the topic takes of the rows.",
+    "Correct the transform or the topic's settings. Clear the stage task.",
+)
+MARKER_TOO_LARGE = KAFKA_SINK.code(
+    "EPOCHS-MARKER-TOO-LARGE",
+    Refused,
+    "The marker topic does not take a record as large as the epoch's marker.",
+    "Raise max.message.bytes of the marker topic as the message says. Clear the stage task.",
+)
+MARKER_CHANGED = KAFKA_SINK.code(
+    "EPOCHS-MARKER-CHANGED",
+    Refused,
+    "The sink's marker is not the marker of its last epoch in the ledger.",
+    "Find out whether another program sends under these names, and whether the ledger or the topics were restored. "
+    "See docs/kafka-sink.md, 'The marker topic'. Clear the stage task: if the marker still differs, the task says what "
+    "to do.",
+)
+MARKER_TOPIC_OCCUPIED = KAFKA_SINK.code(
+    "EPOCHS-MARKER-TOPIC-OCCUPIED",
+    Refused,
+    "The marker topic has records that its partition 0 does not assign to a sink.",
+    "Give a new sink a `marker_topic` of its own, which is empty or does not exist yet. If other sinks use this topic, "
+    "also stop the program that writes other records to it. If its partition 0 lost its records, see "
+    "docs/kafka-sink.md, 'The marker is lost'. Clear the stage task.",
+)
+MARKER_TOPIC_SETTINGS = KAFKA_SINK.code(
+    "EPOCHS-MARKER-TOPIC-SETTINGS",
+    Refused,
+    "The marker topic could lose markers: its cleanup policy, replicas or durability are too weak.",
+    "Change the setting as the message says. Clear the failed task. Never delete the marker topic.",
+)
+MARKER_TOPIC_GONE = KAFKA_SINK.code(
+    "EPOCHS-MARKER-TOPIC-GONE",
+    Refused,
+    "The marker topic is gone, and the ledger expects a marker in it.",
+    "Put the marker back: docs/kafka-sink.md, 'The marker is lost'. Clear the stage task.",
+)
+KAFKA_SENT_UNKNOWN = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-SENT-UNKNOWN",
+    Corrupt,
+    "The sink cannot tell whether the epoch was sent, because the marker topic has lost records since the vote.",
+    "Look whether the topic has the epoch, and put the marker back: docs/kafka-sink.md, 'The marker is lost'. Clear "
+    "the commit task.",
+)
+KAFKA_COMMIT_UNKNOWN = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-COMMIT-UNKNOWN",
+    OutcomeUnknown,
+    "The sink does not know whether the brokers committed its transaction.",
+    "Clear the commit task: it reads the marker first, and sends the epoch only if the marker is missing.",
+)
+TOPIC_CHANGED = KAFKA_SINK.code(
+    "EPOCHS-TOPIC-CHANGED",
+    NotApplied,
+    "The topic was deleted after the vote, or created again with another number of partitions.",
+    "Let the topic have as many partitions as before, and clear the commit task. Or waive the sink's rows.",
+)
+TOPIC_NOT_READY = KAFKA_SINK.code(
+    "EPOCHS-TOPIC-NOT-READY",
+    NotApplied,
+    "The sink has created the marker topic or added partitions to it, and not all brokers know them yet.",
+    "Let Airflow retry the task, or clear the failed task. If the error comes again, check that all brokers run.",
+)
+TRANSACTION_OPEN = KAFKA_SINK.code(
+    "EPOCHS-TRANSACTION-OPEN",
+    NotApplied,
+    "The sink cannot read a partition to its end, because a transaction is still open there or brokers do not answer.",
+    "Let Airflow retry the task, or clear the failed task later: the brokers end an abandoned transaction after its "
+    "transaction timeout. If the error comes again, check that all brokers run.",
+)
+KAFKA_SEND_FAILED = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-SEND-FAILED",
+    NotApplied,
+    "Kafka did not accept rows of the epoch. No row is visible.",
+    "Check that the brokers run, that nobody deleted or altered the topic, and that the connection's user still has "
+    "its rights. Clear the commit task: it sends the epoch again.",
+)
+KAFKA_SEND_TIMEOUT = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-SEND-TIMEOUT",
+    NotApplied,
+    "The brokers ended the sink's transaction, because sending took longer than transaction_timeout.",
+    "Clear the commit task: it reads the marker first. If the error comes again, raise `transaction_timeout` of the "
+    "sink in the DAG, and transaction.max.timeout.ms of the brokers if it is lower, and clear the commit task again: "
+    "an epoch in doubt uses today's timeout of the DAG if that is longer.",
+)
+KAFKA_SEND_FENCED = KAFKA_SINK.code(
+    "EPOCHS-KAFKA-SEND-FENCED",
+    NotApplied,
+    "Another process has taken over the sink's transactional id, or the brokers ended the sink's transaction.",
+    "Clear the commit task: it reads the marker first. If the error comes again and no other process sends the epoch, "
+    "look at the brokers' logs.",
+)
+MARKER_WOULD_DUPLICATE = KAFKA_SINK.code(
+    "EPOCHS-MARKER-WOULD-DUPLICATE",
+    Refused,
+    "The topic has rows of a later epoch than the marker that was to be put back. They would be sent twice.",
+    "Put the transaction of the newest epoch that the topic has.",
+)
+
+SQL = Chapter("SQL databases")
+
+SQL_CONNECTION = SQL.code(
+    "EPOCHS-SQL-CONNECTION",
+    Refused,
+    "The provider cannot use the connection, or the table's name, for this kind of database.",
+    "Correct the connection, or `table` of the sink. Then clear the failed task.",
+)
+SQL_DRIVER_MISSING = SQL.code(
+    "EPOCHS-SQL-DRIVER-MISSING",
+    Refused,
+    "The worker lacks the PostgreSQL driver psycopg.",
+    "Install airflow-provider-epochs[postgres] on all workers. Then clear the failed task.",
+)
+SQL_UNREACHABLE = SQL.code(
+    "EPOCHS-SQL-UNREACHABLE",
+    NotApplied,
+    "The provider cannot connect to the database, or the database did not complete a statement.",
+    "Check that the server is up, or that the SQLite file exists. Check which sessions hold locks for a long time. "
+    "Then clear the failed task.",
+)
+SQL_COMMIT_UNKNOWN = SQL.code(
+    "EPOCHS-SQL-COMMIT-UNKNOWN",
+    OutcomeUnknown,
+    "The provider sent COMMIT and does not know the result: the database did not confirm the commit, or no "
+    "synchronous standby did.",
+    "Clear the failed task when the database is up again: the task reads the marker before it writes.",
+)
+SQL_ROW_REFUSED = SQL.code(
+    "EPOCHS-SQL-ROW-REFUSED",
+    Refused,
+    "The database refused a row or a statement.",
+    "Correct the transform, the table, or the rights of the connection's user. Then clear the failed task.",
+)
+SQL_ROWS_UNFIT = SQL.code(
+    "EPOCHS-SQL-ROWS-UNFIT",
+    Refused,
+    "The rows do not fit the table: columns, types or keys differ.",
+    "Correct the transform or the table. Then clear the stage task.",
+)
+BAD_RECORD = SQL.code(
+    "EPOCHS-BAD-RECORD",
+    Refused,
+    "A row has a value that the sink cannot write, for example bytes that are not UTF-8.",
+    "Change the transform: let it send such records to a sink for rejected records, as spark_apps/orders.py does. See "
+    "docs/sql.md, 'Records that no table takes'. Then clear the failed task: it stages the same offsets again.",
+)
+SQL_ROWS_DROPPED = SQL.code(
+    "EPOCHS-SQL-ROWS-DROPPED",
+    Refused,
+    "The database wrote fewer rows than the sink sent: a trigger or a rule drops rows without an error.",
+    "Remove such rows in the transform, or change the trigger or rule that drops them (for example, a trigger that "
+    "returns NULL or calls RAISE(IGNORE)). Then clear the failed task.",
+)
+SQL_TABLE_MISSING = SQL.code(
+    "EPOCHS-SQL-TABLE-MISSING",
+    Refused,
+    "The sink's table does not exist, or the connection's user cannot see it.",
+    "Create the table, or restore it with its rows if epochs were committed to it. If it exists, grant its rights to "
+    "the connection's user. Then clear the failed task.",
+)
+SQL_TABLE_UNUSABLE = SQL.code(
+    "EPOCHS-SQL-TABLE-UNUSABLE",
+    Refused,
+    "A sink cannot write to this kind of table, or the connection's user may not write to it.",
+    "Give the sink an ordinary or partitioned table that the connection's user may write to. Then clear the failed "
+    "task.",
+)
+SQL_UNIQUE_INDEX_MISSING = SQL.code(
+    "EPOCHS-SQL-UNIQUE-INDEX-MISSING",
+    Refused,
+    "Mode 'upsert' needs a unique index on exactly the sink's `keys`, and the table has none.",
+    "Create a unique index on these columns, neither partial nor deferrable. Then clear the failed task.",
+)
+SQL_SEQUENCE_EXHAUSTED = SQL.code(
+    "EPOCHS-SQL-SEQUENCE-EXHAUSTED",
+    Refused,
+    "A sequence of the table has fewer numbers left than the epoch has rows.",
+    "Raise the limit of the sequence with ALTER SEQUENCE. Then clear the failed task.",
+)
+SQL_MARKER_TABLE = SQL.code(
+    "EPOCHS-SQL-MARKER-TABLE",
+    Refused,
+    "The provider cannot use the marker table, or cannot write the marker into it.",
+    "Make it an ordinary table without triggers, rules and policies, that the connection's user may write to. Then "
+    "clear the failed task.",
+)
+SQL_MARKER_CHANGED = SQL.code(
+    "EPOCHS-SQL-MARKER-CHANGED",
+    Refused,
+    "The sink's marker in the database changed after the epoch was opened. It does not show the previous epoch of "
+    "the ledger.",
+    "Clear the task `open` with its downstream tasks, or start a new run: `open` compares the marker with the ledger "
+    "again, and its error says how to repair it.",
+)
+SQL_COMMIT_REFUSED = SQL.code(
+    "EPOCHS-SQL-COMMIT-REFUSED",
+    Corrupt,
+    "The database refuses the rows of an epoch that the sink promised in its vote: somebody changed the database "
+    "after the vote, or the vote did not rehearse the rows (`rehearse=False`).",
+    "Undo the change, or remove what conflicts with the rows. Then clear the commit task. If that is impossible, "
+    "complete the epoch without this sink's rows: `airflow epochs waive`.",
+)
+SINK_UNANSWERED = SQL.code(
+    "EPOCHS-SINK-UNANSWERED",
+    OutcomeUnknown,
+    "A sink does not answer, so the provider does not know whether the sink shows the epoch.",
+    "Follow the remedy in the message. Then clear the commit task.",
+)
+
+DAG_IMPORT = Chapter("DAG import errors")
+
+NAME = DAG_IMPORT.code(
+    "EPOCHS-NAME",
+    BadArgument,
+    "The name of a pipeline, of a sink or of a topic is not valid.",
+    "Choose a name that follows the rule in the message.",
+)
+PIPELINE_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-PIPELINE-ARGUMENT",
+    BadArgument,
+    "An argument of EpochPipeline, or `max_active_runs` of its DAG, is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+PIPELINE_LOOP = DAG_IMPORT.code(
+    "EPOCHS-PIPELINE-LOOP",
+    BadArgument,
+    "A sink writes to a topic that the pipeline reads. The pipeline would read its own rows again and again.",
+    "Let the sink write to another topic. If the transform filters these rows out, set KafkaSource(allow_loop=True).",
+)
+KAFKA_SOURCE_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-KAFKA-SOURCE-ARGUMENT",
+    BadArgument,
+    "An argument of KafkaSource is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+DELTA_SINK_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-DELTA-SINK-ARGUMENT",
+    BadArgument,
+    "An argument of DeltaSink is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+KAFKA_SINK_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-KAFKA-SINK-ARGUMENT",
+    BadArgument,
+    "An argument of KafkaSink is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+SQL_SINK_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-SQL-SINK-ARGUMENT",
+    BadArgument,
+    "An argument of SqlSink is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+SPARK_SUBMIT_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-SPARK-SUBMIT-ARGUMENT",
+    BadArgument,
+    "An argument of SparkSubmit is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+
+CHAPTERS = (
+    CONFIGURATION,
+    STORAGE,
+    LEDGER,
+    AGREEMENT,
+    STEPS,
+    COMMANDS,
+    KAFKA,
+    SOURCE,
+    TRANSFORM,
+    SPARK,
+    STAGED,
+    DELTA,
+    KAFKA_SINK,
+    SQL,
+    DAG_IMPORT,
+)
+"""In the order of the guide."""
+
+BY_NAME = {code.name: code for chapter in CHAPTERS for code in chapter.codes}

@@ -1,0 +1,253 @@
+"""What Delta's jobs are asked to do, and what they report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_epochs.spark.driver.plans import JobPlan
+from airflow_epochs.spark.driver.wire import JsonDict
+
+# -- stage -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """A sink's mode with its options. ``DeltaSink`` documents them."""
+
+    mode: str
+    keys: tuple[str, ...]
+    sequence_by: str | None
+    delete_when: str | None
+    merge: str | None
+    on: str | None
+    schema_evolution: str | None
+    empty: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaStaging:
+    """The private table of one try, for rows that are appended or copied.
+
+    Attributes:
+        kind: The kind of plan, in ``stage.STAGERS``.
+        committer: Who commits the rows: ``deltalake``, ``spark``, or ``copy``, a sink that copies them.
+        place: Where the table is made.
+        target: What the rows are for.
+        app: Who signs the table's commit, together with ``epoch``.
+        epoch: The epoch.
+        has_version_0: Whether the task has created the table.
+        schema: The target's, in Spark's JSON; None if there is no target, or Spark is to look.
+        partition_by: The table's partitioning.
+        properties: The table's properties.
+        optimize_write: What the target's owner says of shuffling before a write; None if nothing.
+        user_metadata: The note on the table's commit.
+    """
+
+    kind: str = "delta"
+    committer: str
+    place: str
+    target: str
+    app: str
+    epoch: int
+    has_version_0: bool
+    schema: JsonDict | None
+    partition_by: tuple[str, ...]
+    properties: dict[str, str]
+    optimize_write: bool | None
+    user_metadata: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaChangeStaging(DeltaStaging):
+    """The same, for rows that will change the target."""
+
+    kind: str = "delta_change"
+    how: How
+
+    @classmethod
+    def of(cls, staging: DeltaStaging, how: How) -> DeltaChangeStaging:
+        """What is staged as a plain append would be, for another mode."""
+        return cls(**{**vars(staging), "kind": cls.kind}, how=how)
+
+
+# -- commit ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitPlan(JobPlan):
+    """Append the rows staged at ``place`` to ``target``, once.
+
+    Attributes:
+        target: The table.
+        place: Where the rows are staged.
+        app: Who signs the commit, together with ``epoch``.
+        epoch: The epoch.
+        previous: The transaction of the epoch before, as the ledger knows it; None for the first.
+        previous_epoch: Its epoch.
+        table_id: The id of the table that was promised; None if there was none.
+        partition_by: The partitioning of a table that is created.
+        properties: The properties of a table that is created.
+        user_metadata: The note on the commit.
+    """
+
+    JOB = "delta_commit"
+
+    target: str
+    place: str
+    app: str
+    epoch: int
+    previous: str | None
+    previous_epoch: int | None
+    table_id: str | None
+    partition_by: tuple[str, ...]
+    properties: dict[str, str]
+    user_metadata: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a commit does in a mode other than append.
+
+    Attributes:
+        how: The mode.
+        rows: How many are staged.
+        notes: A folder beside the table for what later epochs must know of its keys.
+        notes_of_others: What sinks of other names know of them.
+    """
+
+    how: How
+    rows: int
+    notes: str
+    notes_of_others: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangePlan(CommitPlan):
+    """Bring the rows staged at ``place`` into ``target`` as ``change`` says, once."""
+
+    JOB = "delta_change"
+
+    change: Change
+
+    @classmethod
+    def of(cls, append: CommitPlan, change: Change) -> ChangePlan:
+        """What commits the rows of a plain append in another mode."""
+        return cls(**vars(append), change=change)
+
+
+# -- look, and keep up -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribePlan(JobPlan):
+    """Describe the table ``target``."""
+
+    JOB = "delta_describe"
+
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkerPlan(JobPlan):
+    """Describe the table ``target``, and find the newest epoch of ``app`` in it."""
+
+    JOB = "delta_marker"
+
+    target: str
+    app: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizePlan(JobPlan):
+    """Compact small files of the table ``target``."""
+
+    JOB = "delta_optimize"
+
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinNotesPlan(JobPlan):
+    """Thin out the notes at ``places``."""
+
+    JOB = "delta_thin_notes"
+
+    places: tuple[str, ...]
+
+
+# -- reports -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A Delta table as Spark describes it. ``schema`` is in Spark's JSON."""
+
+    location: str
+    id: str
+    schema: JsonDict
+    partition_by: tuple[str, ...]
+    properties: dict[str, str]
+    min_reader: int
+    min_writer: int
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """``table`` is None where there is no table, or none of Delta's: then ``format`` says of which it is."""
+
+    table: Table | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundMarker:
+    """The newest epoch of a sink in a table, and what its commit says; None where it is unknown.
+
+    Attributes:
+        epoch: None if there is no marker.
+        txn: The transaction.
+        committer: Who committed it.
+        place: Where its rows were staged.
+        deletions: The name of the notes about deleted keys.
+        version: The table's version.
+        timestamp_ms: The commit's time.
+    """
+
+    epoch: int | None = None
+    txn: str | None = None
+    committer: str | None = None
+    place: str | None = None
+    deletions: str | None = None
+    version: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A table, and the marker of a sink in it."""
+
+    about: Described
+    marker: FoundMarker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed(Seen):
+    """What was seen after a commit; or before it if it was ``refused``, which says why. Nothing was written then."""
+
+    refused: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimized:
+    """What a compaction did."""
+
+    files_added: int
+    files_removed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThinnedNotes:
+    """How many notes are gone."""
+
+    notes_removed: int

@@ -1,0 +1,72 @@
+"""What Airflow shows of an error: its code, its place and its remedy, whichever step raises it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from airflow.sdk import DAG, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_epochs import KafkaSource, SparkConnect, codes
+from airflow_epochs.errors import EpochError, Fenced, NotApplied
+from airflow_epochs.operators.epoch import AbortEpochOperator, CommitSinkOperator, EpochOperator, OpenEpochOperator
+from airflow_epochs.sinks.delta.sink import DeltaSink
+from tests.support.scenario import Scenario, run
+
+CONTEXT = cast(Context, {"dag": SimpleNamespace(dag_id="dag"), "run_id": "run 1"})
+
+
+def operator(kind: type[EpochOperator], **arguments: Any) -> EpochOperator:
+    with DAG("dag", schedule=None, max_active_runs=1):
+        return kind(
+            task_id="step",
+            pipeline="orders",
+            source=KafkaSource(topics=["t"]),
+            transform="a.py:f",
+            sinks=[DeltaSink("gold", "/lake/gold")],
+            spark=SparkConnect(),
+            **arguments,
+        )
+
+
+def raised_in(step: EpochOperator, error: EpochError, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text that Airflow gets when the step meets the error."""
+
+    def fail(context: Context) -> None:
+        raise error
+
+    monkeypatch.setattr(step, "_coordinator", fail)
+    with pytest.raises((EpochError, AirflowFailException)) as raised:
+        step.execute(CONTEXT)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [NotApplied, Fenced])
+def test_an_error_that_leaves_a_task_names_the_pipeline_and_that_of_a_commit_task_the_sink_too(
+    kind: type[EpochError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, commit = operator(OpenEpochOperator), operator(CommitSinkOperator, sink="gold")
+    for step, where in ((opening, "pipeline orders"), (commit, "pipeline orders, sink gold")):
+        told = raised_in(step, kind("It broke.", remedy="Mend it."), monkeypatch)
+        assert told.splitlines() == ["It broke.", f"Where: {where}", "What to do: Mend it."]
+
+
+def test_an_error_that_knows_its_place_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = NotApplied("It broke.", remedy="Mend it.", pipeline="others", epoch=3, sink="silver")
+    told = raised_in(operator(CommitSinkOperator, sink="gold"), error, monkeypatch)
+    assert "Where: pipeline others, epoch 3, sink silver\n" in told
+
+
+def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario()
+    scenario.coordinator().open(run(1))
+    step = operator(AbortEpochOperator)
+    monkeypatch.setattr(step, "_coordinator", lambda context: scenario.coordinator())
+    with pytest.raises(AirflowFailException) as raised:  # Airflow does not try again
+        step.execute(CONTEXT)
+    cause, where, remedy = str(raised.value).splitlines()
+    assert cause.startswith(f"{codes.GLOBAL_ABORT.name}: ") and "run 1 of DAG dag failed before a decision" in cause
+    assert where == "Where: pipeline orders, epoch 1, attempt 1"
+    assert remedy == f"What to do: {codes.GLOBAL_ABORT.remedy}"

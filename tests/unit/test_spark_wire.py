@@ -1,0 +1,107 @@
+"""Plans and reports of Spark's jobs travel as JSON, whole, and what is none of them is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_epochs.sinks.delta.modes import Mode
+from airflow_epochs.spark.driver.delta.plans import (
+    ChangePlan,
+    CommitPlan,
+    Committed,
+    DeltaChangeStaging,
+    DeltaStaging,
+    Described,
+    DescribePlan,
+    MarkerPlan,
+    Optimized,
+    OptimizePlan,
+    ThinnedNotes,
+    ThinNotesPlan,
+)
+from airflow_epochs.spark.driver.jobs import JOBS
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, JobPlan, RowDigest, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.stage import STAGERS
+from airflow_epochs.spark.driver.wire import as_json, from_json
+from tests.support.delta_world import change_plan, commit_plan, seen
+from tests.support.spark_world import stage_job
+
+STAGE = from_json(StagePlan, stage_job(None, "/app.py:f", {}, read={"assign": "{}"}, outputs=("a", "b")).args)
+APPEND = DeltaStaging(
+    committer="spark",
+    place="/t/p",
+    target="/t",
+    app="a",
+    epoch=1,
+    has_version_0=False,
+    schema={"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]},
+    partition_by=("p",),
+    properties={"delta.appendOnly": "true"},
+    optimize_write=None,
+    user_metadata="{}",
+)
+UPSERT = DeltaChangeStaging.of(APPEND, Mode(mode="upsert", keys=("id", "p")).plan())
+DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
+AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)
+PLANS: list[JobPlan] = [
+    replace(STAGE, sinks={"a": as_json(APPEND), "b": as_json(UPSERT)}),
+    commit_plan(partition_by=("p",), previous="orders/1/1/aa", previous_epoch=1),
+    change_plan(mode="overwrite"),
+    DescribePlan(target="/t"),
+    MarkerPlan(target="/t", app="a"),
+    OptimizePlan(target="c.s.t"),
+    ThinNotesPlan(places=("/t/_epochs/1", "/t/_epochs/2")),
+]
+OTHERS: list[Any] = [
+    APPEND,
+    UPSERT,
+    StageOutcome(sinks={"a": Claim(place="/p", content=DIGEST), "b": Claim(place="/q", problem="no")}),
+    StageOutcome(sinks={}, metrics=InputMetrics(rows_in=3), warnings=("it is not deterministic",)),
+    Described(format="parquet"),
+    AFTER,
+    Committed(about=AFTER.about, marker=AFTER.marker, refused="the table is gone"),
+    Optimized(files_added=1, files_removed=9),
+    ThinnedNotes(notes_removed=0),
+]
+
+
+@pytest.mark.parametrize("value", [*PLANS, *OTHERS], ids=lambda value: type(value).__name__)
+def test_what_arrives_as_json_is_what_was_sent(value: Any) -> None:
+    told = as_json(value)
+    assert json.loads(json.dumps(told)) == told
+    assert from_json(type(value), told) == value
+
+
+def test_a_number_that_a_dag_has_for_a_text_stays_a_number() -> None:
+    told = {**as_json(APPEND), "properties": {"delta.checkpointInterval": 10}}
+    assert as_json(from_json(DeltaStaging, told)) == told
+
+
+def test_every_job_has_one_plan_and_every_kind_of_sinks_plan_a_stager() -> None:
+    assert {plan.JOB for plan in PLANS} == JOBS.keys()
+    assert len(PLANS) == len(JOBS)
+    assert {APPEND.kind, UPSERT.kind} == STAGERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "why"),
+    [
+        (MarkerPlan, {"target": "/t"}, "This is no MarkerPlan: app is missing."),
+        (DescribePlan, {"target": "/t", "app": "a"}, "This is no DescribePlan: app is unknown."),
+        (DescribePlan, {"table": "/t"}, "This is no DescribePlan: target is missing, table is unknown."),
+        (ThinNotesPlan, {"places": "/t"}, "ThinNotesPlan.places is of type str."),
+        (DeltaStaging, {**as_json(APPEND), "properties": None}, "DeltaStaging.properties is of type NoneType."),
+        (CommitPlan, as_json(change_plan(mode="merge")), "This is no CommitPlan: change is unknown."),
+        (ChangePlan, {**as_json(change_plan(mode="merge")), "change": 1}, "ChangePlan.change is of type int."),
+        (Described, {"table": {"id": "t"}, "format": None}, "This is no Table: features is missing, location is"),
+        (StageOutcome, {"sinks": {"a": {}}, "metrics": None, "warnings": []}, "This is no Claim: content is missing"),
+    ],
+)
+def test_what_is_no_such_plan_or_report_is_refused_by_its_fields(kind: type[Any], told: Any, why: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        from_json(kind, told)
+    assert str(refused.value).startswith(why)
