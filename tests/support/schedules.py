@@ -119,7 +119,7 @@ class State(NamedTuple):
     """How many answers were lost on the way."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Exploration:
     """All schedules of ``actors`` from the world as it is now.
 
@@ -141,6 +141,10 @@ class Exploration:
     _loaded: Snapshot | None = None
     _alone: dict[tuple[Snapshot, Node], frozenset[str]] = field(default_factory=dict)
     _came_from: dict[State, tuple[State, str]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Without the worlds and actors: a test that fails would print for minutes."""
+        return f"<{self.states} states, {self.worlds} worlds, {self.schedules:.1e} schedules>"
 
     @property
     def worlds(self) -> int:
