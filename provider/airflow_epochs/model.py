@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from airflow_epochs.names import validated_name
 
@@ -80,6 +80,19 @@ def _parsed(text: str) -> TransactionId:
     if str(txn) != text:
         raise ValueError(f"not a transaction id: {text!r}")
     return txn
+
+
+class AttemptFields(TypedDict):
+    """The fields by which an ``EpochError`` names an attempt."""
+
+    pipeline: str
+    epoch: int
+    attempt: int
+
+
+def attempt_fields(txn: TransactionId) -> AttemptFields:
+    """The keyword arguments of an ``EpochError`` that name the attempt of ``txn``."""
+    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}
 
 
 @dataclass(frozen=True)

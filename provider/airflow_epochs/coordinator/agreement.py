@@ -11,10 +11,9 @@ from collections.abc import Collection
 from airflow_epochs import codes
 from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
-from airflow_epochs.coordinator.task import attempt_fields
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.ledger.keys import epoch_folder
-from airflow_epochs.model import Marker, OpenRecord, Receipt, Shown, TransactionId, agree, compare
+from airflow_epochs.model import Marker, OpenRecord, Receipt, Shown, TransactionId, agree, attempt_fields, compare
 
 
 def require_marker(

@@ -26,7 +26,7 @@ from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.coordinator.restaging import Promise
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
-from airflow_epochs.coordinator.task import TaskTry, attempt_fields
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
@@ -43,6 +43,7 @@ from airflow_epochs.model import (
     Vote,
     VoteKind,
     agree,
+    attempt_fields,
     process_of,
 )
 from airflow_epochs.protocol import State, Step

@@ -16,7 +16,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
-from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord
+from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord, attempt_fields
 from airflow_epochs.sinks import from_spec
 
 _TRY_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
@@ -98,8 +98,6 @@ def untrusted(opened: OpenRecord, key: str, sink: str, why: str) -> Corrupt:
         f"The provider does not trust what the ledger record {txn.pipeline}/{key} says about sink {sink}: {why}. "
         "Nothing was read, written or deleted there.",
         code=codes.RECORD_SINK_UNTRUSTED,
-        pipeline=txn.pipeline,
-        epoch=txn.epoch,
-        attempt=txn.attempt,
+        **attempt_fields(txn),
         sink=sink,
     )

@@ -25,11 +25,11 @@ from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
 from airflow_epochs.coordinator import agreement, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
-from airflow_epochs.coordinator.task import TaskTry, attempt_fields
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, cause_and_remedy, tolerated
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote
+from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote, attempt_fields
 
 log = secrecy.logger(__name__)
 

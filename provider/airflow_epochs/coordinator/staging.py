@@ -12,9 +12,18 @@ from dataclasses import dataclass
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Confirming, Environment, Located, Planning, Sink, SinkAttempt, SparkJob
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
-from airflow_epochs.coordinator.task import TaskTry, attempt_fields
+from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, tolerated
-from airflow_epochs.model import JsonDict, OpenRecord, Ranges, Staged, StagedClaim, StageReport, TryRecord
+from airflow_epochs.model import (
+    JsonDict,
+    OpenRecord,
+    Ranges,
+    Staged,
+    StagedClaim,
+    StageReport,
+    TryRecord,
+    attempt_fields,
+)
 from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TransformFile
 from airflow_epochs.spark.driver.wire import as_json, from_json
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TypedDict
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import Pipeline
@@ -20,7 +19,7 @@ from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, OpenRecord, Run, TransactionId, process_of
+from airflow_epochs.model import CompleteRecord, OpenRecord, Run, attempt_fields, process_of
 
 log = secrecy.logger(__name__)
 
@@ -126,16 +125,3 @@ class TaskTry:
                 self.ledger.require_no_gap(view.number, thoroughly=True)  # if the ledger lost an epoch, name that cause
                 raise
             raise self.fenced(now.complete or now.opened) from error
-
-
-class AttemptFields(TypedDict):
-    """The fields by which an ``EpochError`` names an attempt."""
-
-    pipeline: str
-    epoch: int
-    attempt: int
-
-
-def attempt_fields(txn: TransactionId) -> AttemptFields:
-    """The keyword arguments of an ``EpochError`` that name the attempt of ``txn``."""
-    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt}

@@ -9,6 +9,7 @@ from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import checked_stats, rows_of
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.errors import Refused
+from airflow_epochs.model import attempt_fields
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import Files
 
@@ -21,18 +22,14 @@ def require_own(staging: Staging | None, attempt: SinkAttempt, app: str, place: 
         raise Refused(
             f"There is no finished staging table at {place}.",
             code=codes.STAGED_INCOMPLETE,
-            pipeline=attempt.txn.pipeline,
-            epoch=attempt.txn.epoch,
-            attempt=attempt.txn.attempt,
+            **attempt_fields(attempt.txn),
         )
     if staging.user_metadata.get("txn") != str(attempt.txn) or staging.user_metadata.get("app") != app:
         raise Refused(
             f"The staging table at {place} belongs to transaction {staging.user_metadata.get('txn')} of "
             f"{staging.user_metadata.get('app')}, not to transaction {attempt.txn} of {app}.",
             code=codes.STAGED_BY_ANOTHER,
-            pipeline=attempt.txn.pipeline,
-            epoch=attempt.txn.epoch,
-            attempt=attempt.txn.attempt,
+            **attempt_fields(attempt.txn),
         )
     return staging
 

@@ -7,7 +7,7 @@ import json
 from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict
+from airflow_epochs.model import JsonDict, attempt_fields
 from airflow_epochs.storage.files import Files
 
 OWNER = "_owner.json"
@@ -34,9 +34,7 @@ def require_owner(files: Files, folder: str, attempt: SinkAttempt, sink: str) ->
             f"The staging folder {folder} does not belong to this sink. Its file {OWNER} says: "
             f"{said[:300].decode(errors='replace')}. Nothing was deleted.",
             code=codes.STAGING_FOLDER_FOREIGN,
-            pipeline=attempt.txn.pipeline,
-            epoch=attempt.txn.epoch,
-            attempt=attempt.txn.attempt,
+            **attempt_fields(attempt.txn),
             sink=sink,
         )
 

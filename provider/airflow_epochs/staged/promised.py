@@ -8,7 +8,7 @@ from airflow_epochs.delta.table import (
     TableLocation,
 )
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import Staged, TransactionId
+from airflow_epochs.model import Staged, TransactionId, attempt_fields
 from airflow_epochs.staged.checks import require_sizes
 from airflow_epochs.staged.digest import SCHEME, digest_of
 from airflow_epochs.staged.staging import Staging, read_staging
@@ -41,9 +41,7 @@ def require_promised(
             code=codes.DIGEST_OF_OTHER_VERSION,
             remedy="Install the version of the provider that voted, and clear the commit task. Or complete the epoch "
             f"without this sink's rows: `{waive_command(txn, sink)}`.",
-            pipeline=txn.pipeline,
-            epoch=txn.epoch,
-            attempt=txn.attempt,
+            **attempt_fields(txn),
             sink=sink,
         )
     if staging is None:
@@ -53,9 +51,7 @@ def require_promised(
             f"The rows at {staged.place} are not the rows that were promised to {location.name}: the staging table "
             "was changed. Nothing was written.",
             code=codes.PROMISED_ROWS_CHANGED,
-            pipeline=txn.pipeline,
-            epoch=txn.epoch,
-            attempt=txn.attempt,
+            **attempt_fields(txn),
             sink=sink,
         )
     try:
@@ -69,8 +65,6 @@ def _rows_gone(location: TableLocation, staged: Staged, why: str, txn: Transacti
     return RowsGone(
         f"The rows that were promised to {location.name} are no longer at {staged.place}. {why} Nothing was written.",
         code=codes.PROMISED_ROWS_GONE,
-        pipeline=txn.pipeline,
-        epoch=txn.epoch,
-        attempt=txn.attempt,
+        **attempt_fields(txn),
         sink=sink,
     )

@@ -18,7 +18,7 @@ from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, TableLocation
 from airflow_epochs.errors import NotApplied, Refused, RowsGone
-from airflow_epochs.model import JsonDict, Staged, StagedClaim
+from airflow_epochs.model import JsonDict, Staged, StagedClaim, attempt_fields
 from airflow_epochs.names import normalised
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.spark.driver.delta.plans import DeltaStaging
@@ -233,8 +233,6 @@ class StagedTable:
                 code=codes.STAGING_PLACE,
                 remedy="Set `staging` of the sink back to the folder that it had when the epoch was opened. Change it "
                 "after the epoch is complete.",
-                pipeline=txn.pipeline,
-                epoch=txn.epoch,
-                attempt=txn.attempt,
+                **attempt_fields(txn),
                 sink=self.sink,
             )

@@ -9,7 +9,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import Receipt, Staged
+from airflow_epochs.model import Receipt, Staged, attempt_fields
 from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
@@ -104,9 +104,7 @@ class Commit:
                 f"The provider did not commit the rows of {self.attempt.txn}. {refused.what}",
                 code=codes.DELTA_COMMIT_REFUSED,
                 remedy=refused.remedy,
-                pipeline=self.attempt.txn.pipeline,
-                epoch=self.attempt.txn.epoch,
-                attempt=self.attempt.txn.attempt,
+                **attempt_fields(self.attempt.txn),
                 sink=self.at.sink.name,
             ) from refused
 

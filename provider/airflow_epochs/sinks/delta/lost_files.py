@@ -19,7 +19,7 @@ from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.shape import metadata_of
 from airflow_epochs.delta.table import PUTS_BACK, App, FoundCommit, TableLocation, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
-from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.model import JsonDict, TransactionId, attempt_fields
 from airflow_epochs.spark.driver.delta.jobs import identifier
 from airflow_epochs.storage.files import Files
 
@@ -98,9 +98,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         error = RowsLost(
             what,
             code=codes.DELTA_ROWS_LOST,
-            pipeline=txn.pipeline,
-            epoch=txn.epoch,
-            attempt=txn.attempt,
+            **attempt_fields(txn),
             sink=app.sink,
         )
         error.undo = _undo(location, found)
@@ -112,9 +110,7 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         f"If there is no backup, {_undo(location, found)}; then complete the epoch without this sink's rows: "
         f"`{waive_command(txn, app.sink)}`, and clear the commit task. Then give the sink another name and "
         f'backfill={{"<the new name>": {txn.epoch}}}: the provider reads the epoch from Kafka again.',
-        pipeline=txn.pipeline,
-        epoch=txn.epoch,
-        attempt=txn.attempt,
+        **attempt_fields(txn),
         sink=app.sink,
     )
 

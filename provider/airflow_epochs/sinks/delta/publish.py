@@ -36,7 +36,7 @@ from airflow_epochs.delta.table import (
     open_table,
 )
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
-from airflow_epochs.model import JsonDict, Marker, Shown, Staged, TransactionId, agree, compare
+from airflow_epochs.model import JsonDict, Marker, Shown, Staged, TransactionId, agree, attempt_fields, compare
 from airflow_epochs.sinks.delta import lost_files
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.lost_files import Loss
@@ -142,9 +142,7 @@ def publish(this: TableCommit, env: Environment) -> FoundCommit:
         f"{first_line(faults[-1]) if faults else 'other writers were always faster'}",
         code=codes.DELTA_COMMIT_UNKNOWN,
         remedy="Clear the commit task when the store answers and fewer other programs write to the table.",
-        pipeline=this.txn.pipeline,
-        epoch=this.txn.epoch,
-        attempt=this.txn.attempt,
+        **attempt_fields(this.txn),
         sink=this.app.sink,
     ) from (faults[-1] if faults else None)
 
@@ -279,9 +277,7 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
             code=codes.DELTA_TABLE_REPLACED,
             remedy="Put the old table back, and clear the commit task. Or complete the epoch without this sink's "
             f"rows: `{waive_command(this.txn, this.app.sink)}`.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         )
     if shape.refused_features:
@@ -297,9 +293,7 @@ def _require_never_there(this: TableCommit) -> None:
             code=codes.DELTA_TABLE_REPLACED,
             remedy="Put the old table back, and clear the commit task. Or complete the epoch without this sink's "
             f"rows: `{waive_command(this.txn, this.app.sink)}`.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         )
 

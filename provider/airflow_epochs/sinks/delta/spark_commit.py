@@ -15,7 +15,7 @@ from airflow_epochs.contracts import Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, FoundCommit
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.model import Marker, TransactionId
+from airflow_epochs.model import Marker, TransactionId, attempt_fields
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.spark.driver.delta.plans import (
     Change,
@@ -101,9 +101,7 @@ def insert(this: Insertion, env: Environment) -> Seen:
             code=codes.DELTA_COMMIT_REFUSED,
             remedy=f"{error.remedy} If the table was changed after the vote, undo that change. Then clear the commit "
             f"task. Or complete the epoch without this sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from error
     except NotApplied as error:
@@ -113,9 +111,7 @@ def insert(this: Insertion, env: Environment) -> Seen:
             code=codes.DELTA_COMMIT_UNKNOWN,
             remedy="Clear the commit task: it looks at the table before it writes. If the message names a column or a "
             "constraint, the table was changed after the vote: first undo that change.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from error
     env.reached("delta.commit.after")
@@ -125,9 +121,7 @@ def insert(this: Insertion, env: Environment) -> Seen:
             code=codes.DELTA_COMMIT_REFUSED,
             remedy="Put the table back as it was, and clear the commit task. Or complete the epoch without this "
             f"sink's rows: `{waive_command(this.txn, this.app.sink)}`.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         )
     found = report.marker
@@ -141,9 +135,7 @@ def insert(this: Insertion, env: Environment) -> Seen:
             f"If both must continue, complete this epoch without this sink's rows: "
             f"`{waive_command(this.txn, this.app.sink)}`. Then give this pipeline's sink another name. See "
             "docs/failures.md#the-ledger-is-behind.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         )
     return report
@@ -159,9 +151,7 @@ def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment)
             f"error: {refused.what} Then the provider could not look at the table: {error.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
             remedy=f"Clear the commit task when Spark answers: it looks at the table before it writes. {error.remedy}",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from refused
     if landed:
@@ -170,9 +160,7 @@ def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment)
             f"{refused.what}",
             code=codes.DELTA_COMMIT_UNKNOWN,
             remedy="Clear the commit task: it finds the commit in the table.",
-            pipeline=this.txn.pipeline,
-            epoch=this.txn.epoch,
-            attempt=this.txn.attempt,
+            **attempt_fields(this.txn),
             sink=this.app.sink,
         ) from refused
 

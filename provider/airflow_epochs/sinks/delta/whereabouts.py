@@ -10,6 +10,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, SinkAttempt
 from airflow_epochs.delta.table import NOTES_FOLDER, STAGING_FOLDER, App, TableLocation
 from airflow_epochs.errors import Refused
+from airflow_epochs.model import attempt_fields
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks.delta import checks, spark_commit
 from airflow_epochs.sinks.delta.target import Target
@@ -59,9 +60,7 @@ class Whereabouts:
                 code=codes.STAGING_PLACE,
                 remedy="Point the sink back to the table that it had when the epoch was opened. Change it after the "
                 "epoch is complete.",
-                pipeline=attempt.txn.pipeline,
-                epoch=attempt.txn.epoch,
-                attempt=attempt.txn.attempt,
+                **attempt_fields(attempt.txn),
                 sink=self.sink.name,
             )
         return self._at(root)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
+from airflow_epochs.model import JsonDict, Shown, TransactionId, attempt_fields, compare, described_transaction
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, txn_of
 
@@ -171,9 +171,7 @@ def unclaimed(
             remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
             "ledgers write under one name'.",
             sink=sink.name,
-            pipeline=attempt.txn.pipeline,
-            epoch=attempt.txn.epoch,
-            attempt=attempt.txn.attempt,
+            **attempt_fields(attempt.txn),
         )
     return _to_put_back(
         f"{marker.schema}.{marker.name} has neither the reservation nor the marker of this sink: somebody deleted the "
@@ -207,9 +205,7 @@ def not_previous(
         remedy="Do not clear a task yet. Find out whether somebody restored the database or the ledger, or whether "
         "another pipeline has the same name. See docs/sql.md, 'The marker'.",
         sink=sink.name,
-        pipeline=attempt.txn.pipeline,
-        epoch=attempt.txn.epoch,
-        attempt=attempt.txn.attempt,
+        **attempt_fields(attempt.txn),
     )
 
 
@@ -223,7 +219,5 @@ def _to_put_back(
         f"{marker.putting_back(attempt.txn, rows)} If it does not: {without} Then clear the commit task. See "
         "docs/sql.md, 'The marker or its table is gone'.",
         sink=sink.name,
-        pipeline=attempt.txn.pipeline,
-        epoch=attempt.txn.epoch,
-        attempt=attempt.txn.attempt,
+        **attempt_fields(attempt.txn),
     )

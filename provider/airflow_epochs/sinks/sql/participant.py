@@ -22,6 +22,7 @@ from airflow_epochs.model import (
     Staged,
     StagedClaim,
     TransactionId,
+    attempt_fields,
     compare,
     described_transaction,
 )
@@ -210,9 +211,7 @@ class SqlParticipant:
                 remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. "
                 "Then clear the commit task. If that is impossible, complete the epoch without this sink's rows: "
                 f"`{waive_command(txn, self.sink.name)}`.",
-                pipeline=txn.pipeline,
-                epoch=txn.epoch,
-                attempt=txn.attempt,
+                **attempt_fields(txn),
                 sink=self.sink.name,
             ) from refused
 
