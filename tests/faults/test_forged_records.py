@@ -55,7 +55,7 @@ def test_a_sink_class_that_only_a_record_names_is_not_imported(
     ("changed", "told"),
     [
         ({"name": "audit"}, "the record gives it the name 'audit'"),
-        ({"name": "../orders"}, "sink name '../orders' is not usable"),
+        ({"name": "../orders"}, "The sink name '../orders' is not valid"),
         ({"partition_by": 7}, "TypeError"),
         ({"table": {"x": {}}}, "table: Expected `str`, got `object`"),
         ({"mode": "of its own"}, "mode"),

@@ -60,7 +60,7 @@ def test_a_parent_that_does_not_take_its_rows_is_named_first(pg: Db, tmp_path: P
     world = related(tmp_path, pg)
     pg.run("ALTER TABLE orders ADD CHECK (payload = '')")
     error = str(world.run(1))
-    assert error.index("orders_payload_check") < error.index("lines: ")
+    assert error.index("orders_payload_check") < error.index("Sink lines voted against it: ")
     assert "The vote left out the rows of orders, which also voted VOTE_ABORT." in error
 
 

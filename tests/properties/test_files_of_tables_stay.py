@@ -62,7 +62,7 @@ def vacuum(table: DeltaTable, number: int) -> None:
 
 
 def restore(table: DeltaTable, number: int) -> None:
-    table.restore(number % (table.version() + 1), ignore_missing_files=True)
+    table.restore(number % (table.version() + 1))  # refused where a VACUUM has taken the version's files
 
 
 def compact(table: DeltaTable, number: int) -> None:

@@ -200,14 +200,15 @@ class Ledger:
         )
 
     def view(self, number: int, of: Collection[str] | None = None) -> EpochView:
-        """What stands about an epoch. ``complete.json`` is read first: it closes the epoch for every task.
+        """What the ledger says about an epoch. ``complete.json`` is read first: it closes the epoch for every task.
 
-        Only what can stand is looked for: no receipt before GLOBAL_COMMIT, and a waiver only in place of a receipt.
+        A task reads what other tasks can have put: receipts only after GLOBAL_COMMIT, a waiver only if there is no
+        receipt. ``open`` reads more: see ``view_of_next``.
 
         Args:
             number: The epoch.
-            of: The sinks that matter, to a task that commits: other sinks' receipts are not read, and whether somebody
-                has put an attempt after one that was committed, which no task does, is left to ``complete`` to notice.
+            of: The sinks whose receipts a committing task needs; None: all. With ``of``, the attempts after one that
+                was committed are not looked for either: no task puts them, and ``complete`` notices forged ones.
         """
         complete = self.complete_record(number)
         if complete:
@@ -216,17 +217,21 @@ class Ledger:
         return view if view.open else replace(view, complete=self.complete_record(number))  # pruned since, perhaps
 
     def view_of_next(self) -> EpochView:
-        """The epoch after the newest complete one, which the search for that one has just seen not to be complete."""
-        return self._not_complete(self.newest_complete() + 1, None)
+        """What the ledger says about the epoch after the newest complete one.
 
-    def _not_complete(self, number: int, of: Collection[str] | None) -> EpochView:
+        The search for that one has just seen that it is not complete. All records of its newest attempt are read, also
+        those that cannot be there yet: a run does not build on an attempt to which somebody has added forged records.
+        """
+        return self._not_complete(self.newest_complete() + 1, None, thoroughly=True)
+
+    def _not_complete(self, number: int, of: Collection[str] | None, *, thoroughly: bool = False) -> EpochView:
         """The newest attempt of an epoch that had no completion record a moment ago."""
         attempt, decision = self._newest_attempt(number, thoroughly=of is None)
         opened = self.open_record(number, attempt) if attempt else None
         if attempt and opened is None:  # pruned since: complete by now
             return EpochView(number=number, complete=self.complete_record(number))
         view = self._consistent(EpochView(number=number, open=opened, decision=decision))
-        if view.state is State.IN_DOUBT:
+        if view.state is State.IN_DOUBT or (thoroughly and view.open):
             view = self._consistent(
                 self._acknowledged(view, view.opened.sinks.keys() & (view.opened.sinks if of is None else of))
             )
@@ -235,7 +240,7 @@ class Ledger:
         return view
 
     def _newest_attempt(self, number: int, *, thoroughly: bool) -> tuple[int, DecisionRecord | None]:
-        """The newest attempt, 0 if there is none, and its decision. No attempt follows one that was committed."""
+        """The newest attempt, 0 if there is none, and its decision. No attempt follows a committed one."""
         if not self._records.has(attempt_key(number, 1, "open")):
             return 0, None
         decision = self.decision_record(number, 1)
@@ -245,7 +250,7 @@ class Ledger:
         return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
 
     def _acknowledged(self, view: EpochView, sinks: Collection[str]) -> EpochView:
-        """The epoch with these sinks' receipts, and the waivers in place of those that there are not."""
+        """The epoch with the receipts of these sinks, and with the waivers of those that have no receipt."""
         receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sorted(sinks)}
         waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}
         return replace(view, receipts=_present(receipts), waived=_present(waived))
