@@ -110,20 +110,23 @@ def test_a_pipeline_name_that_cannot_be_a_key_is_refused(name: str) -> None:
         define([ONE], name=name)
 
 
-def test_operators_used_one_by_one_refuse_overlapping_runs_and_shared_tables_when_they_run() -> None:
-    for sinks, runs, said in (
-        [[ONE], 2, "max_active_runs=2"],
-        [[ONE, DeltaSink("two", "/lake/one")], 1, "both write to"],
+def test_operators_used_one_by_one_refuse_what_the_pipeline_would_have_refused_when_they_run() -> None:
+    good = f"{__file__}:define"
+    for sinks, runs, transform, said in (
+        [[ONE], 2, good, "max_active_runs=2"],
+        [[ONE, DeltaSink("two", "/lake/one")], 1, good, "both write to"],
+        [[ONE], 1, "", "transform"],  # what a template may come to
     ):
         with DAG("bad", schedule=None, max_active_runs=cast(int, runs)) as dag:
             opening = OpenEpochOperator(
                 task_id="open",
                 pipeline="orders",
                 source=KafkaSource(topics=["orders"]),
-                transform=f"{__file__}:define",
+                transform=good,
                 sinks=cast(Any, sinks),
                 spark=SparkConnect(),
             )
+        opening.transform = cast(str, transform)
         this = SimpleNamespace(dag_id="bad", fileloc=__file__, max_active_runs=dag.max_active_runs)
         with pytest.raises(AirflowFailException, match=rf"(?s){said}.*What to do: Correct the DAG file") as failed:
             opening.execute(cast(Context, {"dag": this}))

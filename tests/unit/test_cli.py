@@ -105,6 +105,14 @@ def test_show_of_an_epoch_that_is_not_there_says_where_to_look(world: MemoryWorl
         cli.show_epoch(_args(epoch=9))
 
 
+@pytest.mark.parametrize("command", [cli.list_epochs, cli.show_epoch, cli.show_in_doubt, cli.waive])
+def test_a_name_that_no_pipeline_can_have_is_refused_without_a_traceback(
+    world: MemoryWorld, command: Callable[[Namespace], None]
+) -> None:
+    with pytest.raises(SystemExit, match=r"EPOCHS-NAME: The pipeline name '../x' is not valid.*\nWhat to do: Choose"):
+        command(_args(pipeline="../x", epoch=1, sink="orders", why="w"))
+
+
 def test_takeover_lets_another_dag_run_the_pipeline_and_locks_the_old_one_out(
     world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

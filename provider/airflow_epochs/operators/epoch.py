@@ -156,7 +156,6 @@ class EpochOperator(BaseOperator):
 
         Checks it again: templates are rendered only now, and not every DAG uses ``EpochPipeline``.
         """
-        transform = self._transform(Path(dag.fileloc).parent)
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
             return Pipeline(
@@ -164,7 +163,7 @@ class EpochOperator(BaseOperator):
                 dag_id=dag.dag_id,
                 source=self.source,
                 sinks=tuple(self.sinks),
-                transform=transform,
+                transform=self._transform(Path(dag.fileloc).parent),
                 keep_epochs=self.keep_epochs,
                 measure_input=self.measure_input,
                 backfill=self.backfill,
