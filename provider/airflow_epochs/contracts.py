@@ -475,9 +475,9 @@ class Disagreement:
         if self.in_doubt is None:
             return ""
         return (
-            f" Epoch {self.in_doubt.epoch} is in doubt: once this is mended, clear the failed task. Before another "
-            "name of the sink can help, the epoch must be completed without this sink's rows: "
-            f"`{waive_command(self.in_doubt, sink)}`, then clear the failed task."
+            f" Epoch {self.in_doubt.epoch} is in doubt, so clear the failed task after that. If you give the sink "
+            "another name, first complete the epoch without this sink's rows: "
+            f"`{waive_command(self.in_doubt, sink)}`. Then clear the failed task."
         )
 
 

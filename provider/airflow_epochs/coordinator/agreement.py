@@ -105,51 +105,67 @@ def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
 
 
 def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
-    found, expected = seen.found, seen.expected
-    stands = compare(found, expected)
+    """The error that follows from what the sink shows and what the ledger expects."""
+    stands = compare(seen.found, seen.expected)
     if stands is Shown.AHEAD:
-        return Corrupt(
-            f"The ledger is behind the sink: the sink shows {_describe(found)}, but the ledger expects "
-            f"{_describe(expected)}. The newest records of the ledger are lost, or the ledger was restored from an "
-            "older copy, or it is a new ledger. Nothing was read or written.",
-            code=codes.LEDGER_BEHIND,
-            remedy="Restore the newest copy of the ledger. If there is none, give the pipeline a new name, and set "
-            "`starting` to the end offsets that the sink stored with its last epoch, or to those of the pipeline's "
-            "consumer group. See docs/failures.md#the-ledger-is-behind.",
-            pipeline=seen.pipeline,
-            sink=sink.name,
-        )
-    if found is None:
-        return Corrupt(
-            f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(expected)}: the target of "
-            "the sink was dropped or replaced, or the sink points to another place now. Nothing was read or written.",
-            code=codes.SINK_EMPTY,
-            remedy="Restore the target of the sink from a backup, or point the sink back to the old place. If neither "
-            'is possible, give the sink another name and backfill={"<the new name>": <epoch>} with the first epoch '
-            "that it lacks. See docs/failures.md#the-table-is-gone.",
-            pipeline=seen.pipeline,
-            sink=sink.name,
-        )
+        return _ledger_behind(sink.name, seen)
+    if seen.found is None:
+        return _sink_empty(sink.name, seen)
     if stands is Shown.ANOTHER:
-        return Corrupt(
-            f"The sink shows {_describe(found)}, but the ledger expects {_describe(expected)}. Two ledgers with this "
-            "pipeline name wrote to the sink, or one ledger was restored and ran the epoch again. Nothing was read or "
-            "written.",
-            code=codes.TWO_LEDGERS,
-            remedy="Find the ledger that has the sink's transaction, and let only that ledger go on. If both must go "
-            "on, give this pipeline's sink another name. See docs/failures.md#the-ledger-is-behind.",
-            pipeline=seen.pipeline,
-            sink=sink.name,
-        )
+        return _two_ledgers(sink.name, seen)
+    return _sink_behind(sink.name, seen, seen.found.epoch)
+
+
+def _ledger_behind(sink: str, seen: Disagreement) -> Corrupt:
     return Corrupt(
-        f"The sink is behind the ledger: it shows {_describe(found)}, but the ledger expects {_describe(expected)}. "
-        "The sink was restored from an older copy. Nothing was read or written.",
+        f"The ledger is behind the sink: the sink shows {_describe(seen.found)}, but the ledger expects "
+        f"{_describe(seen.expected)}. The newest records of the ledger are lost, or the ledger was restored from an "
+        "older copy, or it is a new ledger. Nothing was read or written.",
+        code=codes.LEDGER_BEHIND,
+        remedy="Restore the newest copy of the ledger. If there is none, give the pipeline a new name, and set "
+        "`starting` to the end offsets that the sink stored with its last epoch, or to those of the pipeline's "
+        "consumer group. See docs/failures.md#the-ledger-is-behind.",
+        pipeline=seen.pipeline,
+        sink=sink,
+    )
+
+
+def _sink_empty(sink: str, seen: Disagreement) -> Corrupt:
+    return Corrupt(
+        f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(seen.expected)}: the target of "
+        "the sink was dropped or replaced, or the sink points to another place now. Nothing was read or written.",
+        code=codes.SINK_EMPTY,
+        remedy="Restore the target of the sink from a backup, or point the sink back to the old place. If neither "
+        'is possible, give the sink another name and backfill={"<the new name>": <epoch>} with the first epoch '
+        "that it lacks. See docs/failures.md#the-table-is-gone.",
+        pipeline=seen.pipeline,
+        sink=sink,
+    )
+
+
+def _two_ledgers(sink: str, seen: Disagreement) -> Corrupt:
+    return Corrupt(
+        f"The sink shows {_describe(seen.found)}, but the ledger expects {_describe(seen.expected)}. Two ledgers with "
+        "this pipeline name wrote to the sink, or one ledger was restored and ran the epoch again. Nothing was read or "
+        "written.",
+        code=codes.TWO_LEDGERS,
+        remedy="Find the ledger that has the sink's transaction, and let only that ledger go on. If both must go "
+        "on, give this pipeline's sink another name. See docs/failures.md#the-ledger-is-behind.",
+        pipeline=seen.pipeline,
+        sink=sink,
+    )
+
+
+def _sink_behind(sink: str, seen: Disagreement, epoch: int) -> Corrupt:
+    return Corrupt(
+        f"The sink is behind the ledger: it shows {_describe(seen.found)}, but the ledger expects "
+        f"{_describe(seen.expected)}. The sink was restored from an older copy. Nothing was read or written.",
         code=codes.SINK_BEHIND,
         remedy="Restore the newest copy of the sink. If there is none, give the sink another name and "
-        f'backfill={{"<the new name>": {found.epoch + 1}}}: the sink then gets the missing epochs again. See '
+        f'backfill={{"<the new name>": {epoch + 1}}}: the sink then gets the missing epochs again. See '
         "docs/failures.md#the-table-is-behind.",
         pipeline=seen.pipeline,
-        sink=sink.name,
+        sink=sink,
     )
 
 

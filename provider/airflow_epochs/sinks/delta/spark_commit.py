@@ -115,6 +115,12 @@ def insert(this: Insertion, env: Environment) -> Seen:
             sink=this.app.sink,
         ) from error
     env.reached("delta.commit.after")
+    _require_ours(this, report)
+    return report
+
+
+def _require_ours(this: Insertion, report: Committed) -> None:
+    """Raise Corrupt unless the table now has this transaction's rows."""
     if report.refused:
         raise Corrupt(
             f"Spark cannot insert the rows of {this.txn} into {this.target}: {report.refused}.",
@@ -138,7 +144,6 @@ def insert(this: Insertion, env: Environment) -> Seen:
             **attempt_fields(this.txn),
             sink=this.app.sink,
         )
-    return report
 
 
 def _require_nothing_landed(this: Insertion, refused: Refused, env: Environment) -> None:
