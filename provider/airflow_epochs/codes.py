@@ -724,6 +724,13 @@ STAGED_BY_ANOTHER = STAGED.code(
     "The staged rows belong to another transaction or another sink.",
     "Clear the stage task. It stages into a new folder.",
 )
+ROWS_UNFIT = STAGED.code(
+    "EPOCHS-ROWS-UNFIT",
+    Refused,
+    "Spark could not stage the rows for a sink: their columns or types do not fit its table, or a row breaks a rule "
+    "of the table. Nothing was staged for the sink.",
+    "Correct the transform or the table. Then clear the stage task.",
+)
 STAGED_INCOMPLETE = STAGED.code(
     "EPOCHS-STAGED-INCOMPLETE",
     Refused,

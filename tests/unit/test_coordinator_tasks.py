@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Limits
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
@@ -286,7 +287,12 @@ def test_rows_that_spark_could_not_stage_are_a_vote_to_abort_with_its_reason() -
 
     scenario = Scenario(BOTH)
     error = scenario.airflow_run(run(1), scenario.coordinator(spark=MemorySpark(transform)))
-    assert isinstance(error, Refused) and "Sink audit voted against it: column price is missing" in str(error)
+    assert isinstance(error, Refused) and error.code is codes.GLOBAL_ABORT
+    assert "Sink audit voted against it: EPOCHS-ROWS-UNFIT: column price is missing" in error.what
+    assert error.remedy == (
+        "Correct the transform or the table. "
+        "Then clear the failed tasks of the run, or let the next run take the same offsets."
+    )
     assert scenario.world.tables == {}
 
 
@@ -295,7 +301,9 @@ def test_a_sink_that_spark_did_not_report_votes_abort() -> None:
     coordinator = scenario.coordinator()
     report = staged(scenario, coordinator)
     partial = replace(report, claims={"orders": report.claims["orders"]})
-    with pytest.raises(Refused, match="Sink audit voted against it: Spark reported nothing for this sink"):
+    with pytest.raises(
+        Refused, match="Sink audit voted against it: EPOCHS-ROWS-UNFIT: Spark reported nothing for this sink"
+    ):
         coordinator.vote(run(1), partial)
 
 

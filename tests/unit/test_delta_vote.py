@@ -10,7 +10,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.contracts import SinkAttempt, SparkJob
-from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused
+from airflow_epochs.errors import BadArgument, NotApplied, OutcomeUnknown, Refused, cause_and_remedy
 from airflow_epochs.model import JsonDict, StagedClaim, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.plans import Seen
@@ -99,7 +99,9 @@ def test_sound_rows_are_voted_for_with_their_numbers(
 
 def test_a_problem_that_spark_reports_is_the_reason(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> None:
     claim = StagedClaim(place="anywhere", problem="column 'x' is not in the table")
-    assert reason_of(sink, attempt, claim, world) == "column 'x' is not in the table"
+    cause, remedy = cause_and_remedy(reason_of(sink, attempt, claim, world))
+    assert cause == "EPOCHS-ROWS-UNFIT: column 'x' is not in the table"
+    assert remedy == "Correct the transform or the table. Then clear the stage task."
 
 
 def test_nothing_staged(sink: DeltaSink, attempt: SinkAttempt, world: Environment) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_epochs.contracts import Environment, Joint, Sink, SinkAttempt
-from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote, VoteKind
+from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote
+from airflow_epochs.sinks.participant import vote_against_rows
 
 
 def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
@@ -51,7 +52,7 @@ def _votes(
         return first.vote_together(those, env)
     ((name, claim),) = claims.items()
     if claim.problem:
-        return {name: Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)}
+        return {name: vote_against_rows(claim.problem)}
     return {name: first.vote(attempts[name], claim, env)}
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from airflow_epochs.errors import cause_and_remedy
 from airflow_epochs.model import DecisionRecord, VoteKind
+
+_CLEAR = re.compile(r"( Then|, and|,? then)? [Cc]lear the stage task\.$")
+"""What a vote asks for after its correction. After an abort, ``stage`` is one of several tasks to clear."""
 
 
 def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
@@ -13,7 +18,7 @@ def reason_and_remedy(decision: DecisionRecord) -> tuple[str, str]:
     for sink, reason in against.items():
         what, remedy = cause_and_remedy(reason)
         whats.append(f"Sink {sink} voted against it: {_sentence(what)}")
-        if remedy:
+        if remedy := _CLEAR.sub("", remedy):
             remedies[_sentence(remedy)] = None
     return " ".join(whats) or f"The reason: {_sentence(decision.reason)}", " ".join(remedies)
 

@@ -17,7 +17,7 @@ from airflow_epochs.model import Staged, StagedClaim, Vote, VoteKind
 def vote_on(claim: StagedClaim, checked: Callable[[], Staged]) -> Vote:
     """VOTE_COMMIT on what ``checked`` returns; a problem of the rows, or a check that fails, is a VOTE_ABORT."""
     if claim.problem:
-        return Vote(vote=VoteKind.VOTE_ABORT, reason=claim.problem)
+        return vote_against_rows(claim.problem)
     try:
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=checked())
     except (Refused, RowsGone) as no:
@@ -27,6 +27,11 @@ def vote_on(claim: StagedClaim, checked: Callable[[], Staged]) -> Vote:
 def vote_against(no: Refused | Corrupt) -> Vote:
     """A VOTE_ABORT with cause and remedy."""
     return Vote(vote=VoteKind.VOTE_ABORT, reason=no.reason)
+
+
+def vote_against_rows(problem: str) -> Vote:
+    """A VOTE_ABORT for rows that Spark could not stage; ``problem`` says why."""
+    return vote_against(Refused(problem, code=codes.ROWS_UNFIT))
 
 
 @contextmanager
