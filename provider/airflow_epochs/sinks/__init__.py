@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import signature
@@ -74,13 +75,19 @@ def _understood(sink: Any, spec: JsonDict) -> JsonDict:
     known = {"kind", *signature(sink).parameters, *getattr(sink, "recorded", ())}
     if unknown := sorted(spec.keys() - known):
         log.warning("sink %s: a newer version has written %s, which this one ignores", spec["name"], ", ".join(unknown))
-    types = get_type_hints(sink.__init__)
+    types = _types_of(sink)
     for key in sorted(spec.keys() & types.keys()):
         try:
             msgspec.convert(spec[key], types[key])
         except msgspec.ValidationError as error:
             raise TypeError(f"{key}: {error}") from error
     return {key: value for key, value in spec.items() if key in known}
+
+
+@cache
+def _types_of(sink: Any) -> dict[str, Any]:
+    """The types of a constructor's arguments. To evaluate them takes longer than to build the sink."""
+    return get_type_hints(sink.__init__)
 
 
 def _class(module: str, name: str) -> Any:
