@@ -213,7 +213,7 @@ class Ledger:
         complete = self.complete_record(number)
         if complete:
             return EpochView(number=number, complete=complete)
-        view = self._not_complete(number, of)
+        view = self._not_complete(number, of, only_possible=True)
         return view if view.open else replace(view, complete=self.complete_record(number))  # pruned since, perhaps
 
     def view_of_next(self) -> EpochView:
@@ -222,36 +222,43 @@ class Ledger:
         The search for that one has just seen that it is not complete. All records of its newest attempt are read, also
         those that cannot be there yet: a run does not build on an attempt to which somebody has added forged records.
         """
-        return self._not_complete(self.newest_complete() + 1, None, thoroughly=True)
+        return self._not_complete(self.newest_complete() + 1)
 
-    def _not_complete(self, number: int, of: Collection[str] | None, *, thoroughly: bool = False) -> EpochView:
-        """The newest attempt of an epoch that had no completion record a moment ago."""
-        attempt, decision = self._newest_attempt(number, thoroughly=of is None)
+    def _not_complete(
+        self, number: int, of: Collection[str] | None = None, *, only_possible: bool = False
+    ) -> EpochView:
+        """The newest attempt of an epoch that had no completion record a moment ago.
+
+        ``only_possible``: leave out receipts and waivers that no task can have put yet.
+        """
+        attempt, decision = self._newest_attempt(number, past_commit=of is None)
         opened = self.open_record(number, attempt) if attempt else None
         if attempt and opened is None:  # pruned since: complete by now
             return EpochView(number=number, complete=self.complete_record(number))
         view = self._consistent(EpochView(number=number, open=opened, decision=decision))
-        if view.state is State.IN_DOUBT or (thoroughly and view.open):
-            view = self._consistent(
-                self._acknowledged(view, view.opened.sinks.keys() & (view.opened.sinks if of is None else of))
-            )
+        if view.state is State.IN_DOUBT or (view.open and not only_possible):
+            view = self._consistent(self._acknowledged(view, of))
         if not view.is_signed:
             self._require_no_history(number)
         return view
 
-    def _newest_attempt(self, number: int, *, thoroughly: bool) -> tuple[int, DecisionRecord | None]:
-        """The newest attempt, 0 if there is none, and its decision. No attempt follows a committed one."""
+    def _newest_attempt(self, number: int, *, past_commit: bool) -> tuple[int, DecisionRecord | None]:
+        """The newest attempt, 0 if there is none, and its decision.
+
+        No task puts an attempt after a committed one. ``past_commit``: look for one all the same.
+        """
         if not self._records.has(attempt_key(number, 1, "open")):
             return 0, None
         decision = self.decision_record(number, 1)
-        if decision and decision.decision is DecisionKind.GLOBAL_COMMIT and not thoroughly:
+        if decision and decision.decision is DecisionKind.GLOBAL_COMMIT and not past_commit:
             return 1, decision
         attempt = last_of(lambda n: self._records.exists(attempt_key(number, n, "open")))
         return attempt, decision if attempt == 1 else self.decision_record(number, attempt)
 
-    def _acknowledged(self, view: EpochView, sinks: Collection[str]) -> EpochView:
-        """The epoch with the receipts of these sinks, and with the waivers of those that have no receipt."""
-        receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sorted(sinks)}
+    def _acknowledged(self, view: EpochView, of: Collection[str] | None) -> EpochView:
+        """The epoch with the receipts of these sinks, None: all, and with the waivers of those that have no receipt."""
+        sinks = [sink for sink in view.opened.sinks if of is None or sink in of]
+        receipts = {sink: self._records.get(sink_key(view.number, sink, "receipt"), Receipt) for sink in sinks}
         waived = {sink: self.waiver(view.number, sink) for sink, receipt in receipts.items() if not receipt}
         return replace(view, receipts=_present(receipts), waived=_present(waived))
 
