@@ -23,7 +23,7 @@ from airflow.utils.helpers import ask_yesno
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.coordinator import admin
-from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs.errors import BadArgument, Refused, with_remedy
 from airflow_epochs.hooks.audit import as_text, caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.kafka.connection import read_connection
@@ -135,7 +135,7 @@ def _tells_refusals(command: Command) -> Command:
                 require_name("pipeline", pipeline)
             command(args)
         except BadArgument as error:
-            raise SystemExit(f"{error}\nWhat to do: {error.code.remedy}") from error
+            raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
         except Refused as error:
             error.pipeline = error.pipeline or pipeline
             raise SystemExit(str(error)) from error

@@ -92,7 +92,12 @@ class EpochError(Exception):
     @property
     def reason(self) -> str:
         """Cause and remedy without the place: what a VOTE_ABORT says. ``cause_and_remedy`` takes it apart."""
-        return f"{self.cause}\n{_REMEDY}{self.remedy}"
+        return with_remedy(self.cause, self.remedy)
+
+
+def with_remedy(cause: str, remedy: str) -> str:
+    """Cause and remedy, a line each; also for what is told without an error."""
+    return f"{cause}\n{_REMEDY}{remedy}"
 
 
 def cause_and_remedy(reason: str) -> tuple[str, str]:

@@ -40,14 +40,6 @@ def require_marker(
         raise _told(sink, seen, env)
 
 
-def _diagnosed(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt | None:
-    """The sink's own diagnosis; None if it has none."""
-    error = sink.diagnose(seen, env) if isinstance(sink, Diagnosing) else None
-    if error is not None:
-        error.pipeline, error.sink = seen.pipeline, sink.name
-    return error
-
-
 def shows(
     sink: Sink, txn: TransactionId, previous: TransactionId | None, env: Environment, receipt: Receipt | None = None
 ) -> bool:
@@ -99,24 +91,26 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
 
 def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
     """The error for a disagreement: the sink's own diagnosis, or else what follows from the two markers."""
-    error = _diagnosed(sink, seen, env) or _by_the_markers(sink, seen)
+    diagnosis = sink.diagnose(seen, env) if isinstance(sink, Diagnosing) else None
+    error = diagnosis or _by_the_markers(seen)
+    error.pipeline, error.sink = seen.pipeline, sink.name
     error.remedy += seen.while_in_doubt(sink.name)
     return error
 
 
-def _by_the_markers(sink: Sink, seen: Disagreement) -> Corrupt:
+def _by_the_markers(seen: Disagreement) -> Corrupt:
     """The error that follows from what the sink shows and what the ledger expects."""
     stands = compare(seen.found, seen.expected)
     if stands is Shown.AHEAD:
-        return _ledger_behind(sink.name, seen)
+        return _ledger_behind(seen)
     if seen.found is None:
-        return _sink_empty(sink.name, seen)
+        return _sink_empty(seen)
     if stands is Shown.ANOTHER:
-        return _two_ledgers(sink.name, seen)
-    return _sink_behind(sink.name, seen, seen.found.epoch)
+        return _two_ledgers(seen)
+    return _sink_behind(seen, seen.found.epoch)
 
 
-def _ledger_behind(sink: str, seen: Disagreement) -> Corrupt:
+def _ledger_behind(seen: Disagreement) -> Corrupt:
     return Corrupt(
         f"The ledger is behind the sink: the sink shows {_describe(seen.found)}, but the ledger expects "
         f"{_describe(seen.expected)}. The newest records of the ledger are lost, or the ledger was restored from an "
@@ -125,12 +119,10 @@ def _ledger_behind(sink: str, seen: Disagreement) -> Corrupt:
         remedy="Restore the newest copy of the ledger. If there is none, give the pipeline a new name, and set "
         "`starting` to the end offsets that the sink stored with its last epoch, or to those of the pipeline's "
         "consumer group. See docs/failures.md#the-ledger-is-behind.",
-        pipeline=seen.pipeline,
-        sink=sink,
     )
 
 
-def _sink_empty(sink: str, seen: Disagreement) -> Corrupt:
+def _sink_empty(seen: Disagreement) -> Corrupt:
     return Corrupt(
         f"The sink shows no epoch of this pipeline, but the ledger expects {_describe(seen.expected)}: the target of "
         "the sink was dropped or replaced, or the sink points to another place now. Nothing was read or written.",
@@ -138,12 +130,10 @@ def _sink_empty(sink: str, seen: Disagreement) -> Corrupt:
         remedy="Restore the target of the sink from a backup, or point the sink back to the old place. If neither "
         'is possible, give the sink another name and backfill={"<the new name>": <epoch>} with the first epoch '
         "that it lacks. See docs/failures.md#the-table-is-gone.",
-        pipeline=seen.pipeline,
-        sink=sink,
     )
 
 
-def _two_ledgers(sink: str, seen: Disagreement) -> Corrupt:
+def _two_ledgers(seen: Disagreement) -> Corrupt:
     return Corrupt(
         f"The sink shows {_describe(seen.found)}, but the ledger expects {_describe(seen.expected)}. Two ledgers with "
         "this pipeline name wrote to the sink, or one ledger was restored and ran the epoch again. Nothing was read or "
@@ -151,12 +141,10 @@ def _two_ledgers(sink: str, seen: Disagreement) -> Corrupt:
         code=codes.TWO_LEDGERS,
         remedy="Find the ledger that has the sink's transaction, and let only that ledger go on. If both must go "
         "on, give this pipeline's sink another name. See docs/failures.md#the-ledger-is-behind.",
-        pipeline=seen.pipeline,
-        sink=sink,
     )
 
 
-def _sink_behind(sink: str, seen: Disagreement, epoch: int) -> Corrupt:
+def _sink_behind(seen: Disagreement, epoch: int) -> Corrupt:
     return Corrupt(
         f"The sink is behind the ledger: it shows {_describe(seen.found)}, but the ledger expects "
         f"{_describe(seen.expected)}. The sink was restored from an older copy. Nothing was read or written.",
@@ -164,8 +152,6 @@ def _sink_behind(sink: str, seen: Disagreement, epoch: int) -> Corrupt:
         remedy="Restore the newest copy of the sink. If there is none, give the sink another name and "
         f'backfill={{"<the new name>": {epoch + 1}}}: the sink then gets the missing epochs again. See '
         "docs/failures.md#the-table-is-behind.",
-        pipeline=seen.pipeline,
-        sink=sink,
     )
 
 

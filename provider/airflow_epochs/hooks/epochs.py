@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, with_remedy
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 
 if TYPE_CHECKING:
@@ -141,16 +141,16 @@ class EpochsHook(BaseHook):
     def _flaw_of_keys(self) -> str | None:
         """What is weak about the signing keys, for people who rely on them; None if nothing is."""
         if not self._keys:
-            return (
+            return with_remedy(
                 f"THE LEDGER IS NOT SIGNED: connection {self.ledger_conn_id!r} has no password. Anybody who can write "
-                "to the ledger's store can forge records, and so add, drop or double rows.\n"
-                f"What to do: {_SET_KEY} See SECURITY.md."
+                "to the ledger's store can forge records, and so add, drop or double rows.",
+                f"{_SET_KEY} See SECURITY.md.",
             )
         if self._keys.is_weak:
-            return (
+            return with_remedy(
                 f"A key of the ledger is easy to guess: the password of connection {self.ledger_conn_id!r} has a key "
-                f"of less than {KEY_LENGTH_MIN} characters.\n"
-                "What to do: Put a longer key and a comma in front of it."
+                f"of less than {KEY_LENGTH_MIN} characters.",
+                "Put a longer key and a comma in front of it.",
             )
         return None
 

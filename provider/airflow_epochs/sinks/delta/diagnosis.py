@@ -36,6 +36,11 @@ class Suspect:
 
     def diagnosis(self) -> Corrupt:
         """The error to raise. Changes nothing."""
+        error = self._accident()
+        error.pipeline, error.sink = self.seen.pipeline, self.target.app.sink
+        return error
+
+    def _accident(self) -> Corrupt:
         found, expected = self.seen.found, self.seen.expected
         stands = compare(found, expected)
         if expected is None or stands is Shown.AHEAD:
@@ -59,8 +64,6 @@ class Suspect:
             remedy="Put the table back from a backup: restore its whole folder. If the table cannot come back, give "
             f"the sink another name and {self._backfill(1)}: a new table gets what Kafka still has. See "
             "docs/failures.md#the-table-is-gone.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     def _elsewhere(self) -> Corrupt:
@@ -71,8 +74,6 @@ class Suspect:
             remedy=f"Point the sink back to {self.recorded.get('table')}. To move the table, move its whole folder. To "
             "continue in another table, give the sink another name: it begins there with the next epoch. See "
             "docs/failures.md#the-sink-points-elsewhere.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     def _replaced(self) -> Corrupt:
@@ -83,8 +84,6 @@ class Suspect:
             code=codes.TABLE_REPLACED,
             remedy="Put the old table back from a backup: restore its whole folder. To continue in the new table, give "
             "the sink another name: it begins there with the next epoch. See docs/failures.md#the-table-was-replaced.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     def _markers_gone(self, expected: TransactionId) -> Corrupt:
@@ -95,8 +94,6 @@ class Suspect:
             remedy="Put the table back from a backup: restore its whole folder. If the table has all rows up to epoch "
             f"{expected.epoch}, give the sink another name{self._and_backfill(expected)} instead: it continues with "
             "the next epoch. See docs/failures.md#the-markers-are-gone.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     def _behind(self, expected: TransactionId) -> Corrupt:
@@ -109,8 +106,6 @@ class Suspect:
             remedy="Put the newest copy of the table back: restore its whole folder. If there is none, give the sink "
             f"another name and {self._backfill(found.epoch + 1)}: the provider reads the missing epochs from Kafka "
             "again. See docs/failures.md#the-table-is-behind.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     def _other_history(self, expected: TransactionId) -> Corrupt:
@@ -125,8 +120,6 @@ class Suspect:
             f"{expected.epoch}` prints the `txn_id` of a ledger. Let only that ledger continue, in place of this one. "
             "If both must continue, give this pipeline's sink another name: it begins with the next epoch. See "
             "docs/failures.md#the-ledger-is-behind.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     def _ahead(self) -> Corrupt:
@@ -140,8 +133,6 @@ class Suspect:
             remedy="Restore the newest copy of the ledger. If there is none, continue in the same table under a new "
             f"pipeline name, {self._starting()}. If the pipeline has more sinks, first look where each sink ends: "
             "docs/failures.md#the-ledger-is-behind.",
-            pipeline=self.seen.pipeline,
-            sink=self.target.app.sink,
         )
 
     # -- what is known -----------------------------------------------------------------------------------------------
