@@ -695,6 +695,23 @@ SPARK_VERSION_MIXED = SPARK.code(
     "The task and Spark's driver run different versions of the provider.",
     "Install the same version for tasks and for Spark. Then clear the failed task.",
 )
+SPARK_REPORT_UNFIT = SPARK.code(
+    "EPOCHS-SPARK-REPORT-UNFIT",
+    Refused,
+    "The task cannot read the report of a Spark job: fields are missing, or the task does not know them. The driver "
+    "runs another version of the provider, or another program wrote the report. The task used nothing of the report: "
+    "no sink voted on the rows that the job staged, and no sink shows them.",
+    "Install the same version for tasks and for Spark. If SparkSubmit has `work_url`, check that nothing else writes "
+    "to that folder. Then clear the failed task.",
+)
+SPARK_SINK_UNREPORTED = SPARK.code(
+    "EPOCHS-SPARK-SINK-UNREPORTED",
+    Refused,
+    "Spark reported nothing for this sink. The driver runs another version of the provider, or the job ended early. "
+    "The sink did not vote for the rows, and no sink shows them.",
+    "Install the same version for tasks and for Spark, and look at the driver's log for an error. Then clear the stage "
+    "task.",
+)
 
 STAGED = Chapter("Staged rows")
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Limits
+from airflow_epochs.contracts import Environment, Limits, SparkJob
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
-from airflow_epochs.model import DecisionKind, OffsetRange, OpenRecord, VoteKind
+from airflow_epochs.model import DecisionKind, JsonDict, OffsetRange, OpenRecord, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySource, MemorySpark, Row
 from airflow_epochs.testing.environment import MemoryEpoch
@@ -296,15 +296,37 @@ def test_rows_that_spark_could_not_stage_are_a_vote_to_abort_with_its_reason() -
     assert scenario.world.tables == {}
 
 
-def test_a_sink_that_spark_did_not_report_votes_abort() -> None:
+def test_a_sink_that_spark_did_not_report_votes_abort_and_names_the_versions_to_compare() -> None:
     scenario = Scenario(BOTH)
     coordinator = scenario.coordinator()
     report = staged(scenario, coordinator)
     partial = replace(report, claims={"orders": report.claims["orders"]})
-    with pytest.raises(
-        Refused, match="Sink audit voted against it: EPOCHS-ROWS-UNFIT: Spark reported nothing for this sink"
-    ):
+    with pytest.raises(Refused, match="Sink audit voted against it: EPOCHS-SPARK-SINK-UNREPORTED: ") as refused:
         coordinator.vote(run(1), partial)
+    assert "Spark reported nothing for this sink" in refused.value.what
+    assert refused.value.remedy.startswith("Install the same version for tasks and for Spark")
+    assert refused.value.remedy.endswith(
+        "Then clear the failed tasks of the run, or let the next run take the same offsets."
+    )
+    assert scenario.world.tables == {}
+
+
+class OtherSpark(MemorySpark):
+    """Stages as the other one, and reports it as another version would."""
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        return {**super().run(job, session), "durations": {}}
+
+
+def test_a_report_of_another_version_names_the_attempt_and_shows_nothing() -> None:
+    scenario = Scenario()
+    error = scenario.airflow_run(run(1), scenario.coordinator(spark=OtherSpark()))
+    assert isinstance(error, Refused) and error.code is codes.SPARK_REPORT_UNFIT
+    assert "report of the Spark job 'stage'. This is no StageOutcome: durations is unknown." in error.what
+    assert (error.pipeline, error.epoch, error.attempt) == ("orders", 1, 1)
+    assert newest(scenario).state is State.ABORTED and scenario.world.tables == {}
+    scenario.settle()
+    scenario.check_every_row()
 
 
 def test_a_vote_believes_what_is_staged_and_not_what_spark_claims() -> None:

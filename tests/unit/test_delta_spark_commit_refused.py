@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import App
@@ -25,17 +26,22 @@ TXN = transaction(7)
 
 @dataclass
 class RefusingSpark(NoSpark):
-    """Refuses the commit, and answers what the table shows."""
+    """Answers the commit by ``answer``, and later questions by what the table shows."""
 
     shown: Callable[[], Seen]
+    answer: Callable[[], JsonDict]
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         if job.kind == "delta_commit":
-            raise Refused("The plan is not valid.", remedy="correct it.")
+            return self.answer()
         return as_json(self.shown())
 
 
-def refusal(shown: Callable[[], Seen]) -> EpochError:
+def refuse() -> JsonDict:
+    raise Refused("The plan is not valid.", remedy="correct it.")
+
+
+def refusal(shown: Callable[[], Seen], answer: Callable[[], JsonDict] = refuse) -> EpochError:
     shape = TableShape.of_actions(
         {"minReaderVersion": 1, "minWriterVersion": 2},
         {"id": "t", "schemaString": '{"type": "struct", "fields": []}', "partitionColumns": []},
@@ -44,7 +50,7 @@ def refusal(shown: Callable[[], Seen]) -> EpochError:
     app = App.of("orders", "orders")
     this = Insertion(target="/t", place="/t/p", app=app, txn=TXN, previous=None, staging=staging, properties={})
     with pytest.raises(EpochError) as raised:
-        insert(this, Environment(spark=RefusingSpark(shown)))
+        insert(this, Environment(spark=RefusingSpark(shown, answer)))
     return raised.value
 
 
@@ -65,3 +71,17 @@ def test_a_refusal_after_the_commit_does_not_say_that_nothing_was_written() -> N
 def test_a_refusal_of_which_the_table_cannot_be_asked_leaves_the_outcome_open() -> None:
     error = refusal(unreachable)
     assert isinstance(error, OutcomeUnknown) and "start it." in error.remedy
+
+
+def test_a_report_of_a_commit_that_cannot_be_read_leaves_the_outcome_open_unless_the_table_tells() -> None:
+    def unfit() -> JsonDict:
+        return {"marker": {}}
+
+    landed = refusal(lambda: seen(epoch=7, txn=str(TXN)), unfit)
+    assert isinstance(landed, OutcomeUnknown) and f"Spark committed {TXN} into /t" in landed.what
+    unseen = refusal(unreachable, unfit)
+    assert isinstance(unseen, OutcomeUnknown) and unseen.code is codes.DELTA_COMMIT_UNKNOWN
+    assert (
+        "cannot read the report of the Spark job 'delta_commit'. This is no Committed: about is missing" in unseen.what
+    )
+    assert isinstance(refusal(lambda: seen(exists=False), unfit), Corrupt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -461,3 +462,12 @@ class Answering:
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         return as_json(self.report)
+
+
+def test_a_digest_that_another_version_reported_is_a_vote_against(
+    sink: DeltaSink, attempt: SinkAttempt, claim: StagedClaim, world: Environment
+) -> None:
+    told = replace(claim, content={"rows": 2, "hash": "x"})
+    reason = reason_of(sink, attempt, told, world)
+    assert reason.startswith("EPOCHS-SPARK-REPORT-UNFIT: ") and "columns is missing, sums is missing" in reason
+    assert "\nWhat to do: Install the same version for tasks and for Spark." in reason

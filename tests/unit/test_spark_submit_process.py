@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, SparkJob
-from airflow_epochs.errors import NotApplied
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import work_folder
 from airflow_epochs.spark.runners import SparkSubmit
 from tests.support.environment import connected
@@ -82,6 +83,18 @@ def test_a_driver_that_fails_without_a_report_is_told_of_without_its_secrets(see
     with pytest.raises(NotApplied, match="delta_describe") as failed:
         submit(seen, 'cat "$SEEN/secrets"; exit 3')
     assert "7\\" not in str(failed.value)
+
+
+def test_a_report_that_was_cut_off_is_as_good_as_none(seen: Path) -> None:
+    with pytest.raises(NotApplied, match="failed: the driver left no complete report") as failed:
+        submit(seen, """printf '{"result": {"ok"' > "$report" """)
+    assert failed.value.code is codes.SPARK_JOB_FAILED
+
+
+def test_a_report_without_a_result_is_refused_with_the_remedy_of_another_version(seen: Path) -> None:
+    with pytest.raises(Refused, match="The report of the Spark job 'delta_describe' through spark has no result") as no:
+        submit(seen, """echo '{"outcome": {"ok": true}}' > "$report" """)
+    assert no.value.code is codes.SPARK_REPORT_UNFIT
 
 
 HOLDS = """

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Joint, Sink, SinkAttempt
-from airflow_epochs.model import OpenRecord, Receipt, Staged, StagedClaim, StageReport, Vote
-from airflow_epochs.sinks.participant import vote_against_rows
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import OpenRecord, Receipt, Staged, StageReport, Vote
+from airflow_epochs.sinks.participant import vote_against, vote_against_rows
 
 
 def groups(sinks: Mapping[str, Sink]) -> list[list[str]]:
@@ -34,8 +36,8 @@ def votes_of(
 
     ``promised``: as in ``SinkAttempt``.
     """
-    found: dict[str, Vote] = {}
-    for group in groups(sinks):
+    found = {name: _against_unreported() for name in sinks.keys() - report.claims.keys()}
+    for group in groups({name: sink for name, sink in sinks.items() if name in report.claims}):
         attempts = {name: replace(SinkAttempt.of(opened, name), promised=promised) for name in group}
         found |= _votes(sinks, attempts, report, env)
     return {name: found[name] for name in sinks}
@@ -44,8 +46,7 @@ def votes_of(
 def _votes(
     sinks: Mapping[str, Sink], attempts: Mapping[str, SinkAttempt], report: StageReport, env: Environment
 ) -> dict[str, Vote]:
-    missing = StagedClaim(place="", problem="Spark reported nothing for this sink")
-    claims = {name: report.claims.get(name, missing) for name in attempts}
+    claims = {name: report.claims[name] for name in attempts}
     first = sinks[next(iter(attempts))]
     if len(attempts) > 1 and isinstance(first, Joint):
         those = [(sinks[name], attempt, claims[name]) for name, attempt in attempts.items()]
@@ -54,6 +55,15 @@ def _votes(
     if claim.problem:
         return {name: vote_against_rows(claim.problem)}
     return {name: first.vote(attempts[name], claim, env)}
+
+
+def _against_unreported() -> Vote:
+    return vote_against(
+        Refused(
+            "Spark reported nothing for this sink. The sink did not vote for the rows, and no sink shows them.",
+            code=codes.SPARK_SINK_UNREPORTED,
+        )
+    )
 
 
 def commit(those: Sequence[tuple[Sink, SinkAttempt, Staged]], env: Environment) -> dict[str, Receipt]:

@@ -24,8 +24,9 @@ from airflow_epochs.model import (
     TryRecord,
     attempt_fields,
 )
+from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TransformFile
-from airflow_epochs.spark.driver.wire import as_json, from_json
+from airflow_epochs.spark.driver.wire import as_json
 
 log = secrecy.logger(__name__)
 
@@ -68,7 +69,7 @@ def stage_try(task: TaskTry, opened: OpenRecord, only: Sequence[str], *, promise
             gained and lost other sinks since.
 
     Raises:
-        NotApplied: Spark failed. Its places are on record and will be swept.
+        NotApplied: Spark failed, or its report cannot be read. Its places are on record and will be swept.
         Corrupt: Some of the input is gone, or was replaced while Spark read it.
     """
     return _staged(task, opened, _Try.of(task, opened, only), promised)
@@ -124,7 +125,8 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
-    report = from_json(StageOutcome, task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session))
+    told = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
+    report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming):
         source.confirm(ranges, opened.source_state, task.env)

@@ -1,23 +1,52 @@
-"""Reads the report of Spark's driver: a local file, or a text file in a folder that driver and task both reach."""
+"""Reads the report of Spark's driver: a local file, or a text file in a folder that driver and task both reach.
+
+A report that was cut off is as good as none. One that has other fields than this version expects is refused.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
+from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
-from airflow_epochs.model import JsonDict
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, TransactionId
+from airflow_epochs.spark.driver.wire import Dataclass, from_json
+
+R = TypeVar("R", bound=Dataclass)
+
+
+def understood(kind: type[R], told: JsonDict, job: str, txn: TransactionId | None = None) -> R:
+    """The report of the Spark job ``job``, or a part of it, out of its JSON. ``txn``: the attempt, for the error.
+
+    Raises:
+        Refused: Its fields are not those of ``kind``. A job that commits may still have taken effect.
+    """
+    try:
+        return from_json(kind, told)
+    except ValueError as error:
+        unfit = Refused(
+            f"The task cannot read the report of the Spark job {job!r}. {error}", code=codes.SPARK_REPORT_UNFIT
+        )
+        if txn:
+            unfit.pipeline, unfit.epoch, unfit.attempt = txn.pipeline, txn.epoch, txn.attempt
+        raise unfit from error
 
 
 def take(where: str, connection: Connection | None) -> JsonDict | None:
-    """Read the report; None if the driver wrote none. Deletes a report in a shared folder.
+    """Read the report; None if the driver wrote none, or not to its end. Deletes a report in a shared folder.
 
     Args:
         where: A local path, or the URL of a folder that Spark wrote as text.
         connection: Holds the credentials of the object store; None for a local path or a shared disk.
     """
     text = _from_folder(where, connection) if "://" in where else _from_file(Path(where))
-    return json.loads(text) if text else None
+    try:
+        return json.loads(text) if text else None
+    except json.JSONDecodeError:
+        return None
 
 
 def _from_file(path: Path) -> str | None:

@@ -175,13 +175,18 @@ class SubmitRunner:
         if report is not None and "error" in report:
             raise main.error_from_json(report["error"])
         if report is None or failure is not None:
-            said = secrecy.scrubbed(str(failure or "the driver left no report"))
+            said = secrecy.scrubbed(str(failure or "the driver left no complete report"))
             raise NotApplied(
                 f"The Spark job {job.kind!r} through {self._config.conn_id} failed: {said[-4000:]}",
                 code=codes.SPARK_JOB_FAILED,
                 remedy="Look at the driver's log above, and correct the cause. Then clear the failed task.",
             )
-        result: JsonDict = report["result"]
+        result = report.get("result")
+        if not isinstance(result, dict):
+            raise Refused(
+                f"The report of the Spark job {job.kind!r} through {self._config.conn_id} has no result.",
+                code=codes.SPARK_REPORT_UNFIT,
+            )
         return result
 
     def _storage(self) -> Connection | None:

@@ -21,8 +21,8 @@ from typing import Any
 from airflow_epochs import secrecy
 from airflow_epochs.delta.log import StagedFile, rows_of
 from airflow_epochs.model import JsonDict, Staged, StagedClaim
-from airflow_epochs.spark.driver.plans import RowDigest
-from airflow_epochs.spark.driver.wire import from_json
+from airflow_epochs.spark import reports
+from airflow_epochs.spark.driver.plans import RowDigest, StagePlan
 from airflow_epochs.staged.staging import Staging
 
 log = secrecy.logger(__name__)
@@ -35,7 +35,12 @@ _STATISTICS = ("numRecords", "minValues", "maxValues", "nullCount")
 
 
 def staged_of(claim: StagedClaim, staging: Staging) -> Staged:
-    """What a vote promises about the rows at the claimed place."""
+    """What a vote promises about the rows at the claimed place.
+
+    Raises:
+        Refused: Another version of the provider has staged the rows, so their digest cannot be read.
+    """
+    told = claim.content and reports.understood(RowDigest, claim.content, StagePlan.JOB)
     return Staged(
         place=claim.place,
         version=staging.version,
@@ -43,7 +48,7 @@ def staged_of(claim: StagedClaim, staging: Staging) -> Staged:
         rows=sum(map(rows_of, staging.files)),
         bytes=sum(file.size for file in staging.files),
         digest=digest_of(staging),
-        content=content_of(staging, from_json(RowDigest, claim.content)) if claim.content else None,
+        content=content_of(staging, told) if told else None,
     )
 
 

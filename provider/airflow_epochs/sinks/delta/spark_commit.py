@@ -16,6 +16,7 @@ from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, FoundCommit
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import Marker, TransactionId, attempt_fields
+from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.spark.driver.delta.plans import (
     Change,
@@ -33,7 +34,7 @@ from airflow_epochs.spark.driver.delta.plans import (
     ThinNotesPlan,
 )
 from airflow_epochs.spark.driver.plans import JobPlan
-from airflow_epochs.spark.driver.wire import Dataclass, as_json, from_json
+from airflow_epochs.spark.driver.wire import Dataclass, as_json
 from airflow_epochs.staged.staging import Staging
 
 R = TypeVar("R", bound=Dataclass)
@@ -81,14 +82,15 @@ class Insertion:
 
 def _asked(env: Environment, plan: JobPlan, report: type[R], description: str) -> R:
     """Run a job of Delta's; what it reports."""
-    return from_json(report, env.spark.run(SparkJob(kind=plan.JOB, args=as_json(plan), description=description)))
+    told = env.spark.run(SparkJob(kind=plan.JOB, args=as_json(plan), description=description))
+    return reports.understood(report, told, plan.JOB)
 
 
 def insert(this: Insertion, env: Environment) -> Seen:
     """Bring the staged rows into the table through Spark, once; what is seen of the commit.
 
     Raises:
-        OutcomeUnknown: Spark's answer did not arrive.
+        OutcomeUnknown: Spark's answer did not arrive, or cannot be read.
         Corrupt: The table is not the promised one, or has another transaction's rows for this epoch.
     """
     env.reached("delta.commit.before")
