@@ -580,9 +580,9 @@ STARTING_UNUSABLE = SOURCE.code(
 LOOP = SOURCE.code(
     "EPOCHS-LOOP",
     Refused,
-    "A sink writes to a topic that the source reads. The pipeline would read its own rows again and again.",
-    "Let the sink write to another topic. If the transform leaves those rows out, set KafkaSource(allow_loop=True). "
-    "Clear the failed task.",
+    "A sink writes to a topic that the pipeline reads. The pipeline would read its own rows again and again.",
+    "Let the sink write to another topic. If the transform filters these rows out, set KafkaSource(allow_loop=True). "
+    "If a task failed, clear it.",
 )
 
 TRANSFORM = Chapter("The transform")
@@ -1205,12 +1205,6 @@ PIPELINE_ARGUMENT = DAG_IMPORT.code(
     BadArgument,
     "An argument of EpochPipeline, or `max_active_runs` of its DAG, is not valid.",
     "Correct the argument. The message names it, its value, and the values that are valid.",
-)
-PIPELINE_LOOP = DAG_IMPORT.code(
-    "EPOCHS-PIPELINE-LOOP",
-    BadArgument,
-    "A sink writes to a topic that the pipeline reads. The pipeline would read its own rows again and again.",
-    "Let the sink write to another topic. If the transform filters these rows out, set KafkaSource(allow_loop=True).",
 )
 KAFKA_SOURCE_ARGUMENT = DAG_IMPORT.code(
     "EPOCHS-KAFKA-SOURCE-ARGUMENT",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from airflow_epochs import codes
-from airflow_epochs.errors import BadArgument
+from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.names import NAME_RULE, is_name
 
 if TYPE_CHECKING:
@@ -116,15 +116,18 @@ def require_distinct(sinks: Sequence[Sink]) -> None:
 
 
 def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
-    """Raise BadArgument if a sink writes to what the source reads, unless the source allows it."""
+    """Raise Refused if a sink writes to what the source reads, unless the source allows it.
+
+    It is the error that ``open`` raises where only the connections tell, so that one mistake has one code.
+    """
     reads = source.reads() if isinstance(source, Overlapping) else ()
     for sink in sinks:
         if sink.destination() in reads:
-            raise BadArgument(
+            raise Refused(
                 f"The sink {sink.name!r} writes to {sink.destination()}, which the pipeline reads. The pipeline would "
-                "read its own rows again and again. If the transform filters these rows out, set "
-                "KafkaSource(allow_loop=True).",
-                code=codes.PIPELINE_LOOP,
+                "read its own rows again and again.",
+                code=codes.LOOP,
+                sink=sink.name,
             )
 
 

@@ -65,8 +65,9 @@ class EpochPipeline(TaskGroup):
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        BadArgument: A name is not valid; two sinks have the same name or destination; a sink writes to a topic that
-            the source reads; ``backfill`` or ``wait_for_others`` is not valid; or ``max_active_runs`` is not 1.
+        BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill`` or
+            ``wait_for_others`` is not valid; or ``max_active_runs`` is not 1.
+        Refused: A sink writes to a topic that the source reads.
     """
 
     def __init__(

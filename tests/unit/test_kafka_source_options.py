@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs import KafkaSink
+from airflow_epochs import KafkaSink, codes
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import BadArgument, Refused
@@ -203,8 +203,9 @@ def looped(topics: list[str], allow_loop: bool = False, conn_id: str = "kafka_de
 
 
 def test_a_pipeline_that_writes_to_a_topic_that_it_reads_is_refused_unless_asked_for() -> None:
-    with pytest.raises(BadArgument, match=r"'again' writes to kafka://kafka_default/orders, which the pipeline reads"):
+    with pytest.raises(Refused, match=r"'again' writes to kafka://kafka_default/orders, which the pipeline reads") as e:
         looped(["clicks", "orders"])
+    assert e.value.code is codes.LOOP and "set KafkaSource(allow_loop=True)" in e.value.remedy
     looped(["clicks", "orders"], allow_loop=True)
     looped(["clicks"])
     looped(["{{ params.topic }}"])
@@ -218,7 +219,8 @@ def test_a_loop_through_another_connection_to_the_same_brokers_is_refused_by_ope
     with pytest.raises(
         Refused,
         match="through the connection 'other', and the source reads the same topic through the connection 'kafka_def",
-    ):
+    ) as e:
         pipeline.source.prepare("p", writes, None, env)
+    assert e.value.code is codes.LOOP
     KafkaSource(["orders"], allow_loop=True).prepare("p", writes, None, env)
     KafkaSource(["clicks"]).prepare("p", writes, None, env)
