@@ -166,6 +166,20 @@ def without_code(error: ValueError) -> str:
 
 
 @contextmanager
+def located(
+    pipeline: str, epoch: int | None = None, attempt: int | None = None, sink: str | None = None
+) -> Iterator[None]:
+    """Give each error from here the parts of this place that it does not name itself."""
+    try:
+        yield
+    except EpochError as error:
+        error.pipeline, error.sink = error.pipeline or pipeline, error.sink or sink
+        if error.epoch is None:
+            error.epoch, error.attempt = epoch, attempt
+        raise
+
+
+@contextmanager
 def tolerated(what: str) -> Iterator[None]:
     """For work that is never needed for correctness: a failure is logged, and a later epoch tries again."""
     try:

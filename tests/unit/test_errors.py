@@ -20,6 +20,7 @@ from airflow_epochs.errors import (
     RowsGone,
     RowsLost,
     cause_and_remedy,
+    located,
     tolerated,
     without_code,
 )
@@ -104,3 +105,12 @@ def test_what_is_tolerated_is_logged_with_its_cause(caplog: pytest.LogCaptureFix
 def test_a_dying_process_is_not_tolerated() -> None:
     with pytest.raises(KeyboardInterrupt), tolerated("sweeping"):
         raise KeyboardInterrupt
+
+
+def test_a_place_is_filled_in_only_where_the_error_names_none() -> None:
+    with pytest.raises(NotApplied) as bare, located("orders", epoch=4, attempt=2, sink="audit"):
+        raise NotApplied("It failed.", remedy="Look.")
+    assert "Where: pipeline orders, epoch 4, attempt 2, sink audit\n" in str(bare.value)
+    with pytest.raises(NotApplied) as placed, located("orders", epoch=4, attempt=2, sink="audit"):
+        raise NotApplied("It failed.", remedy="Look.", epoch=3, sink="lines")
+    assert "Where: pipeline orders, epoch 3, sink lines\n" in str(placed.value)

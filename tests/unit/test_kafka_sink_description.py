@@ -231,6 +231,18 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     assert order == ["init_transactions", "marker", "look"]
 
 
+def test_an_error_of_a_commit_and_of_a_look_names_the_sink_and_what_is_known_of_the_attempt() -> None:
+    no_protocol = Connection(conn_id="kafka_default", conn_type="kafka", extra={"security.protocol": "none"})
+    world = Environment({"kafka_default": no_protocol})
+    staged = Staged(place="/p", version=0, files=0, rows=0, bytes=0, digest="d")
+    with pytest.raises(Refused) as commit:
+        sink().commit(attempt_of(transaction(2)), staged, world)
+    with pytest.raises(Refused) as look:
+        sink().last_committed("orders", world)
+    assert "\nWhere: pipeline orders, epoch 2, attempt 1, sink events\n" in str(commit.value)
+    assert "\nWhere: pipeline orders, sink events\n" in str(look.value)
+
+
 # --- connection -----------------------------------------------------------------------------------------------
 
 

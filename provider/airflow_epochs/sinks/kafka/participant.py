@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.kafka.connection import read_connection
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, attempt_fields
 from airflow_epochs.sinks.kafka import checks, producer, publish
 from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -111,9 +111,13 @@ class KafkaParticipant:
 
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         """Send the epoch and its marker in one transaction. The receipt is made of the marker alone."""
+        with located(sink=self.sink.name, **attempt_fields(attempt.txn)):
+            return self._receipt(publish.publish(self._transaction(attempt, staged), self.env))
+
+    def _transaction(self, attempt: SinkAttempt, staged: Staged) -> publish.TopicTransaction:
         txn, markers = attempt.txn, self._markers(attempt.txn.pipeline)
         facts, assignment = self._facts(markers, attempt, staged)
-        this = publish.TopicTransaction(
+        return publish.TopicTransaction(
             cluster=self._cluster,
             markers=markers,
             topic=self.sink.topic,
@@ -125,7 +129,6 @@ class KafkaParticipant:
             ends=attempt.ends,
             records=lambda partitions: self._records(txn, self.staged.promised(attempt, staged), partitions),
         )
-        return self._receipt(publish.publish(this, self.env))
 
     def _facts(
         self, markers: Markers, attempt: SinkAttempt, staged: Staged
@@ -156,17 +159,20 @@ class KafkaParticipant:
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the marker topic now."""
-        found = self._markers(pipeline).newest()
+        with located(pipeline, sink=self.sink.name):
+            found = self._markers(pipeline).newest()
         return Marker.of(found.txn) if found and found.txn else None
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
         """Why the marker is not the expected one."""
-        return Case(
+        case = Case(
             markers=self._markers(disagreement.pipeline),
             topic=self.sink.topic,
             expected=disagreement.expected,
             recorded=disagreement.receipt.detail if disagreement.receipt else {},
-        ).diagnosed()
+        )
+        with located(disagreement.pipeline, sink=self.sink.name):
+            return case.diagnosed()
 
     # -- of what -------------------------------------------------------------------------------------------------
 

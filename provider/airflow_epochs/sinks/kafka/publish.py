@@ -4,7 +4,8 @@
 
 ``init_transactions`` under the sink's own transactional id ends whatever earlier transaction of it there is, and
 fences its producer: from then on the marker changes only by this one. No answer ever counts as "not committed":
-either the transaction is known to be aborted, or the marker is read, here or by the next try.
+either the transaction is known to be aborted, or the marker is read, here or by the next try. The caller fills in
+the place of each error.
 """
 
 from __future__ import annotations
@@ -117,14 +118,7 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
         code=codes.KAFKA_SENT_UNKNOWN,
         remedy=f"Look whether topic {topic} has epoch {txn.epoch}, and put the marker back, as docs/kafka-sink.md "
         "shows in 'The marker is lost'. Clear the commit task.",
-        **_place(txn, markers),
     )
-
-
-def _place(txn: TransactionId, markers: Markers) -> dict[str, Any]:
-    """The fields of an error that say where it happened."""
-    sink = markers.key.rpartition("/")[2]
-    return {"pipeline": txn.pipeline, "epoch": txn.epoch, "attempt": txn.attempt, "sink": sink}
 
 
 def _require_previous(this: TopicTransaction, stands: Shown) -> None:
@@ -135,7 +129,6 @@ def _require_previous(this: TopicTransaction, stands: Shown) -> None:
         f"The marker of {this.markers.key} in topic {this.markers.topic} has just changed: another process is "
         "committing this epoch.",
         code=codes.KAFKA_COMMIT_UNKNOWN,
-        **_place(this.txn, this.markers),
     )
 
 
@@ -175,7 +168,6 @@ class _Transaction:
                 code=codes.TOPIC_CHANGED,
                 remedy="Create it again, with as many partitions as before, and clear the commit task. Or complete the "
                 f"epoch without this sink's rows: `{waive_command(self.this.txn, self.this.sink)}`.",
-                **self._place,
             )
         voted = Voted.of(self.this.staged)
         if voted and rows.id != voted.topic_id:
@@ -192,7 +184,6 @@ class _Transaction:
                 remedy=f"Give it {voted} partitions again: with kafka-topics.sh --alter if it has fewer, else delete "
                 "it and create it again. Clear the commit task. Or complete the epoch without this sink's rows: "
                 f"`{waive_command(self.this.txn, self.this.sink)}`.",
-                **self._place,
             )
 
     # -- sending -------------------------------------------------------------------------------------------------
@@ -220,7 +211,6 @@ class _Transaction:
                 code=codes.TOPIC_CHANGED,
                 remedy="Create it again, with as many partitions as before, unless it exists. Clear the commit task: "
                 "it sends the epoch again.",
-                **self._place,
             )
 
     def _send_rows(self, partitions: int) -> None:
@@ -240,7 +230,6 @@ class _Transaction:
                 f"The sink found {sent} rows in {self.this.staged.place}, but its vote promised "
                 f"{self.this.staged.rows}. Nothing was committed.",
                 code=codes.PROMISED_ROWS_GONE,
-                **self._place,
             )
 
     def _produce(
@@ -299,7 +288,6 @@ class _Transaction:
             return NotApplied(
                 f"Kafka did not accept rows of this epoch for {partition}: {failure.str()}. No row is visible.",
                 code=codes.KAFKA_SEND_FAILED,
-                **self._place,
             )
         return self.this.cluster.failure("send the epoch", told)
 
@@ -320,18 +308,12 @@ class _Transaction:
                 f"The brokers ended the transaction: the sink has sent this epoch for {self._seconds():.0f} s, and "
                 f"transaction_timeout is {self._timeout_s():.0f} s ({told.str()}).",
                 code=codes.KAFKA_SEND_TIMEOUT,
-                **self._place,
             )
         return NotApplied(
             f"Another process has taken over the sink's transactional id, or the brokers ended the transaction "
             f"({told.str()}).",
             code=codes.KAFKA_SEND_FENCED,
-            **self._place,
         )
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        return _place(self.this.txn, self.this.markers)
 
     def _is_late(self) -> bool:
         return self._seconds() >= self._timeout_s()
@@ -376,13 +358,11 @@ class _Transaction:
                 f"({last.str()}).",
                 code=codes.KAFKA_COMMIT_UNKNOWN,
                 remedy=codes.KAFKA_SEND_TIMEOUT.remedy,
-                **self._place,
             )
         return OutcomeUnknown(
             f"The sink does not know whether the brokers committed this epoch to topic {self.this.topic}: "
             f"{last.str()}.",
             code=codes.KAFKA_COMMIT_UNKNOWN,
-            **self._place,
         )
 
 

@@ -1,7 +1,7 @@
 """Why a database does not show the epoch that the ledger expects: what can be seen, and what helps.
 
 Each cause has a section of its own in docs/sql.md. Nothing is written here; a remedy that puts a row back is a
-statement that a person runs after having looked at the table.
+statement that a person runs after having looked at the table. Callers fill in the place of each error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.contracts import Disagreement, SinkAttempt
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.model import JsonDict, Shown, TransactionId, attempt_fields, compare, described_transaction
+from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
 from airflow_epochs.sinks.sql.database import Session
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, txn_of
 
@@ -54,7 +54,6 @@ def _elsewhere(sink: SqlSink, recorded: JsonDict, session: Session) -> Corrupt:
         remedy="Point the connection to the database of the last epoch again. If you moved the database on purpose by "
         "dump and restore, restore the marker table there too. See docs/sql.md, 'The connection leads to another "
         "database'.",
-        sink=sink.name,
     )
 
 
@@ -67,7 +66,6 @@ def _behind(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrupt
         remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
         f"name in the DAG, with backfill={{<the new name>: {found.txn.epoch + 1}}}: it reads the missing epochs from "
         "Kafka again. See docs/sql.md, 'The database is behind the ledger'.",
-        sink=sink.name,
     )
 
 
@@ -82,7 +80,6 @@ def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None) -> C
         "records are lost, give the pipeline another name and start it where the table ends: "
         f"starting={_ends(found)}. If the pipeline has more sinks, first look where each sink ends. See docs/sql.md, "
         "'The ledger is behind the database'.",
-        sink=sink.name,
     )
 
 
@@ -94,7 +91,6 @@ def _another(sink: SqlSink, found: MarkerRow, expected: TransactionId) -> Corrup
         code=codes.TWO_LEDGERS,
         remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two ledgers "
         "write under one name'.",
-        sink=sink.name,
     )
 
 
@@ -107,7 +103,6 @@ def _emptied(sink: SqlSink, expected: TransactionId) -> Corrupt:
         remedy="Restore the database to the later state, if you have a backup of it. If not, give the sink another "
         "name in the DAG, with backfill={<the new name>: <its first epoch>}. See docs/sql.md, 'The database is behind "
         "the ledger'.",
-        sink=sink.name,
     )
 
 
@@ -123,7 +118,6 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             remedy="Restore the table and its marker, or correct the sink. To fill a new table, create it and give the "
             "sink another name in the DAG, with backfill={<the new name>: <the first epoch to read again>}. See "
             "docs/sql.md, 'The table is gone'.",
-            sink=sink.name,
         )
     if recorded.get("table_id") and recorded["table_id"] != table.id:
         return Corrupt(
@@ -134,7 +128,6 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
             remedy=f"Put the marker back if the table has the rows of a dump that ends with epoch {expected.epoch}: "
             f"{put_back} To fill a new table instead, give the sink another name in the DAG, with "
             "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
-            sink=sink.name,
         )
     what = "The marker table" if marker.table is None else "The marker of this sink in the table"
     return Corrupt(
@@ -143,7 +136,6 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
         code=codes.MARKERS_GONE,
         remedy=f"Check that table {sink.table} has the rows of epoch {expected.epoch}. If it has them, put the marker "
         f"back: {put_back} See docs/sql.md, 'The marker or its table is gone'.",
-        sink=sink.name,
     )
 
 
@@ -170,8 +162,6 @@ def unclaimed(
             code=codes.TWO_LEDGERS,
             remedy="Find the other ledger, and give one of the two pipelines another name. See docs/sql.md, 'Two "
             "ledgers write under one name'.",
-            sink=sink.name,
-            **attempt_fields(attempt.txn),
         )
     return _to_put_back(
         f"{marker.schema}.{marker.name} has neither the reservation nor the marker of this sink: somebody deleted the "
@@ -204,8 +194,6 @@ def not_previous(
         code=codes.TWO_LEDGERS,
         remedy="Do not clear a task yet. Find out whether somebody restored the database or the ledger, or whether "
         "another pipeline has the same name. See docs/sql.md, 'The marker'.",
-        sink=sink.name,
-        **attempt_fields(attempt.txn),
     )
 
 
@@ -218,6 +206,4 @@ def _to_put_back(
         remedy=f"Check whether table {sink.table} has the {rows} rows of epoch {attempt.txn.epoch}. If it has them: "
         f"{marker.putting_back(attempt.txn, rows)} If it does not: {without} Then clear the commit task. See "
         "docs/sql.md, 'The marker or its table is gone'.",
-        sink=sink.name,
-        **attempt_fields(attempt.txn),
     )

@@ -13,10 +13,11 @@ from functools import partial
 
 from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
-from airflow_epochs.errors import NotApplied, Refused, RowsGone
-from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind
+from airflow_epochs.errors import NotApplied, Refused, RowsGone, located
+from airflow_epochs.model import Receipt, Staged, StagedClaim, Vote, VoteKind, attempt_fields
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_against, vote_on
 from airflow_epochs.sinks.sql.database import Session, part_of
+from airflow_epochs.sinks.sql.marker import MarkerRow
 from airflow_epochs.sinks.sql.participant import SqlParticipant
 from airflow_epochs.staged.staging import Staging
 
@@ -33,6 +34,10 @@ class Member:
     @property
     def name(self) -> str:
         return self.of.sink.name
+
+    def located(self) -> AbstractContextManager[None]:
+        """Lets each error name this sink. It tells which sink of the group must be staged again."""
+        return located(sink=self.name, **attempt_fields(self.attempt.txn))
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def _rehearsed(
     with _session([voter for voter, _, _ in found]) as session:
         for voter, staging, staged in found:
             try:
-                with part_of(session):
+                with part_of(session), voter.located():
                     old += [voter] if voter.of.rehearse(session, voter.attempt, staging, staged) else []
                 votes[voter.name] = Vote(vote=VoteKind.VOTE_COMMIT, staged=staged)
             except (Refused, RowsGone) as refused:  # as every sink; another Corrupt is for a person to look at
@@ -108,7 +113,8 @@ def _reserve(voters: Sequence[Voter]) -> None:
     if voters:
         with _session(voters) as session:
             for voter in voters:
-                voter.of.reserve(session, voter.attempt)
+                with voter.located():
+                    voter.of.reserve(session, voter.attempt)
             session.commit()
 
 
@@ -135,29 +141,34 @@ def commit(committers: Sequence[Committer]) -> dict[str, Receipt]:
 
 def _committed(session: Session, committers: Sequence[Committer]) -> dict[str, Receipt]:
     # All markers first, always in the same order: of two tasks, the second one waits here and then finds them set.
-    found = {each.name: each.of.locked(session, each.attempt, each.staged) for each in committers}
+    found = {each.name: _locked(session, each) for each in committers}
     todo = [each for each in committers if found[each.name] is None]
     env = committers[0].of.env
     if todo:
         env.reached("sql.locked")
     rows = {name: row for name, row in found.items() if row}
     for each in todo:
-        with each.of.promised(each.attempt.txn):
+        with each.located(), each.of.promised(each.attempt.txn):
             rows[each.name] = each.of.write(session, each.attempt, each.staged)
     receipts = {
         each.name: each.of.receipt(each.attempt, each.staged, rows[each.name], each.of.detail(session))
         for each in committers
     }
-    with committers[-1].of.promised(committers[-1].attempt.txn):
+    with committers[-1].located(), committers[-1].of.promised(committers[-1].attempt.txn):
         session.settle()
     if not todo:
         session.commit()  # of the locks: it waits for the standby that the first one may not have got
         return receipts
     env.reached("sql.commit.before")
-    with committers[-1].of.promised(committers[-1].attempt.txn):
+    with committers[-1].located(), committers[-1].of.promised(committers[-1].attempt.txn):
         session.commit()
     env.reached("sql.commit.after")
     return receipts
+
+
+def _locked(session: Session, each: Committer) -> MarkerRow | None:
+    with each.located():
+        return each.of.locked(session, each.attempt, each.staged)
 
 
 def _session(those: Sequence[Member]) -> AbstractContextManager[Session]:

@@ -162,7 +162,6 @@ class MarkerTable:
                 "instead of 1.",
                 code=codes.SQL_MARKER_TABLE,
                 remedy="Remove the triggers, rules and policies of that table. Then clear the failed task.",
-                sink=self.sink,
             )
 
     def _selected(self, lock: str) -> MarkerRow | Reservation | None:
@@ -191,8 +190,6 @@ class MarkerTable:
                 code=codes.MARKER_FOREIGN,
                 remedy="Find out who or what changed the row. Then put back `epoch` and `txn_id` of the last epoch "
                 f"that the sink committed: `airflow epochs list {self.pipeline}` shows both.",
-                pipeline=self.pipeline,
-                sink=self.sink,
             )
         return txn
 
@@ -204,7 +201,6 @@ class MarkerTable:
                 remedy="Make it an ordinary table that the connection's user may write to. For an UNLOGGED table: "
                 f"`ALTER TABLE {self._plainly} SET LOGGED`. If no sink has an epoch in it yet, you may give the sink "
                 "another `marker_table` instead. Then clear the failed task.",
-                sink=self.sink,
             )
 
     @cached_property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
-from airflow_epochs.errors import Corrupt, Refused, RowsGone
+from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.model import (
     JsonDict,
     Marker,
@@ -22,7 +22,6 @@ from airflow_epochs.model import (
     Staged,
     StagedClaim,
     TransactionId,
-    attempt_fields,
     compare,
     described_transaction,
 )
@@ -188,13 +187,9 @@ class SqlParticipant:
 
     def write(self, session: Session, attempt: SinkAttempt, staged: Staged) -> MarkerRow:
         """Rows and marker. The session's transaction must have locked the marker."""
-        try:
-            staging = self._area.promised(attempt, staged)
-            load = self._load(session, self._table(session, staging, attempt.previous), staging)
-            load.run(self._reader(staging), staged.rows)
-        except RowsGone as gone:
-            gone.sink = self.sink.name  # of several that commit together, the one to be staged again
-            raise
+        staging = self._area.promised(attempt, staged)
+        load = self._load(session, self._table(session, staging, attempt.previous), staging)
+        load.run(self._reader(staging), staged.rows)
         self.env.reached("sql.copied")
         return self.marker(session, attempt.txn.pipeline).write(attempt, staged.rows)
 
@@ -211,8 +206,6 @@ class SqlParticipant:
                 remedy="Undo what was changed in the database after the vote, or remove what conflicts with the rows. "
                 "Then clear the commit task. If that is impossible, complete the epoch without this sink's rows: "
                 f"`{waive_command(txn, self.sink.name)}`.",
-                **attempt_fields(txn),
-                sink=self.sink.name,
             ) from refused
 
     def _require_previous(
@@ -249,17 +242,13 @@ class SqlParticipant:
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the database now."""
-        with self.session([self.who(pipeline)]) as session:
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             return marker_of(self.marker(session, pipeline).read())
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
-        with self.session([self.who(disagreement.pipeline)]) as session:
-            return diagnosis.diagnosed(
-                self.sink,
-                disagreement,
-                session,
-                self.marker(session, disagreement.pipeline),
-            )
+        pipeline = disagreement.pipeline
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            return diagnosis.diagnosed(self.sink, disagreement, session, self.marker(session, pipeline))
 
     # -- where ---------------------------------------------------------------------------------------------------
 
