@@ -547,7 +547,8 @@ GROUP_FOREIGN = SOURCE.code(
     Refused,
     "The consumer group has offsets that no pipeline has committed.",
     "Choose a `group_id` for the KafkaSource that no other program uses, or leave it out. If no program uses the group "
-    "any more, you can delete it instead (kafka-consumer-groups.sh --delete). Clear the failed task.",
+    "any more, you can delete it instead: `kafka-consumer-groups.sh --bootstrap-server <brokers> --delete --group "
+    "<group>`. Clear the failed task.",
 )
 RECORDS_EXPIRED = SOURCE.code(
     "EPOCHS-RECORDS-EXPIRED",

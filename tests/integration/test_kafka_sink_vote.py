@@ -22,7 +22,7 @@ from airflow_epochs.sinks.kafka.marker_partitions import DIRECTORY
 from stack.broker import Broker
 from stack.jars import Jars
 from tests.support.kafka_sink_world import Feed, a_feed, rows, seen_by_confluent, set_config, values, visible
-from tests.support.kafka_tools import in_text
+from tests.support.kafka_tools import in_text, run_as_pasted
 from tests.support.kafka_tools import run as run_tool
 from tests.support.waiting import wait_until
 
@@ -87,10 +87,11 @@ class Playground:
 
     def obey(self, vote: Vote, feed: Feed) -> None:
         """Do what the command does that a vote's reason tells to run, without a JVM of its own; and vote again."""
-        command = in_text(vote.reason or "", "kafka-configs.sh")
-        assert command[1:5] == ["--alter", "--entity-type", "topics", "--entity-name"] and command[6] == "--add-config"
-        for setting in command[7].split(","):
-            set_config(self.admin, command[5], *setting.split("="))
+        _, *at, alter, of, topics, named, topic, add, settings = in_text(vote.reason or "", "kafka-configs.sh")
+        assert at == ["--bootstrap-server", self.pair.bootstrap]
+        assert [alter, of, topics, named, add] == "--alter --entity-type topics --entity-name --add-config".split()
+        for setting in settings.split(","):
+            set_config(self.admin, topic, *setting.split("="))
         # the other broker may not know yet
         wait_until(lambda: feed.vote(feed.attempt(), rows("a")).vote is VoteKind.VOTE_COMMIT)
 
@@ -160,7 +161,7 @@ def test_a_marker_topic_that_waits_for_fewer_replicas_is_refused_until_it_is_alt
     refused = vote(feed)
     assert refused.vote is ABORT
     assert "needs min.insync.replicas=2,unclean.leader.election.enable=false" in str(refused.reason)
-    cluster.tool(*in_text(refused.reason or "", "kafka-configs.sh"))
+    run_as_pasted(cluster.jars, in_text(refused.reason or "", "kafka-configs.sh"))
     feed.run(rows("a"))
     assert visible(cluster.pair.bootstrap, feed.sink.topic) == ["a"]
 

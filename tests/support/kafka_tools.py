@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,13 @@ CLASSES = {
 def run(jars: Jars, bootstrap: str, command: Sequence[str]) -> list[str]:
     """What a tool prints, line by line."""
     tool, *rest = command
-    return _printed([*_java(jars, tool), "--bootstrap-server", bootstrap, *rest])
+    return run_as_pasted(jars, [tool, "--bootstrap-server", bootstrap, *rest])
+
+
+def run_as_pasted(jars: Jars, command: Sequence[str]) -> list[str]:
+    """The same, of a command that names the brokers itself."""
+    tool, *rest = command
+    return _printed([*_java(jars, tool), *rest])
 
 
 def run_in_shell(jars: Jars, folder: Path, text: str) -> list[str]:
@@ -45,9 +52,7 @@ def _printed(argv: Sequence[str], env: Mapping[str, str] | None = None) -> list[
 
 
 def in_text(text: str, tool: str) -> list[str]:
-    """The call of a tool that a remedy tells to make, up to the end of its sentence."""
-    _, found, rest = text.partition(f"{tool} ")
-    assert found, text
-    words = [tool, *rest.split()]
-    end = next(number for number, word in enumerate(words[1:], 1) if word.endswith((".", ";")))
-    return [*words[:end], words[end].rstrip(".;")]
+    """The call of a tool that a remedy tells to make, between backquotes, as it is pasted."""
+    named = re.search(rf"`({re.escape(tool)} [^`]*)`", text)
+    assert named, text
+    return shlex.split(named[1])

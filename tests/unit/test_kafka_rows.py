@@ -246,7 +246,9 @@ def test_a_header_without_a_key_is_refused(tmp_path: Path) -> None:
 
 def facts(**settings: str) -> TopicFacts:
     given = {"max.message.bytes": "1000", "cleanup.policy": "delete", **settings}
-    return TopicFacts(name="t", id="i", partitions=2, replicas=1, allowed=None, settings=given)
+    return TopicFacts(
+        name="t", id="i", partitions=2, replicas=1, allowed=None, settings=given, servers=("kafka-1:9092",)
+    )
 
 
 def reason(*records: Record, **settings: str) -> str:

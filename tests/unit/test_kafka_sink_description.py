@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -20,11 +21,13 @@ from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.marker import FORMAT, MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments, own_id
+from airflow_epochs.sinks.kafka.marker_topic import require_compacted
 from airflow_epochs.sinks.kafka.producer import producer_options, within
 from airflow_epochs.sinks.kafka.voted import Voted
 from tests.support.delta_world import attempt_of, transaction
 from tests.support.environment import Environment
 from tests.support.kafka_certificates import Authority
+from tests.support.pyproject import ROOT
 
 TXN = "orders/3/1/" + "0" * 31 + "1"
 
@@ -85,7 +88,9 @@ def test_durability_and_order_are_not_for_options_to_change() -> None:
 
 def test_what_the_producer_holds_is_bounded_also_where_a_topic_takes_records_of_any_size() -> None:
     settings = {"max.message.bytes": str(2**31 - 1)}
-    facts = TopicFacts(name="t", id="i", partitions=1, replicas=1, allowed=None, settings=settings)
+    facts = TopicFacts(
+        name="t", id="i", partitions=1, replicas=1, allowed=None, settings=settings, servers=("kafka-1:9092",)
+    )
     options = within(producer_options("orders.events", 900, {}), facts)
     assert options["queue.buffering.max.kbytes"] == 64 * 1024 == 2 * options["message.max.bytes"] // 1024
     assert options["queue.buffering.max.messages"] <= 50_000
@@ -158,7 +163,11 @@ def test_a_marker_may_be_lost_unless_all_that_came_after_the_vote_is_there_or_an
     topic: str | None, beginning: int, vouched: tuple[str, int] | None, lost: bool
 ) -> None:
     voted = Voted(topic_id="t", partitions=1, marker_topic_id="m", marker_end=7)
-    now = TopicFacts(name="m", id=topic, partitions=2, replicas=1, allowed=None, settings={}) if topic else None
+    now = (
+        TopicFacts(name="m", id=topic, partitions=2, replicas=1, allowed=None, settings={}, servers=("kafka-1:9092",))
+        if topic
+        else None
+    )
     found = marker(marker_topic_id=vouched[0], vouched_end=vouched[1]) if vouched else marker()
     assert voted.has_lost_markers(found, now, beginning) is lost
 
@@ -212,7 +221,15 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
 
     monkeypatch.setattr(kafka_publish, "_require_kept", stop)
     txn = transaction(2)
-    facts = TopicFacts(name="t", id="i", partitions=1, replicas=1, allowed=None, settings={"max.message.bytes": "1000"})
+    facts = TopicFacts(
+        name="t",
+        id="i",
+        partitions=1,
+        replicas=1,
+        allowed=None,
+        settings={"max.message.bytes": "1000"},
+        servers=("kafka-1:9092",),
+    )
     access = read_connection(Connection(conn_id="k", conn_type="kafka", host="127.0.0.1"))
     this = kafka_publish.TopicTransaction(
         cluster=Cluster(access),
@@ -229,6 +246,42 @@ def test_the_marker_is_read_only_when_no_other_producer_can_change_it_any_more(
     with pytest.raises(Corrupt, match="stop"):
         kafka_publish.publish(this, Environment())
     assert order == ["init_transactions", "marker", "look"]
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (2, "Give it 3 partitions again: `kafka-topics.sh {} --alter --topic out --partitions 3`."),
+        (
+            4,
+            "Delete it, and create it again with 3 partitions and its old settings: `kafka-topics.sh {} --delete "
+            "--topic out`, then `kafka-topics.sh {} --create --topic out --partitions 3`.",
+        ),
+    ],
+)
+def test_a_topic_of_another_size_is_given_back_by_commands_that_can_be_pasted(now: int, told: str) -> None:
+    servers = ("kafka-1:9092", "kafka-2:9092")
+    rows = TopicFacts(name="out", id="i", partitions=now, replicas=1, allowed=None, settings={}, servers=servers)
+    at = "--bootstrap-server kafka-1:9092,kafka-2:9092"
+    assert kafka_publish._giving_back(rows, 3) == told.format(at, at)
+
+
+def test_a_marker_topic_is_put_right_by_a_command_that_can_be_pasted() -> None:
+    settings = {"cleanup.policy": "delete"}
+    facts = TopicFacts(name="m", id="i", partitions=1, replicas=1, allowed=None, settings=settings, servers=("k:9092",))
+    with pytest.raises(Refused) as refused:
+        require_compacted(facts)
+    assert (
+        "Set the policy: `kafka-configs.sh --bootstrap-server k:9092 --alter --entity-type topics --entity-name m "
+        "--add-config cleanup.policy=compact`. Clear" in refused.value.remedy
+    )
+
+
+def test_every_command_of_a_kafka_tool_in_code_and_documents_names_the_brokers() -> None:
+    texts = {path.name: path.read_text() for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("provider/**/*.py")]}
+    calls = [(name, call) for name, text in texts.items() for call in re.findall(r"kafka-[a-z-]+\.sh +-.{0,20}", text)]
+    assert len(calls) > 3
+    assert [each for each in calls if " --bootstrap-server" not in each[1]] == []
 
 
 def test_an_error_of_a_commit_and_of_a_look_names_the_sink_and_what_is_known_of_the_attempt() -> None:

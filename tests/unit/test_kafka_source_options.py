@@ -14,6 +14,7 @@ from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.model import OffsetRange
+from airflow_epochs.sources.kafka.group import require_own_group
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets
 from tests.support.kafka_world import KafkaEnv
@@ -187,6 +188,13 @@ def test_an_empty_epoch_is_a_read_of_empty_ranges() -> None:
     options = KafkaSource(["b"]).spark_read({"b": RANGES["b"]}, PLAIN).options
     assert (options["assign"], options["startingOffsets"]) == ('{"b":[0]}', '{"b":{"0":3}}')
     assert options["startingOffsets"] == options["endingOffsets"]
+
+
+def test_a_group_that_no_program_uses_is_deleted_by_a_command_that_can_be_pasted() -> None:
+    with pytest.raises(Refused) as refused:
+        require_own_group("lag", {("orders", 0): (5, "")}, None, ["kafka-1:9092", "kafka-2:9092"])
+    command = "`kafka-consumer-groups.sh --bootstrap-server kafka-1:9092,kafka-2:9092 --delete --group lag`"
+    assert command in refused.value.remedy
 
 
 # --- a pipeline that would read what it writes ------------------------------------------------------------------

@@ -37,8 +37,8 @@ def require_topic(cluster: Cluster, name: str) -> TopicFacts:
             f"Topic {name} has {facts.replicas} replicas and min.insync.replicas={facts.insync_min}. Brokers before "
             "Kafka 3.7 reject every record for such a topic.",
             code=codes.TOPIC_SETTINGS,
-            remedy=f"Give the topic more replicas, or lower the setting: kafka-configs.sh --alter --entity-type topics "
-            f"--entity-name {name} --add-config min.insync.replicas={facts.replicas}. Clear the stage task.",
+            remedy="Give the topic more replicas, or lower the setting: "
+            f"{facts.altering(f'min.insync.replicas={facts.replicas}')}. Clear the stage task.",
         )
     return facts
 
@@ -53,9 +53,8 @@ def require_timestamps(facts: TopicFacts) -> None:
             f"Topic {facts.name} has message.timestamp.before.max.ms={bound}: it rejects a record that takes longer "
             f"than {bound} ms from the sink to the broker.",
             code=codes.TOPIC_SETTINGS,
-            remedy=f"Raise the setting to {PATIENT_MS} or more, or let the brokers set the time: kafka-configs.sh "
-            f"--alter --entity-type topics --entity-name {facts.name} --add-config "
-            "message.timestamp.type=LogAppendTime. Clear the stage task.",
+            remedy=f"Raise the setting to {PATIENT_MS} or more, or let the brokers set the time: "
+            f"{facts.altering('message.timestamp.type=LogAppendTime')}. Clear the stage task.",
         )
 
 
@@ -117,8 +116,8 @@ def require_room(markers: TopicFacts, rows: TopicFacts, marker: MarkerRecord) ->
             f"The marker of the epoch may have {size} bytes, because topic {rows.name} has {rows.partitions} "
             f"partitions. The marker topic {markers.name} takes at most {markers.record_bytes_max} bytes.",
             code=codes.MARKER_TOO_LARGE,
-            remedy="Raise max.message.bytes of the marker topic: kafka-configs.sh --alter --entity-type topics "
-            f"--entity-name {markers.name} --add-config max.message.bytes={2 * size}. Clear the stage task.",
+            remedy="Raise max.message.bytes of the marker topic: "
+            f"{markers.altering(f'max.message.bytes={2 * size}')}. Clear the stage task.",
         )
 
 

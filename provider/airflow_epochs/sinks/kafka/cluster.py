@@ -35,6 +35,7 @@ class TopicFacts:
         replicas: How many the partition with the fewest has.
         allowed: What the connection's user may do with the topic ("READ", "WRITE", …); None if the brokers do not say.
         settings: The settings in force.
+        servers: The connection's bootstrap servers, for commands that an error prints.
     """
 
     name: str
@@ -43,6 +44,17 @@ class TopicFacts:
     replicas: int
     allowed: frozenset[str] | None
     settings: dict[str, str]
+    servers: tuple[str, ...]
+
+    def command(self, tool: str, *words: str) -> str:
+        """A call of one of Kafka's tools for a person to run, between backquotes."""
+        return f"`{tool} --bootstrap-server {','.join(self.servers)} {' '.join(words)}`"
+
+    def altering(self, settings: str) -> str:
+        """The command that alters settings of this topic. ``settings``: ``name=value``, with commas between them."""
+        return self.command(
+            "kafka-configs.sh", "--alter --entity-type topics --entity-name", self.name, "--add-config", settings
+        )
 
     @property
     def record_bytes_max(self) -> int:
@@ -157,6 +169,7 @@ class Cluster:
             replicas=min((len(partition.replicas) for partition in found.partitions), default=0),
             allowed=frozenset(operation.name for operation in allowed) if allowed else None,
             settings=settings,
+            servers=self.access.servers,
         )
 
     def waits_for_its_replicas_only(self) -> bool:

@@ -31,9 +31,8 @@ def require_compacted(facts: TopicFacts) -> TopicFacts:
             f"The marker topic {facts.name} has cleanup.policy={facts.settings['cleanup.policy']}. Kafka would delete "
             "epoch markers.",
             code=codes.MARKER_TOPIC_SETTINGS,
-            remedy=f"Set the policy: kafka-configs.sh --alter --entity-type topics --entity-name {facts.name} "
-            "--add-config cleanup.policy=compact. Clear the failed task. If Kafka has already deleted a marker, the "
-            "task says so.",
+            remedy=f"Set the policy: {facts.altering('cleanup.policy=compact')}. Clear the failed task. If Kafka has "
+            "already deleted a marker, the task says so.",
         )
     return facts
 
@@ -54,8 +53,7 @@ def require_as_safe(markers: TopicFacts, rows: TopicFacts) -> None:
             f"The marker topic {markers.name} could lose markers while topic {rows.name} keeps the rows. It needs "
             f"{wanted}.",
             code=codes.MARKER_TOPIC_SETTINGS,
-            remedy=f"Set it: kafka-configs.sh --alter --entity-type topics --entity-name {markers.name} "
-            f"--add-config {wanted}. Clear the stage task. Never delete the marker topic.",
+            remedy=f"Set it: {markers.altering(wanted)}. Clear the stage task. Never delete the marker topic.",
         )
 
 

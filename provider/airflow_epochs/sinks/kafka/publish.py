@@ -121,6 +121,18 @@ def lost_since_the_vote(markers: Markers, topic: str, txn: TransactionId, voted:
     )
 
 
+def _giving_back(rows: TopicFacts, voted: int) -> str:
+    """How an operator gives the topic the number of partitions that it had at the vote."""
+    again = f"--topic {rows.name} --partitions {voted}"
+    if rows.partitions < voted:
+        return f"Give it {voted} partitions again: {rows.command('kafka-topics.sh', '--alter', again)}."
+    return (
+        f"Delete it, and create it again with {voted} partitions and its old settings: "
+        f"{rows.command('kafka-topics.sh', '--delete --topic', rows.name)}, then "
+        f"{rows.command('kafka-topics.sh', '--create', again)}."
+    )
+
+
 def _require_previous(this: TopicTransaction, stands: Shown) -> None:
     if stands is Shown.EXPECTED:
         return
@@ -181,9 +193,8 @@ class _Transaction:
                 f"Topic {rows.name} was deleted after the vote, and created again with {rows.partitions} partitions "
                 f"instead of {voted}. A client may have created it (auto.create.topics.enable).",
                 code=codes.TOPIC_CHANGED,
-                remedy=f"Give it {voted} partitions again: with kafka-topics.sh --alter if it has fewer, else delete "
-                "it and create it again. Clear the commit task. Or complete the epoch without this sink's rows: "
-                f"`{waive_command(self.this.txn, self.this.sink)}`.",
+                remedy=f"{_giving_back(rows, voted)} Clear the commit task. Or complete the epoch without this sink's "
+                f"rows: `{waive_command(self.this.txn, self.this.sink)}`.",
             )
 
     # -- sending -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Position
@@ -13,11 +13,13 @@ OURS = "airflow-epochs:"
 """The beginning of the metadata of every offset that a pipeline commits. The pipeline's name follows."""
 
 
-def require_own_group(group: str, committed: Mapping[Partition, tuple[int, str]], position: Position | None) -> None:
+def require_own_group(
+    group: str, committed: Mapping[Partition, tuple[int, str]], position: Position | None, servers: Sequence[str]
+) -> None:
     """Raise Refused if anything but a pipeline has committed one of the group's offsets.
 
     Each committed offset comes with its metadata, which names the pipeline. Version 0.1 wrote none: an offset counts
-    as this pipeline's if the pipeline's last epoch began or ended there.
+    as this pipeline's if the pipeline's last epoch began or ended there. ``servers``: the brokers, for the remedy.
     """
     ranges = position.ranges if position else {}
     known = {(topic, r.partition, at) for topic in ranges for r in ranges[topic] for at in (r.start, r.end)}
@@ -32,4 +34,7 @@ def require_own_group(group: str, committed: Mapping[Partition, tuple[int, str]]
             f"The consumer group {group} has offsets that no pipeline has committed: {shown}. The pipeline would "
             "overwrite them, and consumers of this group would continue at the pipeline's position.",
             code=codes.GROUP_FOREIGN,
+            remedy="Choose a `group_id` for the KafkaSource that no other program uses, or leave it out. If no program "
+            "uses the group any more, you can delete it instead: `kafka-consumer-groups.sh --bootstrap-server "
+            f"{','.join(servers)} --delete --group {group}`. Clear the failed task.",
         )

@@ -68,7 +68,8 @@ class KafkaReader:
             self._require_no_loop(destination)
         if self.config.group_id is not None:
             with Brokers(self.access) as brokers:
-                require_own_group(self.config.group_id, brokers.group(self.config.group_id), position)
+                committed = brokers.group(self.config.group_id)
+            require_own_group(self.config.group_id, committed, position, self.access.servers)
 
     def _require_no_loop(self, destination: str) -> None:
         scheme, _, path = destination.partition("://")
