@@ -4,6 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
+_FIELDS = {
+    "ledger_root": {
+        "label": "Ledger root",
+        "description": "Absolute path or URL of the folder that holds the ledgers, "
+        "e.g. /srv/epochs or s3://bucket/epochs. Every Airflow worker must reach it.",
+        "schema": {"type": "string"},
+    },
+    "storage_conn_id": {
+        "label": "Storage connection id",
+        "description": "The connection with the object store's credentials (aws, wasb, "
+        "google_cloud_platform). Not needed for a path.",
+        "schema": {"type": ["string", "null"]},
+    },
+    "storage_options": {
+        "label": "Storage options",
+        "description": "More object_store options, as a JSON object.",
+        "schema": {"type": ["object", "null"]},
+    },
+    "require_signed": {
+        "label": "Require signatures",
+        "description": "Refuse a ledger that was never signed. Set it once every pipeline has run with a signing key.",
+        "schema": {"type": ["boolean", "null"]},
+    },
+}
+"""The form's own fields for a connection of type ``epochs``."""
+_CONNECTION = {
+    "connection-type": "epochs",
+    "hook-class-name": "airflow_epochs.hooks.epochs.EpochsHook",
+    "hook-name": "Epochs ledger",
+    "conn-fields": _FIELDS,
+    "ui-field-behaviour": {
+        "hidden-fields": ["host", "schema", "login", "port"],
+        "relabeling": {"password": "Signing key"},
+        "placeholders": {
+            "ledger_root": "s3://bucket/epochs",
+            "password": "random, 32 characters or more; after a change: new,old",
+        },
+    },
+}
+
 
 def get_provider_info() -> dict[str, Any]:
     return {
@@ -19,45 +59,6 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.operators.epoch"]}],
         "hooks": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.hooks.epochs"]}],
-        "connection-types": [
-            {
-                "connection-type": "epochs",
-                "hook-class-name": "airflow_epochs.hooks.epochs.EpochsHook",
-                "hook-name": "Epochs ledger",
-                "conn-fields": {
-                    "ledger_root": {
-                        "label": "Ledger root",
-                        "description": "Absolute path or URL of the folder that holds the ledgers, "
-                        "e.g. /srv/epochs or s3://bucket/epochs. Every Airflow worker must reach it.",
-                        "schema": {"type": "string"},
-                    },
-                    "storage_conn_id": {
-                        "label": "Storage connection id",
-                        "description": "The connection with the object store's credentials (aws, wasb, "
-                        "google_cloud_platform). Not needed for a path.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "storage_options": {
-                        "label": "Storage options",
-                        "description": "More object_store options, as a JSON object.",
-                        "schema": {"type": ["object", "null"]},
-                    },
-                    "require_signed": {
-                        "label": "Require signatures",
-                        "description": "Refuse a ledger that was never signed. Set it once every pipeline has run with "
-                        "a signing key.",
-                        "schema": {"type": ["boolean", "null"]},
-                    },
-                },
-                "ui-field-behaviour": {
-                    "hidden-fields": ["host", "schema", "login", "port"],
-                    "relabeling": {"password": "Signing key"},
-                    "placeholders": {
-                        "ledger_root": "s3://bucket/epochs",
-                        "password": "random, 32 characters or more; after a change: new,old",
-                    },
-                },
-            }
-        ],
+        "connection-types": [_CONNECTION],
         "cli": ["airflow_epochs.cli.get_cli_commands"],
     }
