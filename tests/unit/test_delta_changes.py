@@ -128,18 +128,18 @@ PROMISED = commit_plan(table_id="t", epoch=5, previous_epoch=4, previous=BEFORE)
         ({"exists": True, "table_id": "t", "epoch": 5, "txn": MINE}, None),
         (
             {"exists": True, "table_id": "t", "epoch": 4, "txn": OTHER},
-            f"the epoch before, which the ledger knows as {BEFORE}",
+            f"have different transactions of epoch 4: {OTHER} in the table, {BEFORE} in the ledger",
         ),
         (
             {"exists": True, "table_id": "t", "epoch": 3, "txn": "orders/3/1/dd"},
-            "neither this epoch",
+            "the table shows epoch 3, but before this commit it must show epoch 4",
         ),
         (
             {"exists": True, "table_id": "t", "epoch": 6, "txn": "orders/6/1/dd"},
-            "neither this epoch",
+            "the table shows epoch 6, but",
         ),
-        ({"exists": True, "table_id": "t", "epoch": None, "txn": None}, "neither this epoch"),
-        ({"exists": True, "table_id": "u", "epoch": 4, "txn": BEFORE}, "another table stands in its place"),
+        ({"exists": True, "table_id": "t", "epoch": None, "txn": None}, "the table shows no epoch, but"),
+        ({"exists": True, "table_id": "u", "epoch": 4, "txn": BEFORE}, "somebody replaced the table with another one"),
         ({"exists": False, "epoch": None, "txn": None}, "the table is gone"),
     ],
 )

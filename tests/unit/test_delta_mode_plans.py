@@ -295,7 +295,7 @@ def test_a_merge_runs_the_users_clauses_but_not_for_an_epoch_without_rows() -> N
 
 
 def test_columns_that_are_named_and_missing_are_told_with_the_option_that_names_them() -> None:
-    assert _missing({"keys": ["ID", "p"], "sequence_by": ["v"]}, ["id", "n"]) == [
-        "'p', named by keys",
-        "'v', named by sequence_by",
-    ]
+    assert (
+        _missing({"keys": ["ID", "p"], "sequence_by": ["v"]}, ["id", "n"])
+        == "column 'p' (see `keys`) and column 'v' (see `sequence_by`)"
+    )

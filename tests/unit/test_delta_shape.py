@@ -144,7 +144,10 @@ def test_rows_fit_whatever_the_case_order_and_nullability_of_their_columns(rows:
                 "map<string, struct<a: long>> in the table"
             ],
         ),
-        (struct(field("id"), field("key")), ["column 'key' is an identity column: Delta generates it, leave it out"]),
+        (
+            struct(field("id"), field("key")),
+            ["column 'key' is an identity column. Delta generates its values, so the rows must not have it"],
+        ),
     ],
 )
 def test_every_misfit_is_named(rows: dict[str, Any], problems: list[str]) -> None:

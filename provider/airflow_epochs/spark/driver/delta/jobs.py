@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=DeltaStaging)
 Rule = tuple[str, str]
-"""What a rule is, and the condition that every row must meet."""
+"""The name of a rule, and the condition that every row must meet."""
 
 WRITER_CONF = {"parquet.page.size.row.check.min": "10"}
-"""By itself the writer looks at a page's size after 100 rows: pages of 100 MB where a row is a megabyte, each of which
-whoever reads the staged rows has to hold whole."""
+"""By default the writer looks at a page's size after 100 rows. Where a row has a megabyte, a page then has 100 MB, and
+each reader of the staged rows must hold a whole page in memory."""
 OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 """A property by which a table's owner says whether rows are shuffled before they are written."""
 FEW_RECORDS = 200_000
@@ -60,7 +60,7 @@ _NOT_THE_DATA = ("DELTA_CONCURRENT", "DELTA_CONFIGURE_SPARK_SESSION", "DELTA_FIL
 def stage_sink(spark: SparkSession, plan: DeltaStaging, job: session.StageJob, df: DataFrame) -> Claim:
     """Write ``df`` into the private table of this try, in one commit that carries the transaction id.
 
-    With a ``problem``, where the rows or their schema do not fit the target, nothing was staged.
+    If the rows or their schema do not fit the target, the claim has a ``problem``, and nothing was staged.
     """
     rows = json.loads(df.schema.json())
     if plan.committer == "spark":
@@ -141,9 +141,9 @@ def planned_by_spark(spark: SparkSession, plan: P, columns: list[str]) -> tuple[
 
 
 def ruled(df: DataFrame, target: str, rules: list[Rule], unless: str = "false") -> DataFrame:
-    """``df``, failing while it is computed on the first row that breaks a rule and does not meet ``unless``."""
+    """``df``, which fails on the first row that breaks a rule and does not meet ``unless``, when Spark computes it."""
     for what, rule in rules:
-        message = f"{what} of {target} violated".replace("\\", "\\\\").replace("'", "\\'")
+        message = f"A row breaks the {what} of {target}".replace("\\", "\\\\").replace("'", "\\'")
         kept = f"coalesce(({rule}), false) OR coalesce(({unless}), false)"
         df = df.where(f"if({kept}, true, raise_error('{message}'))")
     return df
@@ -321,12 +321,20 @@ def refusal(before: Seen, plan: CommitPlan) -> str | None:
     if plan.table_id and table is None:
         return "the table is gone"
     if plan.table_id and table and table.id != plan.table_id:
-        return "another table stands in its place"
+        return "somebody replaced the table with another one"
     if marker.epoch not in (plan.previous_epoch, plan.epoch):
-        return "the table's marker is neither this epoch nor the one before"
+        expected, found = _epoch(plan.previous_epoch), _epoch(marker.epoch)
+        return f"the table shows {found}, but before this commit it must show {expected}"
     if marker.epoch not in (None, plan.epoch) and marker.txn not in (None, plan.previous):
-        return f"the epoch before, which the ledger knows as {plan.previous}, is {marker.txn} in the table"
+        return (
+            f"the table and the ledger have different transactions of epoch {marker.epoch}: {marker.txn} in the table, "
+            f"{plan.previous} in the ledger"
+        )
     return None
+
+
+def _epoch(number: int | None) -> str:
+    return "no epoch" if number is None else f"epoch {number}"
 
 
 def delta_optimize(spark: SparkSession, plan: OptimizePlan) -> Optimized:

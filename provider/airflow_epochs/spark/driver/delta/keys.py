@@ -1,7 +1,7 @@
-"""Rows with keys: which break the rules of keys, and which is the newest of each key.
+"""Rows with keys: finds the rows that break the rules of keys, and the newest row of each key.
 
-Checked on the staged rows, after they were written: so the user's transform is computed once, and of the staged files
-only the columns in question are read.
+Spark checks the staged rows, after it has written them: so it computes the user's transform once, and reads only the
+columns in question from the staged files.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def problem(rows: DataFrame, how: How) -> str | None:
     keys, sequence = list(how.keys), how.sequence_by
     named = [*keys, sequence] if sequence else keys
     if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
-        return f"There are rows with NULL in {', '.join(named)}: {_shown(nulls)}."
+        return f"Some rows have NULL in {' or '.join(named)}: {_shown(nulls)}."
     if sequence is None:
         repeated = _times(rows, keys).select(*map(column, keys)).limit(SHOWN_MAX).collect()
-        hint = "" if how.mode == "merge" else ", and there is no sequence_by to tell which row is the newest"
-        return f"There are keys with more than one row{hint}: {_shown(repeated)}." if repeated else None
+        hint = "" if how.mode == "merge" else ", and the sink has no `sequence_by` that tells which row is the newest"
+        return f"Some keys have more than one row{hint}: {_shown(repeated)}." if repeated else None
     if ties := _ties(rows, keys, sequence):
-        return f"There are keys with different newest rows of the same {sequence}: {_shown(ties)}."
+        return f"Some keys have several newest rows, which differ although their {sequence} is equal: {_shown(ties)}."
     return None
 
 

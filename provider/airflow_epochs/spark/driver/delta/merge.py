@@ -68,7 +68,7 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
     plan, rules = planned_by_spark(spark, plan, df.columns)
     if problem := _misfit(plan, df):
         return Claim(place=plan.place, problem=problem)
-    if how.mode != "merge":  # whose rows need not look like the table's
+    if how.mode != "merge":  # the rows of a merge need not look like the table's
         df = ruled(df, plan.target, rules, unless=how.delete_when or "false")
     claim = write_staged(plan, job, df)
     if claim.problem is None and how.keys:
@@ -77,17 +77,20 @@ def stage_sink(spark: SparkSession, plan: DeltaChangeStaging, job: session.Stage
 
 
 def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
-    """Why rows with these columns cannot be brought into the target."""
+    """Why the target cannot take rows with these columns; None if it can."""
     how, schema = plan.how, plan.schema
     named = {"keys": how.keys, "sequence_by": (how.sequence_by,) if how.sequence_by else ()}
     if missing := _missing(named, df.columns):
-        return f"The rows lack a column: {'; '.join(missing)}."
+        return f"The rows lack {missing}."
     if how.delete_when and (wrong := _not_a_condition(df, how.delete_when)):
-        return f"delete_when is no condition on the rows: {wrong}"
+        return f"`delete_when` is not a valid condition on the rows: {wrong}"
     if schema is None:
         return None
     if missing := _missing(named, [field["name"] for field in schema["fields"]]):
-        return f"{plan.target} lacks a column, which schema_evolution does not add: {'; '.join(missing)}."
+        return (
+            f"{plan.target} lacks {missing}. `schema_evolution` does not add the columns that `keys` and `sequence_by` "
+            "name."
+        )
     if how.mode == "merge":
         return None
     add_columns = how.schema_evolution is not None
@@ -95,10 +98,11 @@ def _misfit(plan: DeltaChangeStaging, df: DataFrame) -> str | None:
     return f"The rows do not fit {plan.target}: {'; '.join(found)}." if found else None
 
 
-def _missing(named: Mapping[str, Sequence[str]], columns: list[str]) -> list[str]:
+def _missing(named: Mapping[str, Sequence[str]], columns: list[str]) -> str:
+    """The columns that options of the sink name and ``columns`` does not have; empty if there are none."""
     given = {name.lower() for name in columns}
     wanted = [(option, name) for option, names in named.items() for name in names]
-    return [f"{name!r}, named by {option}" for option, name in wanted if name.lower() not in given]
+    return " and ".join(f"column {name!r} (see `{option}`)" for option, name in wanted if name.lower() not in given)
 
 
 def _not_a_condition(df: DataFrame, condition: str) -> str | None:
@@ -110,12 +114,15 @@ def _not_a_condition(df: DataFrame, condition: str) -> str | None:
     except AnalysisException as error:  # which a syntax error is, too
         return _first_lines(error)
     if varying := determinism.nondeterministic(_analysed(df, condition)):
-        return f"it depends on when it is asked ({', '.join(varying)}). Let the transform decide, by epoch.now."
+        return (
+            f"it uses {', '.join(varying)}, so its result may be another one when Spark computes it again. Let the "
+            "transform compute this value, for example from epoch.now."
+        )
     return None
 
 
 def _analysed(df: DataFrame, condition: str) -> str:
-    """The condition as Spark's analysis spells it out: the first line of the plan, below which is that of ``df``."""
+    """The condition as Spark's analysis spells it out: the first line of the plan. The lines below it are of ``df``."""
     with _view(df) as view:  # WHERE false: nothing of it is planned further, no broker is asked
         query = f"EXPLAIN EXTENDED SELECT coalesce(({condition}), false) AS met FROM {view} WHERE false"
         told = str(df.sparkSession.sql(query).collect()[0][0])
@@ -138,7 +145,7 @@ def _problem_of_keys(spark: SparkSession, plan: DeltaChangeStaging) -> str | Non
 
 
 def _not_analysed(spark: SparkSession, plan: DeltaChangeStaging, rows: DataFrame) -> str | None:
-    """Why Spark cannot make a plan of the MERGE. Against the staged rows themselves where there is no table yet."""
+    """Why Spark cannot plan the MERGE; None if it can. Without a table, the staged rows stand in for it."""
     target = plan.target if plan.schema is not None else plan.place
     source = delta_keys.newest(rows, plan.how) if plan.how.mode == "upsert" else rows
     with _view(source) as view:
@@ -173,7 +180,7 @@ def _replaced(before: Seen, plan: ChangePlan) -> str | None:
     """An append may go to a table that somebody has created meanwhile; its rows must not be replaced."""
     unknown = plan.table_id is None and before.about.table is not None and before.marker.epoch is None
     if unknown and plan.change.how.mode.startswith("overwrite"):
-        return "somebody has created it since its rows were staged"
+        return "somebody created the table after these rows were staged"
     return None
 
 

@@ -1,7 +1,7 @@
 """Do rows fit a table? Compares schemas in the JSON form that Delta and Spark share. Standard library only.
 
-Strict on purpose: Delta would cast or merge some of what is refused here, and a column that quietly changes its
-meaning is worse than an epoch that stops with the column's name.
+It is strict on purpose. Delta would cast or merge some columns that are refused here. But a column that quietly changes
+its meaning is worse than an epoch that stops and names the column.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT = "CURRENT_DEFAULT"
 def problems(table: JsonDict, rows: JsonDict, *, add_columns: bool = False) -> list[str]:
     """Why rows of schema ``rows`` cannot be appended to ``table``; empty if they can. Names without case, as Delta.
 
-    With ``add_columns``, a column that the table lacks is none of the reasons.
+    With ``add_columns``, the table may lack columns.
     """
     columns = {field["name"].lower(): field for field in table["fields"]}
     given = {field["name"].lower() for field in rows["fields"]}
@@ -35,7 +35,9 @@ def _misfit(column: JsonDict | None, field: JsonDict) -> str | None:
     if column is None:
         return f"column {field['name']!r} ({type_name(field['type'])}) is not in the table"
     if IDENTITY in (metadata := column.get("metadata", {})) and not metadata.get(EXPLICIT_IDENTITY):
-        return f"column {column['name']!r} is an identity column: Delta generates it, leave it out"
+        return (
+            f"column {column['name']!r} is an identity column. Delta generates its values, so the rows must not have it"
+        )
     if _comparable(column["type"]) == _comparable(field["type"]):
         return None
     rows, table = type_name(field["type"]), type_name(column["type"])
@@ -76,7 +78,7 @@ def quoted(name: str) -> str:
 
 
 PLAIN_TEXT = "string collate UTF8_BINARY"
-"""What Spark Connect may write for ``string``. The same to Spark; no other reader knows it."""
+"""Spark Connect may write this for ``string``. Spark takes both for the same type; no other reader knows this one."""
 _IN_SQL = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", PLAIN_TEXT: "string"}
 
 
