@@ -9,6 +9,8 @@ PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
 .PHONY: help venv test test-spark test-brokers test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
+# Otherwise each of some thousand Python processes compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"

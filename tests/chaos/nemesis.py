@@ -74,6 +74,19 @@ GONE = (
 DECK = {**KILLS, **OTHERS}
 
 
+def _with_a_copy_first(kinds: list[str]) -> list[str]:
+    """The same kinds; a log is truncated to the copy that a killed broker leaves, so a broker is killed before.
+
+    Otherwise minutes pass until every pipeline has read beyond a copy that was made just then, and nothing else is
+    broken meanwhile.
+    """
+    truncate, kill = kinds.index("truncate the source's log"), kinds.index("kill broker")
+    if kill < truncate:
+        return kinds
+    swapped = {truncate: kinds[kill], kill: kinds[truncate]}
+    return [swapped.get(at, kind) for at, kind in enumerate(kinds)]
+
+
 @dataclass
 class Nemesis:
     """Call ``fire`` from the thread that started the system's processes: Linux ends them together with it.
@@ -149,7 +162,7 @@ class Nemesis:
         kinds = list(DECK)
         while True:
             self.dice.shuffle(kinds)
-            for kind in kinds:
+            for kind in _with_a_copy_first(kinds):
                 yield kind
                 yield from [late for late in DECK if self.missed[late] and not self.fired[late]]
             kinds = [kind for kind, count in DECK.items() for _ in range(count)]
