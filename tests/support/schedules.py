@@ -13,6 +13,7 @@ Effects are never hurried, so that every world that can be reached is reached.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,16 @@ class Node:
     def answered(self, answer: Answer) -> Node:
         self.after[answer.key] = Node(self.task, self.carry, (*self.history, answer))
         return self.after[answer.key]
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Python's garbage collector looks at all states again and again, and every one of them is still needed."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 Task = Callable[[Hashable], "tuple[int | None, Hashable]"]
@@ -153,7 +164,8 @@ class Exploration:
     def run(self) -> None:
         now = self._snapshot()
         nodes = tuple(actor.start(self.world, lambda node: None) for actor in self.actors)
-        self.schedules = self._explore(self._onward(State(now, nodes)))
+        with _without_collections():
+            self.schedules = self._explore(self._onward(State(now, nodes)))
 
     def _explore(self, first: State) -> int:
         """Depth first, without recursion; the number of schedules from ``first`` to an end."""

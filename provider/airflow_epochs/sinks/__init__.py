@@ -72,7 +72,7 @@ def _of_others(kind: str, today: Collection[Sink]) -> Any:
 
 def _understood(sink: Any, spec: JsonDict) -> JsonDict:
     """The fields that the class knows. Raises TypeError if one is of another type than its constructor takes."""
-    known = {"kind", *signature(sink).parameters, *getattr(sink, "recorded", ())}
+    known = _fields_of(sink)
     if unknown := sorted(spec.keys() - known):
         log.warning("sink %s: a newer version has written %s, which this one ignores", spec["name"], ", ".join(unknown))
     types = _types_of(sink)
@@ -82,6 +82,12 @@ def _understood(sink: Any, spec: JsonDict) -> JsonDict:
         except msgspec.ValidationError as error:
             raise TypeError(f"{key}: {error}") from error
     return {key: value for key, value in spec.items() if key in known}
+
+
+@cache
+def _fields_of(sink: Any) -> frozenset[str]:
+    """What a specification may hold. To look at a constructor takes longer than to call it."""
+    return frozenset({"kind", *signature(sink).parameters, *getattr(sink, "recorded", ())})
 
 
 @cache
