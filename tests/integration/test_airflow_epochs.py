@@ -203,6 +203,7 @@ def test_a_vote_abort_is_red_with_nothing_visible_and_names_the_reason(lab: Lab)
     assert lab.shown() == [["a"], ["a"]]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("task", ["open", "stage", "vote", "commit.orders", "commit.audit", "complete", "abort"])
 def test_clearing_any_single_task_of_a_complete_run_changes_nothing(lab: Lab, task: str) -> None:
     lab.produce("a", "b")
@@ -297,6 +298,7 @@ def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) 
     assert lab.after == [1]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "tasks",
     list(itertools.combinations(("open", "stage", "vote", "commit.audit", "complete"), 2)),

@@ -26,6 +26,8 @@ from tests.support.s3_access import connection
 from tests.support.s3_proxy import AgeingProxy, WriteOnceProxy
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.proof
+
 STRANGE = "p=a%20b ü%2F=+'/part-0.parquet"
 SIX_DAYS = timedelta(days=6)
 

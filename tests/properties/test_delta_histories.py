@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from hypothesis import HealthCheck, Phase, given, settings
@@ -24,6 +25,8 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.storage.local import LocalFiles
 from tests.support.delta_world import attempt_of, ids_in, promised, rows, seen_by_duckdb, stage, transaction
 from tests.support.environment import Environment
+
+pytestmark = pytest.mark.proof
 
 EXAMPLES = int(os.environ.get("EPOCHS_EXAMPLES", "20"))
 PHASES = [Phase.generate, *([Phase.shrink] if os.environ.get("EPOCHS_SHRINK") == "1" else [])]

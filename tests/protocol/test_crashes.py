@@ -62,6 +62,7 @@ class Effects(Observed):
             super().__call__(moment)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("sinks", SINKS, ids=len)
 @pytest.mark.parametrize("second", [1, 2], ids=["the same run", "another run"])
 def test_a_crash_during_the_recovery_from_a_crash_leaves_exactly_one_epoch(sinks: tuple[str, ...], second: int) -> None:

@@ -12,6 +12,8 @@ from airflow_epochs.model import StageReport
 from airflow_epochs.testing import MemoryWorld
 from tests.protocol.test_interleavings import Model, committing, completing, opening, staging, voting
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture
 def in_doubt(record_property: Callable[[str, object], None]) -> Model:
