@@ -42,6 +42,7 @@ from tests.support.kafka_sink_world import (
     visible,
     world_at,
 )
+from tests.support.kafka_world import SUDDEN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -269,7 +270,7 @@ def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Fe
 @pytest.fixture(scope="module")
 def own(servers: Path, jars: Jars) -> Iterator[Broker]:
     """A broker that may be restarted, and that ends idle transactions quickly."""
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    settings = {**SUDDEN, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with Broker(servers / "kafka-sink", jars, settings=settings) as own:
         yield own
 
