@@ -42,6 +42,7 @@ from tests.support.kafka_sink_world import (
     visible,
     world_at,
 )
+from tests.support.kafka_world import SUDDEN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -269,7 +270,7 @@ def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Fe
 @pytest.fixture(scope="module")
 def own(servers: Path, jars: Jars) -> Iterator[Broker]:
     """A broker that may be restarted, and that ends idle transactions quickly."""
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    settings = {**SUDDEN, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with Broker(servers / "kafka-sink", jars, settings=settings) as own:
         yield own
 
@@ -277,7 +278,7 @@ def own(servers: Path, jars: Jars) -> Iterator[Broker]:
 @pytest.fixture
 def own_feed(own: Broker, pipeline: str, tmp_path: Path) -> Feed:
     topic = create(AdminClient({"bootstrap.servers": own.bootstrap}), f"out-{pipeline}")
-    return a_feed(own.bootstrap, topic, pipeline, tmp_path, transaction_timeout=5)
+    return a_feed(own.bootstrap, topic, pipeline, tmp_path, transaction_timeout=2)
 
 
 def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its_way(
@@ -319,7 +320,7 @@ def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again
         )  # nothing holds it back any more
 
     feed.world.at = {"kafka.rows.sent": idle}
-    with pytest.raises(NotApplied, match="has sent this epoch for 5 s, and transaction_timeout is 5 s"):
+    with pytest.raises(NotApplied, match="has sent this epoch for 2 s, and transaction_timeout is 2 s"):
         feed.commit(attempt, staged)
     feed.world.at = {}
     feed.commit(attempt, staged)

@@ -25,7 +25,7 @@ from airflow_epochs.sources.kafka.source import KafkaSource
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
 from tests.support.cells import fired
-from tests.support.kafka_world import KafkaEnv, Topic
+from tests.support.kafka_world import SUDDEN, KafkaEnv, Topic
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -470,7 +470,7 @@ def test_a_name_that_cannot_be_resolved_is_named(topic: Topic) -> None:
 def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
     topic: Topic, servers: Path, jars: Jars
 ) -> None:
-    with Broker(servers / "restarted", jars) as restarted:
+    with Broker(servers / "restarted", jars, settings=SUDDEN) as restarted:
         env = KafkaEnv(**{"bootstrap.servers": restarted.bootstrap, "socket.timeout.ms": 60_000})
         with KafkaAdminClient(bootstrap_servers=restarted.bootstrap) as admin:
             there = Topic(topic.name, admin, restarted.bootstrap).create()

@@ -45,7 +45,7 @@ def _consumed(options: Mapping[str, str]) -> pa.Table:
 
 def _between(bootstrap: str, topic: str, partition: int, start: int, end: int) -> list[Any]:
     options = {"bootstrap.servers": bootstrap, "group.id": "chain", "isolation.level": "read_committed"}
-    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False, "fetch.wait.max.ms": 10})
     consumer.assign([TopicPartition(topic, partition, start)])
     rows = []
     while (message := consumer.poll(20)) is not None and not message.error() and message.offset() < end:

@@ -9,6 +9,14 @@ from airflow_epochs.contracts import Connection
 from tests.support.environment import Environment
 from tests.support.waiting import wait_until
 
+SUDDEN = {
+    "controlled.shutdown.enable": "false",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+}
+"""Settings of a broker that a test stops without a word to the controller, which lets nobody of its number in before
+it has missed it for the session timeout. With Kafka's nine seconds, that is most of the time of a restart."""
+
 
 class KafkaEnv(Environment):
     """Every connection leads to the same brokers."""

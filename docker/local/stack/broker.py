@@ -100,7 +100,5 @@ class Broker(Server):
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
-            # a controlled shutdown would wait for a controller that is this same process
-            "controlled.shutdown.enable": "false",
             **self.settings,
         }
