@@ -19,6 +19,7 @@ from stack.s3 import S3Server
 from stack.spark import S3Access
 from stack.standalone import StandaloneCluster
 from tests.support.explored import summary
+from tests.support.spark_world import FEW_ROWS
 
 pytest.register_assert_rewrite("airflow_epochs.testing.conformance")  # shipped, and a test all the same
 
@@ -43,14 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark" if "connect" in getattr(item, "fixturenames", ()) else "brokers")
 
 
-FEW_ROWS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
-"""Of tables with a few rows, queries are compiled for longer than they run."""
 MANY_SESSIONS = {"spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=512m -XX:+UseParallelGC -XX:-UsePerfData"}
 """A fifth less processor time than with Java's defaults, for a server that plans thousands of small jobs."""
 

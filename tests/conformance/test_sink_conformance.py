@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ from stack.postgres import Postgres
 from tests.support.delta_world import SparkOn, fill_with_spark, stage_with_deltalake
 from tests.support.environment import Environment
 from tests.support.kafka_sink_world import seen_by_confluent, settled_end, values, world_at
+from tests.support.spark_world import COMPILED, settings
 from tests.support.sql_world import PostgresDb, SqlWorld, new_postgres, new_sqlite
 
 pytestmark = pytest.mark.proof
@@ -93,8 +95,8 @@ class OnDelta:
         if not DeltaTable.is_deltatable(self.table):
             return []
         found = DeltaTable(self.table).to_pyarrow_table()
-        rows = zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)
-        return [number for number, times in rows for _ in range(times)]
+        numbers: list[int] = found["id"].to_numpy().repeat(found["n"].to_numpy()).tolist()
+        return numbers
 
     def fingerprint(self) -> object:
         return DeltaTable(self.table).version() if DeltaTable.is_deltatable(self.table) else None
@@ -112,11 +114,16 @@ FEW = 10
 
 @dataclass
 class OnDeltaThroughSpark(OnDelta):
+    compiled: ExitStack = field(default_factory=ExitStack)
+    """Of the test's session, from the first large epoch on."""
+
     def stage(self, plan: JsonDict, ids: Sequence[int]) -> StagedClaim:
         if 0 < len(ids) <= FEW:
             return super().stage(plan, ids)
         assert ids in ([], range(len(ids)))
         session = self.env.spark.session
+        if ids:
+            self.compiled.enter_context(settings(session, COMPILED))
         rows = session.range(len(ids)).selectExpr("id", "1L AS n", f"id % {PARTITIONS}L AS p")
         return fill_with_spark(session, plan, rows)
 
@@ -126,8 +133,10 @@ class ThroughSpark(SinkConformance):
     options: ClassVar[dict[str, Any]]
 
     @pytest.fixture
-    def subject(self, session: Any, tmp_path: Path) -> Subject:
-        return OnDeltaThroughSpark(tmp_path, Environment(spark=SparkOn(session)), self.options)
+    def subject(self, session: Any, tmp_path: Path) -> Iterator[Subject]:
+        subject = OnDeltaThroughSpark(tmp_path, Environment(spark=SparkOn(session)), self.options)
+        with subject.compiled:
+            yield subject
 
 
 class TestDeltaSinkThatUpserts(ThroughSpark):

@@ -28,10 +28,11 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.processes import answers
+from stack.spark import QUICK_START
 from tests.support.delta_world import commit_plan
 from tests.support.environment import Environment, connected
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
-from tests.support.spark_world import APPS, SLOW, Topic, produce, stage_job, staged_rows
+from tests.support.spark_world import APPS, COMPILED, FEW_ROWS, SLOW, Topic, produce, stage_job, staged_rows
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -62,11 +63,14 @@ def connect(servers: Path, jars: Jars) -> Iterator[ConnectServer]:
     events, log4j = folder / "events", folder / "log4j2.properties"
     events.mkdir(parents=True)
     log4j.write_text(LOG4J)
+    told = f"-Dlog4j2.configurationFile={log4j} -Dderby.system.home={folder}"
     conf = {
+        **FEW_ROWS,
+        **COMPILED,
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"{QUICK_START} {told}",
     }
     with ConnectServer(folder, jars, memory="1g", conf=conf) as server:
         yield server

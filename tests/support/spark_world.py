@@ -27,6 +27,16 @@ SLOW = """
         return batch.sparkSession.sql(many)
 """
 """A transform that runs for minutes once it has touched a file."""
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""Of tables with a few rows, queries are compiled for longer than they run."""
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+"""Spark's defaults for queries that run for longer than they are compiled. Only compiled ones can be cut off midway."""
 LEGACY = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
     "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
