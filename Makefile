@@ -51,13 +51,12 @@ test: venv check-java lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
 	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-brokers
-	$(BIN)/python -m pytest -m e2e
 	$(BIN)/python -m pytest -s -m chaos
 	$(BIN)/python scripts/fault_table.py --check
 
 # Side by side: the Connect server of the one keeps a core and a half busy, the other mostly waits.
 test-spark test-brokers: test-%: venv check-java
-	$(BIN)/python -m pytest -m "$* and not e2e and not chaos"
+	$(BIN)/python -m pytest -m "$* and not chaos"
 
 test-fast: venv
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e and not proof"

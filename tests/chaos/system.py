@@ -28,6 +28,7 @@ from tests.chaos import books
 from tests.chaos.books import Book, DeltaBook, TopicBook
 from tests.chaos.canaries import Canaries
 from tests.chaos.transfers import create_topic
+from tests.support.kafka_world import SUDDEN
 
 PROJECT = Path(__file__).parent / "project"
 PIPELINES = ("bank", "bank_submit")
@@ -63,6 +64,7 @@ class System(Stack):
         dags = project / "dags"
         scheduled = {"BANK_SCHEDULE": "@continuous", **SOON_MISSED}
         super().__init__(folder, jars, dags=dags, env=scheduled, master="local-cluster[1,2,1024]")
+        self.broker.settings.update(SUDDEN)
         env = {**self._task_env(), **SOON_MISSED}
         self.other = AirflowStack(folder / "other", dags, connections=self._connections(), env=env)
         self.api, self.other_api = self.airflow.api(), self.other.api()
