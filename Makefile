@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+# One more than two cores: now and then a test waits for a disk or for a process to end.
+WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
@@ -48,7 +50,7 @@ lint: venv
 
 test: venv check-java lint
 	rm -rf build/cells
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
 	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-brokers
 	$(BIN)/python -m pytest -s -m chaos
@@ -59,7 +61,7 @@ test-spark test-brokers: test-%: venv check-java
 	$(BIN)/python -m pytest -m "$* and not chaos"
 
 test-fast: venv
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not jvm and not e2e and not proof"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e and not proof"
 
 demo: venv check-java
 	$(PATHS) $(BIN)/python scripts/demo.py
