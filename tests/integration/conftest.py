@@ -18,6 +18,7 @@ from tests.support.delta_world import SparkOn
 from tests.support.environment import Environment
 from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
+from tests.support.kafka_world import SUDDEN
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
@@ -50,6 +51,17 @@ def secured(servers: Path, jars: Jars) -> Iterator[Secured]:
     """A broker whose listeners are plain (all rights), SASL over TLS, and TLS with client certificates."""
     with secured_broker(servers / "secured", jars) as secured:
         yield secured
+
+
+# -- Kafka that may be stopped ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def own_broker(servers: Path, jars: Jars) -> Iterator[Broker]:
+    """A broker that a test may restart, and that ends idle transactions quickly."""
+    settings = {**SUDDEN, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with Broker(servers / "own", jars, settings=settings) as broker:
+        yield broker
 
 
 # -- the Kafka sink ----------------------------------------------------------------------------------------------

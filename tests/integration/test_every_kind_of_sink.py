@@ -235,7 +235,7 @@ def dead(world: World, sink: str) -> World:
     if sink == "file":
         return replace(world, down={"file": Connection(conn_id="file", conn_type="sqlite", host="/dev/null/db")})
     conn_id = {"topic": "kafka"}.get(sink, sink)
-    extra = {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 2_000}
+    extra = {"bootstrap.servers": "127.0.0.1:9", "socket.timeout.ms": 500}
     down = {
         "kafka": Connection(conn_id="kafka", conn_type="kafka", extra=extra),
         "database": replace(world.database.connection(port=9), conn_id="database"),

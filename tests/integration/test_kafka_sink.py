@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from airflow_epochs.contracts import Limits, SinkAttempt
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Marker, TransactionId, VoteKind
 from stack.broker import Broker
-from stack.jars import Jars
 from tests.support.cells import fired
 from tests.support.counted import log_entries_read
 from tests.support.kafka_sink_world import (
@@ -42,7 +41,6 @@ from tests.support.kafka_sink_world import (
     visible,
     world_at,
 )
-from tests.support.kafka_world import SUDDEN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -267,56 +265,50 @@ def test_a_task_that_is_stopped_while_it_sends_leaves_no_reader_waiting(feed: Fe
     wait_until(lambda: visible(broker.bootstrap, topic) == ["of somebody else"], 10)
 
 
-@pytest.fixture(scope="module")
-def own(servers: Path, jars: Jars) -> Iterator[Broker]:
-    """A broker that may be restarted, and that ends idle transactions quickly."""
-    settings = {**SUDDEN, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    with Broker(servers / "kafka-sink", jars, settings=settings) as own:
-        yield own
-
-
 @pytest.fixture
-def own_feed(own: Broker, pipeline: str, tmp_path: Path) -> Feed:
-    topic = create(AdminClient({"bootstrap.servers": own.bootstrap}), f"out-{pipeline}")
-    return a_feed(own.bootstrap, topic, pipeline, tmp_path, transaction_timeout=2)
+def own_feed(own_broker: Broker, pipeline: str, tmp_path: Path) -> Feed:
+    topic = create(AdminClient({"bootstrap.servers": own_broker.bootstrap}), f"out-{pipeline}")
+    return a_feed(own_broker.bootstrap, topic, pipeline, tmp_path, transaction_timeout=2)
 
 
 def test_brokers_may_restart_after_the_vote_and_again_while_the_commit_is_on_its_way(
-    own: Broker, own_feed: Feed
+    own_broker: Broker, own_feed: Feed
 ) -> None:
-    feed, patient = own_feed, world_at(own.bootstrap, **{"socket.timeout.ms": 60_000})
+    feed, patient = own_feed, world_at(own_broker.bootstrap, **{"socket.timeout.ms": 60_000})
     feed.sink.transaction_timeout = 600
     feed.run(rows("a"))
     attempt = feed.attempt()
     staged = feed.staged(attempt, rows("b"))
-    own.stop()
-    feed.world = world_at(own.bootstrap, **{"socket.timeout.ms": 1000})
+    own_broker.stop()
+    feed.world = world_at(own_broker.bootstrap, **{"socket.timeout.ms": 1000})
     with pytest.raises(OutcomeUnknown, match="cannot find out whether the sink shows the epoch"):
         feed.commit(attempt, staged)
-    own.start()
-    own.wait_ready()
+    own_broker.start()
+    own_broker.wait_ready()
 
     def restart() -> None:
-        own.stop()
-        own.start()
+        own_broker.stop()
+        own_broker.start()
 
     feed.world = patient
     feed.world.at = {"kafka.commit.before": restart}
     assert feed.commit(attempt, staged).txn_id == str(attempt.txn)
-    assert visible(own.bootstrap, feed.sink.topic) == ["a", "b"]
+    assert visible(own_broker.bootstrap, feed.sink.topic) == ["a", "b"]
 
 
-def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again(own: Broker, own_feed: Feed) -> None:
+def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again(
+    own_broker: Broker, own_feed: Feed
+) -> None:
     feed = own_feed
     attempt = feed.attempt()
     staged = feed.staged(attempt, rows("a"))
-    plain = Producer({"bootstrap.servers": own.bootstrap})
+    plain = Producer({"bootstrap.servers": own_broker.bootstrap})
 
     def idle() -> None:
         plain.produce(feed.sink.topic, b"of somebody else")
         assert plain.flush(10) == 0
         wait_until(
-            lambda: values(seen_by_confluent(own.bootstrap, feed.sink.topic)) == ["of somebody else"]
+            lambda: values(seen_by_confluent(own_broker.bootstrap, feed.sink.topic)) == ["of somebody else"]
         )  # nothing holds it back any more
 
     feed.world.at = {"kafka.rows.sent": idle}
@@ -324,7 +316,7 @@ def test_an_epoch_whose_transaction_the_brokers_end_for_being_idle_is_sent_again
         feed.commit(attempt, staged)
     feed.world.at = {}
     feed.commit(attempt, staged)
-    assert visible(own.bootstrap, feed.sink.topic) == ["of somebody else", "a"]
+    assert visible(own_broker.bootstrap, feed.sink.topic) == ["of somebody else", "a"]
     fired("F18", 10, "C")
 
 

@@ -53,26 +53,25 @@ def proxy(distant: Distant) -> Iterator[Proxy]:
 def feed(distant: Distant, proxy: Proxy, tmp_path: Path) -> Feed:
     name = uuid.uuid4().hex[:8]
     topic = create(AdminClient({"bootstrap.servers": distant.bootstrap}), f"out-{name}")
-    feed = a_feed(proxy.address, topic, f"orders-{name}", tmp_path)
-    feed.world = world_at(proxy.address, **{"socket.timeout.ms": 2_000})
-    return feed
+    return a_feed(proxy.address, topic, f"orders-{name}", tmp_path)
 
 
 @pytest.mark.parametrize("lost", [REQUESTS, ANSWERS])
 def test_a_commit_whose_request_or_answer_is_lost_is_looked_up_by_the_next_try(
     feed: Feed, distant: Distant, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_publish, "COMMIT_S", 3)
-    topic = feed.sink.topic
+    monkeypatch.setattr(kafka_publish, "COMMIT_S", 2)
+    topic, patient = feed.sink.topic, feed.world
     feed.run(rows("a"))
     attempt = feed.attempt()
     staged = feed.staged(attempt, rows("b", "c"))
+    feed.world = world_at(proxy.address, **{"socket.timeout.ms": 1_000})
     feed.world.at = {"kafka.commit.before": lambda: proxy.lose(lost)}
     with pytest.raises(OutcomeUnknown, match="does not know whether the brokers committed"):
         feed.commit(attempt, staged)
     landed = ["a"] if lost == REQUESTS else ["a", "b", "c"]
     wait_until(lambda: values(seen_by_confluent(distant.bootstrap, topic)) == landed)
-    feed.world.at = {}
+    feed.world = patient
     proxy.heal()
     receipt = feed.commit(attempt, staged)
     assert (receipt.txn_id, receipt.rows) == (str(attempt.txn), 2)

@@ -61,9 +61,9 @@ class Guarded:
         for done in self.admin.create_acls(acls).values():
             done.result()
 
-    def world(self, password: str = PASSWORD) -> Environment:
+    def world(self, password: str = PASSWORD, timeout_ms: int = 4000) -> Environment:
         sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "writer"}
-        return world_at(self.sasl, **sasl, **{"sasl.password": password, "socket.timeout.ms": 4000})
+        return world_at(self.sasl, **sasl, **{"sasl.password": password, "socket.timeout.ms": timeout_ms})
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guard
 
 
 def test_a_wrong_password_is_said_to_be_one_and_not_told(guarded: Guarded, feed: Feed) -> None:
-    feed.world = guarded.world(password="wr0ng")
+    feed.world = guarded.world(password="wr0ng", timeout_ms=2000)
     said = reason(feed)
     assert "rejected the login of the connection's user" in said
     assert "wr0ng" not in said

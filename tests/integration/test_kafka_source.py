@@ -25,7 +25,7 @@ from airflow_epochs.sources.kafka.source import KafkaSource
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
 from tests.support.cells import fired
-from tests.support.kafka_world import SUDDEN, KafkaEnv, Topic
+from tests.support.kafka_world import KafkaEnv, Topic
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
@@ -467,23 +467,20 @@ def test_a_name_that_cannot_be_resolved_is_named(topic: Topic) -> None:
         plan(source(topic), unknown)
 
 
-def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
-    topic: Topic, servers: Path, jars: Jars
-) -> None:
-    with Broker(servers / "restarted", jars, settings=SUDDEN) as restarted:
-        env = KafkaEnv(**{"bootstrap.servers": restarted.bootstrap, "socket.timeout.ms": 60_000})
-        with KafkaAdminClient(bootstrap_servers=restarted.bootstrap) as admin:
-            there = Topic(topic.name, admin, restarted.bootstrap).create()
-        found: list[PlannedEpoch | None] = []
-        waiting = threading.Thread(target=lambda: found.append(plan(source(there, max_wait=60), env)))
-        waiting.start()
-        restarted.stop()
-        restarted.start()
-        restarted.wait_ready()
-        there.produce(2)
-        waiting.join(60)
-        assert found[0] is not None
-        assert found[0].ranges == ranges_of(there, (0, 2))
+def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(topic: Topic, own_broker: Broker) -> None:
+    env = KafkaEnv(**{"bootstrap.servers": own_broker.bootstrap, "socket.timeout.ms": 60_000})
+    with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
+        there = Topic(topic.name, admin, own_broker.bootstrap).create()
+    found: list[PlannedEpoch | None] = []
+    waiting = threading.Thread(target=lambda: found.append(plan(source(there, max_wait=60), env)))
+    waiting.start()
+    own_broker.stop()
+    own_broker.start()
+    own_broker.wait_ready()
+    there.produce(2)
+    waiting.join(60)
+    assert found[0] is not None
+    assert found[0].ranges == ranges_of(there, (0, 2))
 
 
 # --- consumer group -------------------------------------------------------------------------------------------
