@@ -346,7 +346,7 @@ def test_rows_of_a_table_that_somebody_created_since_the_vote_are_not_replaced(
     sink, attempt = DeltaSink("silver", table, mode="overwrite"), attempt_of(transaction(1))
     staged = promised(vote_on(sink, attempt, session.range(2), world))
     session.range(50, 51).write.format("delta").save(f"file://{table}")
-    with pytest.raises(Corrupt, match="somebody has created it"):
+    with pytest.raises(Corrupt, match="somebody created the table after these rows were staged"):
         sink.commit(attempt, staged, world)
     assert shown(session, table) == [(50,)]
 

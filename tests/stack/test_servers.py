@@ -52,24 +52,27 @@ def test_spark_writes_and_reads_delta_tables_on_s3(connect: ConnectServer, s3: S
 def test_a_short_job_does_not_wait_for_a_long_one_of_another_pipeline(connect: ConnectServer, tmp_path: Path) -> None:
     long, short = connect.session(), connect.session()
     begun, answered = tmp_path / "begun", tmp_path / "answered"
+    begun.mkdir()
 
     def slowly(rows: Any) -> Any:
         for batch in rows:
-            begun.touch()
+            (begun / str(batch["id"][0])).touch()
             if not answered.exists():
                 time.sleep(0.2)
             yield batch
 
-    with ThreadPoolExecutor() as pool:
-        # As many tasks as keep the server's two cores busy for some seconds; the last ones need not.
-        job = pool.submit(long.range(0, 40, 1, 40).mapInArrow(slowly, "id bigint").count)
-        wait_until(begun.exists, what="the long job has begun")
-        assert short.range(0, 10, 1, 1).where("id % 2 = 0").count() == 5
-        assert not job.done()
-        answered.touch()
-        assert job.result() == 40
-    for session in (long, short):
-        session.stop()
+    try:
+        with ThreadPoolExecutor() as pool:
+            # As many tasks as keep the server's two cores busy for some seconds; the last ones need not.
+            job = pool.submit(long.range(0, 40, 1, 40).mapInArrow(slowly, "id bigint").count)
+            wait_until(lambda: list(begun.iterdir()), what="the long job has begun")
+            assert short.range(0, 10, 1, 1).where("id % 2 = 0").count() == 5
+            assert len(list(begun.iterdir())) < 40
+            answered.touch()
+            assert job.result() == 40
+    finally:
+        for session in (long, short):
+            session.stop()  # or they would ask a dead server for minutes when Python ends
 
 
 @pytest.mark.parametrize("given", ["", "/;token=wrong"], ids=["no token", "a wrong token"])
