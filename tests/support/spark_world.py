@@ -19,20 +19,25 @@ from airflow_epochs.spark.driver.wire import as_json
 from tests.support.environment import Environment
 
 APPS = Path(__file__).parents[1] / "apps"
-SLOW = """
+MANY = "select sum(id % 7) as n from range(10000000000000)"
+"""Runs for hours. Cut off, its tasks end at once: they look every 1,000 rows, and a row of a join may take long."""
+SLOW = f"""
     from pathlib import Path
     def f(batch, epoch):
-        Path({flag!r}).touch()
-        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
-        return batch.sparkSession.sql(many)
+        Path({{flag!r}}).touch()
+        return batch.sparkSession.sql("{MANY}")
 """
-"""A transform that runs for minutes once it has touched a file."""
+"""A transform that runs for hours, or until it is cut off, once it has touched a file."""
 FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # the logs of a thousand tables, each with its plans, would fill the heap: an hour long, by default
+    "spark.databricks.delta.delta.log.cacheSize": "50",
+    # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 """Of tables with a few rows, queries are compiled for longer than they run."""
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
