@@ -21,6 +21,7 @@ from kafka.structs import OffsetAndMetadata
 from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
+from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.source import KafkaSource
 from stack.broker import CLUSTER_ID, Broker
 from stack.jars import Jars
@@ -467,13 +468,23 @@ def test_a_name_that_cannot_be_resolved_is_named(topic: Topic) -> None:
         plan(source(topic), unknown)
 
 
-def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(topic: Topic, own_broker: Broker) -> None:
+def test_a_broker_that_restarts_while_data_is_waited_for_is_asked_again(
+    topic: Topic, own_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = [], Brokers.look
+
+    def counted(*asked: Any) -> Any:
+        looks.append(asked)
+        return look(*asked)
+
+    monkeypatch.setattr(Brokers, "look", counted)
     env = KafkaEnv(**{"bootstrap.servers": own_broker.bootstrap, "socket.timeout.ms": 60_000})
     with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
         there = Topic(topic.name, admin, own_broker.bootstrap).create()
     found: list[PlannedEpoch | None] = []
     waiting = threading.Thread(target=lambda: found.append(plan(source(there, max_wait=60), env)))
     waiting.start()
+    wait_until(lambda: len(looks) > 1, what="it has looked in vain")
     own_broker.stop()
     own_broker.start()
     own_broker.wait_ready()
