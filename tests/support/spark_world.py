@@ -19,14 +19,16 @@ from airflow_epochs.spark.driver.wire import as_json
 from tests.support.environment import Environment
 
 APPS = Path(__file__).parents[1] / "apps"
-SLOW = """
+MANY = "select sum(id % 7) as n from range(0, 10000000000000, 1, 1)"
+"""Runs for hours, in one task, so that a server of two cores has one left. Cut off, the task ends at once: it looks
+every 1,000 rows, and a single row of a join may take long."""
+SLOW = f"""
     from pathlib import Path
     def f(batch, epoch):
-        Path({flag!r}).touch()
-        many = "select sum(a.id * b.id % 7 * c.id % 11) as n from range(6000) a, range(6000) b, range(200) c"
-        return batch.sparkSession.sql(many)
+        Path({{flag!r}}).touch()
+        return batch.sparkSession.sql("{MANY}")
 """
-"""A transform that runs for minutes once it has touched a file."""
+"""A transform that runs for hours, or until it is cut off, once it has touched a file."""
 FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
