@@ -19,8 +19,9 @@ from airflow_epochs.spark.driver.wire import as_json
 from tests.support.environment import Environment
 
 APPS = Path(__file__).parents[1] / "apps"
-MANY = "select sum(id % 7) as n from range(10000000000000)"
-"""Runs for hours. Cut off, its tasks end at once: they look every 1,000 rows, and a row of a join may take long."""
+MANY = "select sum(id % 7) as n from range(0, 10000000000000, 1, 1)"
+"""Runs for hours, in one task, so that a server of two cores has one left. Cut off, the task ends at once: it looks
+every 1,000 rows, and a single row of a join may take long."""
 SLOW = f"""
     from pathlib import Path
     def f(batch, epoch):
