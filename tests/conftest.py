@@ -93,8 +93,6 @@ def session(connect: ConnectServer) -> Iterator[Any]:
     """A Spark session that may VACUUM at once."""
     session = connect.session()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here.
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
     yield session
     session.stop()
 

@@ -323,8 +323,6 @@ def vacuum_at_0_hours(table: Path, connect: ConnectServer) -> None:
     session = connect.session()
     try:
         session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here.
-        session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
         session.sql(f"VACUUM delta.`file://{table}` RETAIN 0 HOURS").collect()
     finally:
         session.stop()

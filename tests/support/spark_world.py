@@ -35,6 +35,10 @@ FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # the logs of a thousand tables, each with its plans, would fill the heap: an hour long, by default
+    "spark.databricks.delta.delta.log.cacheSize": "50",
+    # VACUUM lists with as many Spark tasks as this says; the default of 10,000 takes 40 s here
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 """Of tables with a few rows, queries are compiled for longer than they run."""
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
