@@ -89,7 +89,8 @@ def test_rows_of_a_megabyte_that_spark_has_staged_are_sent_in_little_memory(
 ) -> None:
     for key, value in WRITER_CONF.items():  # as the runners do
         session.conf.set(key, value)
-    text = "concat_ws('', transform(sequence(1, 15000), i -> sha2(concat(id, ' ', i), 256)))"  # does not compress well
+    # does not compress well, and is made in one call
+    text = "base64(aes_encrypt(repeat(lpad(id, 8, '0'), 90000), '0123456789abcdef', 'CBC', 'PKCS', repeat('i', 16)))"
     attempt = feed.attempt()
     claim = stage_with_spark(feed.sink, attempt, session.range(0, 300, 1, 1).selectExpr(f"{text} AS value"), feed.world)
     staged = promised(feed.sink.vote(attempt, claim, feed.world))
