@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,14 +52,7 @@ class Second(Broker):
 def pair(servers: Path, jars: Jars) -> Iterator[Broker]:
     """Two brokers, which end idle transactions quickly."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    first = Broker(servers / "first", jars, settings=settings)
-    with ExitStack() as stops:
-        both = (first, Second(servers / "second", jars, first))
-        for server in both:  # side by side: the second one asks until the first one answers
-            stops.callback(server.stop)
-            server.start()
-        for server in both:
-            server.wait_ready()
+    with Broker(servers / "first", jars, settings=settings) as first, Second(servers / "second", jars, first):
         admin = AdminClient({"bootstrap.servers": first.bootstrap})
         wait_until(lambda: len(admin.list_topics(timeout=5).brokers) == 2)
         yield first
