@@ -15,7 +15,7 @@ from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, R
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # it never rests: tests of other packages would wait for processors
 def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[RunningStack]:
     """A stack whose ``orders`` DAG has taken the first 9,000 orders, in epochs of at most 4,000."""
     folder, own = tmp_path_factory.mktemp("stack"), tmp_path_factory.mktemp("own")
