@@ -16,9 +16,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
-	@echo "make test        lint and every test (40 minutes)"
+	@echo "make test        lint and every test (35 minutes)"
 	@echo "make test-fast   the quick tests: no Java (75 seconds)"
-	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 5 minutes)"
+	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
 	@echo "make clean       remove .venv, .stack and caches"
