@@ -9,6 +9,8 @@ import httpx
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 PATIENCE_S = 30.0
+# Longer than the 60 s for which the server waits for SQLite's lock (see ``airflow.py``): a busy machine needs them.
+ANSWER_S = 90.0
 
 
 def _passes(error: BaseException) -> bool:
@@ -22,7 +24,7 @@ class AirflowApi:
     def __init__(self, url: str, user: str, password: str) -> None:
         self._login = {"username": user, "password": password}
         # No connection outlives its call, so that nobody need close anything.
-        self._http = httpx.Client(base_url=url, timeout=10, limits=httpx.Limits(max_keepalive_connections=0))
+        self._http = httpx.Client(base_url=url, timeout=ANSWER_S, limits=httpx.Limits(max_keepalive_connections=0))
         self._token: str | None = None
 
     def get(self, path: str) -> Any:
