@@ -1,0 +1,46 @@
+"""What an operator returns, and how it tells changes of a state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DELETED = "__deleted"
+"""The column of the changes that says whether the key goes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an operator makes of one epoch.
+
+    Attributes:
+        out: The rows to show.
+        changes: The columns of the state and ``__deleted``; at most one row per key, and only keys that changed.
+        late: The epoch's rows that came too late, or that have no time or no key. They are in nothing else.
+    """
+
+    out: DataFrame
+    changes: DataFrame
+    late: DataFrame
+
+
+@dataclass(frozen=True)
+class JoinResult:
+    """What a join makes of one epoch. The fields of each side are as in ``Result``."""
+
+    out: DataFrame
+    left_changes: DataFrame
+    right_changes: DataFrame
+    left_late: DataFrame
+    right_late: DataFrame
+
+
+def changes(upserts: DataFrame, deletes: DataFrame | None = None) -> DataFrame:
+    """Rows that replace those of their keys, and rows whose keys go. Both have the state's columns."""
+    from pyspark.sql import functions as F
+
+    told = upserts.withColumn(DELETED, F.lit(False))
+    return told if deletes is None else told.unionByName(deletes.withColumn(DELETED, F.lit(True)))

@@ -1,0 +1,104 @@
+"""Refuses what an operator cannot work with, before Spark runs anything.
+
+The error says which operator, which argument or column, and what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms.event_time import micros
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_THEN = "Then clear the failed task."
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The checks of one operator, which its errors name."""
+
+    operator: str
+
+    def names(self, argument: str, given: Sequence[str], *, some: bool = True) -> list[str]:
+        """The names of columns. Text is refused: it would be taken for a list of letters."""
+        if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+            raise self.argument(argument, given, f"a list of columns' names, like {argument}=['page']")
+        if some and not given:
+            raise self.argument(argument, given, "a list of at least one column's name")
+        return list(given)
+
+    def duration(self, argument: str, given: timedelta, *, zero: bool = False) -> int:
+        """A duration in microseconds."""
+        if not isinstance(given, timedelta):
+            raise self.argument(argument, given, "a datetime.timedelta")
+        if given < timedelta(0) or (given == timedelta(0) and not zero):
+            raise self.argument(argument, given, "a timedelta that is not negative" if zero else "a positive timedelta")
+        return micros(given)
+
+    def argument(self, argument: str, given: object, wanted: str) -> Refused:
+        """The error about an argument."""
+        return Refused(
+            f"{self.operator}({argument}={given!r}): {argument} must be {wanted}. Nothing was written.",
+            code=codes.OPERATOR_ARGUMENT,
+            remedy=f"Give {self.operator}() {wanted} as {argument}. {_THEN}",
+        )
+
+    def has(self, what: str, frame: DataFrame, columns: Iterable[str]) -> None:
+        """Refuse a DataFrame without one of the columns."""
+        if missing := [name for name in columns if name not in frame.columns]:
+            raise Refused(
+                f"{self.operator}: {_listed(missing)} is missing among the columns of {what}: "
+                f"{_listed(frame.columns)}. Nothing was written.",
+                code=codes.OPERATOR_COLUMNS,
+                remedy=f"Add it to {what}, or name a column that is there, in the same upper and lower case. {_THEN}",
+            )
+
+    def has_not(self, what: str, frame: DataFrame, columns: Iterable[str], why: str = "the operator makes it") -> None:
+        """Refuse a DataFrame with a column that the result has from elsewhere. Spark ignores the case of names."""
+        own = {name.lower() for name in columns}
+        if taken := [name for name in frame.columns if name.lower() in own]:
+            raise Refused(
+                f"{self.operator}: {_listed(taken)} must not be among the columns of {what}: {why}. "
+                "Nothing was written.",
+                code=codes.OPERATOR_COLUMNS,
+                remedy=f"Give it another name before, by withColumnRenamed({taken[0]!r}, …), or drop it. {_THEN}",
+            )
+
+    def is_time(self, what: str, frame: DataFrame, *columns: str) -> None:
+        """Refuse a column that is missing or that does not say which instant it means."""
+        from pyspark.sql.types import TimestampType
+
+        self.has(what, frame, columns)
+        for name in columns:
+            kind = frame.schema[name].dataType
+            if not isinstance(kind, TimestampType):
+                raise Refused(
+                    f"{self.operator}: column {name!r} of {what} is of type {kind.simpleString()}, not timestamp. "
+                    "Nothing was written.",
+                    code=codes.OPERATOR_COLUMNS,
+                    remedy=f"Make an instant of it: of the state, declare it as '{name} timestamp' in the schema; of "
+                    f"rows, F.timestamp_millis() makes one of a number, and F.col({name!r}).cast('timestamp') one of "
+                    f"timestamp_ntz, text or a date, in the session's time zone. {_THEN}",
+                )
+
+    def shaped(self, frame: DataFrame, state: DataFrame) -> DataFrame:
+        """The rows with the columns of the state, in its order and its types.
+
+        Types drift otherwise: a sum of sums is wider than the sum.
+        """
+        from pyspark.sql import functions as F
+
+        self.has("the state", state, frame.columns)
+        self.has("what is kept", frame, state.columns)
+        return frame.select(*(F.col(field.name).cast(field.dataType) for field in state.schema.fields))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

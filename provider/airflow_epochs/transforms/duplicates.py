@@ -1,0 +1,124 @@
+"""Dropping duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms.changes import Result, changes
+from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split, whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+EXPIRES = "expires"
+_CHECKS = Checks("dedupe")
+_UNTIL, _TIMES, _ROW = "__until", "__times", "__row"
+
+
+def dedupe(
+    rows: DataFrame,
+    state: DataFrame,
+    epoch: EpochWatermarks,
+    *,
+    time: str,
+    keys: Sequence[str],
+    within: timedelta,
+    order: Sequence[str] = (),
+) -> Result:
+    """Pass the first row of each key, and drop those that follow within a while of event time.
+
+    A row passes if its key has not passed yet, or if it is at least ``within`` later than the row of its key that
+    passed last. Rows of one epoch are taken by their time, so it does not matter where an epoch ends. Made for keys
+    that seldom come back: the times of one key in one epoch must fit into the memory of a Spark task.
+
+    Args:
+        rows: The epoch's rows.
+        state: The keys that passed: keys and ``expires``. The table's keys are the keys; it expires by ``expires``.
+        epoch: The transform's epoch.
+        time: The column with the time of a row, a timestamp.
+        keys: Columns of the rows.
+        within: For how long other rows of a key are duplicates.
+        order: Columns that decide between rows of a key with equal times, the least first; then all other columns do.
+
+    Returns:
+        ``out`` has the rows that passed, with their columns. Duplicates are nowhere.
+    """
+    marks, keys = Watermarks.of(epoch), _CHECKS.names("keys", keys)
+    order, length = _CHECKS.names("order", order, some=False), _CHECKS.duration("within", within)
+    _check(rows, state, time, keys, order)
+    counting, late = split(rows, [time, *keys], marks.passed(time))
+    alive = state.where(~marks.passed(EXPIRES))
+    passing = _passing(_unknown(counting, alive, keys, time), keys, length)
+    out = _one_each(counting, passing, keys, time, order)
+    return Result(out, changes(_CHECKS.shaped(_expiring(passing, keys, length), state)), late)
+
+
+def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], order: Sequence[str]) -> None:
+    _CHECKS.is_time("the rows", rows, time)
+    _CHECKS.has("the rows", rows, [*keys, *order])
+    _CHECKS.has_not("the rows", rows, [_UNTIL, _TIMES, _ROW])
+    _CHECKS.has("the state", state, keys)
+    _CHECKS.is_time("the state", state, EXPIRES)
+    for field in rows.schema.fields:
+        kind = field.dataType.simpleString()
+        if "map<" in kind or "variant" in kind:
+            raise Refused(
+                f"dedupe: column {field.name!r} of the rows is of type {kind}, which has no order: between "
+                "equal times, chance would choose a row. Nothing was written.",
+                code=codes.OPERATOR_COLUMNS,
+                remedy=f"Make text of the column, by F.to_json({field.name!r}), or drop it. Then clear the failed "
+                "task.",
+            )
+
+
+def _unknown(rows: DataFrame, alive: DataFrame, keys: list[str], time: str) -> DataFrame:
+    """Key and time, in microseconds, of the rows that the state does not make duplicates."""
+    from pyspark.sql import functions as F
+
+    known = alive.join(rows.select(*keys), keys, "left_semi").select(*keys, F.unix_micros(EXPIRES).alias(_UNTIL))
+    times = rows.select(*keys, F.unix_micros(time).alias(_TIMES)).join(known, keys, "left")
+    return times.where(F.col(_UNTIL).isNull() | (F.col(_TIMES) >= F.col(_UNTIL))).drop(_UNTIL)
+
+
+def _passing(times: DataFrame, keys: list[str], length: int) -> DataFrame:
+    """For each key, the times at which a row passes."""
+    from pyspark.sql import functions as F
+
+    every = times.groupBy(*keys).agg(F.sort_array(F.collect_set(_TIMES)).alias(_TIMES))
+    return every.withColumn(_TIMES, _far_apart(F.col(_TIMES), length))
+
+
+def _far_apart(times: Column, length: int) -> Column:
+    """Of sorted times: the first, and each that is at least the length later than the one taken before it."""
+    from pyspark.sql import functions as F
+
+    none = F.slice(times, 1, 0)
+
+    def taken(so_far: Column, time: Column) -> Column:
+        free = F.coalesce(time >= F.try_element_at(so_far, F.lit(-1)) + whole(length), F.lit(True))
+        return F.when(free, F.concat(so_far, F.array(time))).otherwise(so_far)
+
+    return F.aggregate(times, none, taken)
+
+
+def _one_each(rows: DataFrame, passing: DataFrame, keys: list[str], time: str, order: Sequence[str]) -> DataFrame:
+    """The least row of each key and each of its times: one that no chance chooses."""
+    from pyspark.sql import functions as F
+
+    first = [*keys, time, *order]
+    compared = [*first, *(name for name in rows.columns if name not in first)]
+    at = passing.select(*keys, F.explode(F.transform(_TIMES, F.timestamp_micros)).alias(time))
+    least = rows.join(at, [*keys, time], "left_semi").groupBy(*keys, time).agg(F.min(F.struct(*compared)).alias(_ROW))
+    return least.select(f"{_ROW}.*").select(*rows.columns)
+
+
+def _expiring(passing: DataFrame, keys: list[str], length: int) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    until = F.timestamp_micros(F.element_at(_TIMES, -1) + whole(length))
+    return passing.select(*keys, until.alias(EXPIRES))

@@ -1,0 +1,93 @@
+"""Event time: the watermarks of an epoch, durations, and arithmetic that knows no time zone.
+
+Times are compared and added as microseconds since 1970. Spark's own intervals of days follow the calendar of the
+session's time zone: a day would have 23 hours once a year.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_1970 = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_US = timedelta(microseconds=1)
+
+
+class EpochWatermarks(Protocol):
+    """The part of a transform's ``epoch`` that an operator needs. Both times have a zone; None: no watermark yet."""
+
+    @property
+    def watermark(self) -> datetime | None:
+        """W: no row that is still to come should be of this time or before."""
+
+    @property
+    def previous_watermark(self) -> datetime | None:
+        """P: W of the epoch before."""
+
+
+@dataclass(frozen=True)
+class Watermarks:
+    """W and P, in microseconds since 1970."""
+
+    now: int | None
+    before: int | None
+
+    @classmethod
+    def of(cls, epoch: EpochWatermarks) -> Watermarks:
+        """The watermarks of a transform's epoch."""
+        return cls(_since_1970(epoch.watermark), _since_1970(epoch.previous_watermark))
+
+    def passed(self, time: str | Column, lateness: int = 0) -> Column:
+        """Whether ``time`` and the lateness after it are over by W."""
+        return _at_most(time, self.now, lateness)
+
+    def due(self, time: str | Column) -> Column:
+        """Whether ``time`` lies in (P, W]: it is over now, and was not an epoch ago."""
+        return self.passed(time) & ~_at_most(time, self.before)
+
+
+def _since_1970(time: datetime | None) -> int | None:
+    return None if time is None else micros(time - _1970)
+
+
+def _at_most(time: str | Column, bound: int | None, lateness: int = 0) -> Column:
+    from pyspark.sql import functions as F
+
+    if bound is None:
+        return F.lit(False)
+    # The column stands alone, so that Spark can look for it in the statistics of files.
+    return (F.col(time) if isinstance(time, str) else time) <= F.timestamp_micros(whole(bound - lateness))
+
+
+def micros(duration: timedelta) -> int:
+    """A duration in microseconds."""
+    return duration // _US
+
+
+def later(time: str, duration: int) -> Column:
+    """The time so many microseconds later."""
+    from pyspark.sql import functions as F
+
+    return F.timestamp_micros(F.unix_micros(time) + whole(duration))
+
+
+def whole(number: int) -> Column:
+    """A number of 64 bits: a small one alone would have 32."""
+    from pyspark.sql import functions as F
+
+    return F.lit(number).cast("long")
+
+
+def split(rows: DataFrame, needed: Sequence[str], late: Column) -> tuple[DataFrame, DataFrame]:
+    """The rows that count, and the others: those that are late, or have a NULL in one of the needed columns."""
+    from pyspark.sql import functions as F
+
+    counts = ~late
+    for name in needed:
+        counts = F.col(name).isNotNull() & counts
+    return rows.where(counts), rows.where(~counts)

@@ -1,0 +1,147 @@
+"""Any state by key, in a function of pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms.changes import DELETED, Result
+from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+TIMER = "timer"
+_CHECKS = Checks("stateful")
+_OUT, _STATE = "out", "state"
+_UTC = {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "+00:00"}
+_ZONE = "spark.sql.session.timeZone"
+
+Func = Callable[
+    [tuple[Any, ...], "pd.DataFrame", "pd.DataFrame", "pd.Timestamp | None"],
+    "tuple[pd.DataFrame | None, pd.DataFrame | None]",
+]
+
+
+def stateful(
+    rows: DataFrame,
+    state: DataFrame,
+    epoch: EpochWatermarks,
+    *,
+    keys: Sequence[str],
+    func: Func,
+    out: str | StructType,
+    time: str | None = None,
+    order: Sequence[str] = (),
+) -> Result:
+    """Call a function of yours for each key that has rows in this epoch, or a timer that is due.
+
+    ``func(key, rows, state, watermark)`` gets a tuple, two pandas DataFrames and a time. ``state`` has one row, or none
+    for a new key. It returns the rows to show and the new state, a DataFrame of one row; None as state deletes it.
+
+    The function must be deterministic: Spark calls it again for every sink that gets a part of the result, and whenever
+    a task is repeated. It costs one call of Python per key, and the rows of a key in one epoch must fit into the memory
+    of a Python worker. It travels by value, and the workers need pandas and pyarrow, but not this package. Times are
+    without a zone, in UTC; so the session's time zone must be UTC.
+
+    Args:
+        rows: The epoch's rows.
+        state: One row per key: keys and whatever the function keeps. The table's keys are the keys. With a timestamp
+            named ``timer``, a key is called without rows once W has reached it, and in every epoch until the function
+            moves it, sets it to None, or deletes the state. A table that expires by another column hides expired keys:
+            the function sees no state for them.
+        epoch: The transform's epoch.
+        keys: Columns of the rows.
+        func: The function. It need not repeat the keys in the state that it returns.
+        out: The columns of the rows to show, like ``"page string, n long"``.
+        time: The column with the time of a row, a timestamp. Rows up to W are then late; without it, no row is.
+        order: Columns by which the rows of a key are sorted after their time: give some that tell all rows apart.
+
+    Returns:
+        ``out`` has the function's rows.
+    """
+    from pyspark.sql import functions as F
+
+    keys, order = _CHECKS.names("keys", keys), _CHECKS.names("order", order, some=False)
+    times, marks = [time] if time else [], Watermarks.of(epoch)
+    _check(rows, state, keys, times, order)
+    counting, late = split(rows, [*times, *keys], marks.passed(time) if time else F.lit(False))
+    due = state.where(marks.passed(TIMER) if TIMER in state.columns else F.lit(False))
+    called = state.join(counting.select(*keys).unionByName(due.select(*keys)), keys, "left_semi")
+    call = _caller(func, tuple(keys), tuple(state.columns), (*times, *order), marks.now)
+    grouped = counting.groupBy(*keys).cogroup(called.groupBy(*keys))
+    both = grouped.applyInPandas(call, _both(rows, out, state))
+    changed = both.where(F.col(_STATE).isNotNull()).select(f"{_STATE}.*", DELETED)
+    return Result(both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*"), changed, late)
+
+
+def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[str], order: Iterable[str]) -> None:
+    _CHECKS.has("the rows", rows, [*keys, *order])
+    _CHECKS.is_time("the rows", rows, *times)
+    _CHECKS.has("the state", state, keys)
+    if TIMER in state.columns:
+        _CHECKS.is_time("the state", state, TIMER)
+    if (zone := rows.sparkSession.conf.get(_ZONE) or "").upper() not in _UTC:
+        raise Refused(
+            f"stateful: the session's time zone is {zone}, not UTC. pandas would get local times, of which an hour in "
+            "autumn means two instants. Nothing was written.",
+            code=codes.OPERATOR_ARGUMENT,
+            remedy=f"Set {_ZONE} to UTC: in session_conf of SparkConnect, in conf of SparkSubmit, or on the server. "
+            "Then clear the failed task.",
+        )
+
+
+def _both(rows: DataFrame, out: str | StructType, state: DataFrame) -> StructType:
+    """The rows to show and the rows of the state in one table: the function is called once for both."""
+    from pyspark.sql.types import StructType
+
+    shown = rows.sparkSession.createDataFrame([], out).schema
+    return StructType().add(_OUT, shown).add(_STATE, state.schema).add(DELETED, "boolean")
+
+
+def _caller(
+    func: Func, keys: tuple[str, ...], columns: tuple[str, ...], order: tuple[str, ...], watermark: int | None
+) -> Callable[..., pd.DataFrame]:
+    """The function that Spark's Python workers run.
+
+    It and all that it calls are nested, and use nothing of this module: so they are pickled by value. A worker of Spark
+    Connect does not have this package, and could not import it.
+    """
+    columns_of_both = [_OUT, _STATE, DELETED]
+
+    def call(key: tuple[Any, ...], rows: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        mark = None if watermark is None else pd.Timestamp(watermark, unit="us")
+        given = rows.sort_values(list(order), kind="stable", ignore_index=True) if order else rows
+        shown, kept = func(key, given, state, mark)
+        told: list[tuple[object, ...]] = [(record, None, None) for record in records(shown)]
+        told += [(None, record, False) for record in kept_records(key, kept)]
+        if kept is None or kept.empty:
+            told += [(None, record, True) for record in records(state)]
+        return pd.DataFrame(told, columns=columns_of_both, dtype=object)
+
+    def records(frame: pd.DataFrame | None) -> list[dict[str, Any]]:
+        """Each row by its columns' names; None for what pandas calls missing."""
+        if frame is None:
+            return []
+        values = frame.astype(object)
+        found: list[dict[str, Any]] = values.where(values.notna(), None).to_dict("records")
+        return found
+
+    def kept_records(key: tuple[Any, ...], kept: pd.DataFrame | None) -> list[dict[str, Any]]:
+        if kept is None or kept.empty:
+            return []
+        if len(kept) > 1 or {*kept.columns, *keys} != {*columns}:
+            raise ValueError(
+                f"stateful: for the key {key} the function returned {len(kept)} rows of state with the columns "
+                f"{list(kept.columns)}. It must return None, or one row with the columns {list(columns)}."
+            )
+        return [{**record, **dict(zip(keys, key, strict=True))} for record in records(kept)]
+
+    return call

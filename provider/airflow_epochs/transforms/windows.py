@@ -1,0 +1,150 @@
+"""Tumbling and hopping windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.transforms.changes import Result, changes
+from airflow_epochs.transforms.checks import Checks
+from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split, whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+START, END, EXPIRES = "window_start", "window_end", "expires"
+_CHECKS = Checks("windowed")
+
+
+def windowed(
+    rows: DataFrame,
+    state: DataFrame,
+    epoch: EpochWatermarks,
+    *,
+    time: str,
+    size: timedelta,
+    keys: Sequence[str],
+    agg: Sequence[Column],
+    merge: Sequence[Column],
+    slide: timedelta | None = None,
+    lateness: timedelta = timedelta(0),
+) -> Result:
+    """Aggregate rows by keys and windows of event time. A window is final once W has reached its end.
+
+    A window is ``[window_start, window_end)``; windows begin at whole multiples of the slide since 1970, in UTC. A row
+    is late if all its windows are over; of a row's windows, only those that are not over count it.
+
+    Args:
+        rows: The epoch's rows.
+        state: The open windows: keys, ``window_start``, ``window_end`` and the aggregates; with a lateness also
+            ``expires``. The table's keys are the keys and ``window_start``; it expires by ``window_end``, with a
+            lateness by ``expires``.
+        epoch: The transform's epoch.
+        time: The column with the time of a row, a timestamp.
+        size: How long a window is.
+        keys: Columns of the rows. Without any, there is one row per window.
+        agg: Aggregates of rows, like ``F.count("*").alias("n")``.
+        merge: Aggregates of these aggregates under the same names, like ``F.sum("n").alias("n")``. Of an average, keep
+            sum and count.
+        slide: From the start of a window to that of the next; by default the size.
+        lateness: For how long a final window still counts rows. Raised later, it does not bring back windows that have
+            expired: rows of these would begin them anew.
+
+    Returns:
+        ``out`` has the state's columns but ``expires``. Without a lateness it has each window once. With a lateness it
+        has a window again whenever it changed: a sink upserts by the keys and ``window_start``.
+    """
+    hop = _Hop.of(size, slide, lateness)
+    marks, names = Watermarks.of(epoch), [*_CHECKS.names("keys", keys, some=False), START, END]
+    _check(rows, state, time, names, hop)
+    counting, late = split(rows, [time, *keys], marks.passed(hop.newest_end(time), hop.lateness))
+    placed = hop.placed(counting, time).where(~marks.passed(END, hop.lateness))
+    fresh = _CHECKS.shaped(hop.expiring(placed.groupBy(*names).agg(*agg), state), state)
+    old = state.where(~marks.passed(END, hop.lateness)).join(fresh.select(*names), names, "left_semi")
+    merged = old.unionByName(fresh).groupBy(*names).agg(*merge, *_latest(state))
+    new = _CHECKS.shaped(merged, state)
+    return Result(_shown(state, new, names, marks, hop).drop(EXPIRES), changes(new), late)
+
+
+@dataclass(frozen=True)
+class _Hop:
+    """How windows lie, in microseconds."""
+
+    size: int
+    slide: int
+    lateness: int
+
+    @classmethod
+    def of(cls, size: timedelta, slide: timedelta | None, lateness: timedelta) -> _Hop:
+        hop = cls(
+            _CHECKS.duration("size", size),
+            _CHECKS.duration("slide", size if slide is None else slide),
+            _CHECKS.duration("lateness", lateness, zero=True),
+        )
+        if hop.slide > hop.size:  # rows between two windows would vanish
+            raise _CHECKS.argument("slide", slide, f"at most the size, {size!r}")
+        return hop
+
+    def newest_start(self, time: str) -> Column:
+        """The start of the newest window that has the row, in microseconds. A quotient would be rounded."""
+        from pyspark.sql import functions as F
+
+        at, slide = F.unix_micros(time), whole(self.slide)
+        return at - (at % slide + slide) % slide
+
+    def newest_end(self, time: str) -> Column:
+        """The end of the newest window that has the row."""
+        from pyspark.sql import functions as F
+
+        return F.timestamp_micros(self.newest_start(time) + whole(self.size))
+
+    def placed(self, rows: DataFrame, time: str) -> DataFrame:
+        """A row for each window that has it."""
+        from pyspark.sql import functions as F
+
+        newest = self.newest_start(time)
+        oldest = newest - whole((self.size - 1) // self.slide * self.slide)
+        starts = F.sequence(oldest, newest, whole(self.slide)) if self.slide < self.size else F.array(newest)
+        begun = rows.withColumn(START, F.explode(F.transform(starts, F.timestamp_micros)))
+        return begun.withColumn(END, later(START, self.size)).where(F.col(END) > F.col(time))
+
+    def expiring(self, windows: DataFrame, state: DataFrame) -> DataFrame:
+        """The windows with the time until which they count rows, if the state has a column for it."""
+        return windows.withColumn(EXPIRES, later(END, self.lateness)) if EXPIRES in state.columns else windows
+
+
+def _check(rows: DataFrame, state: DataFrame, time: str, names: Sequence[str], hop: _Hop) -> None:
+    _CHECKS.is_time("the rows", rows, time)
+    _CHECKS.has("the rows", rows, names[:-2])
+    _CHECKS.has_not("the rows", rows, [START, END, EXPIRES])
+    _CHECKS.has("the state", state, names)
+    _CHECKS.is_time("the state", state, START, END)
+    if EXPIRES in state.columns:
+        _CHECKS.is_time("the state", state, EXPIRES)
+    elif hop.lateness:
+        raise Refused(
+            "windowed: with a lateness the state needs a column 'expires', and it has none: a window is corrected for "
+            "so long after its end. Nothing was written.",
+            code=codes.OPERATOR_COLUMNS,
+            remedy="Add 'expires timestamp' to the schema of the state table, and set its expires='expires'. Give the "
+            "table another name and path if it has rows. Then clear the failed task.",
+        )
+
+
+def _latest(state: DataFrame) -> list[Column]:
+    """Of two times at which a window expires, the later one: it must not fall when the lateness does."""
+    from pyspark.sql import functions as F
+
+    return [F.max(EXPIRES).alias(EXPIRES)] if EXPIRES in state.columns else []
+
+
+def _shown(state: DataFrame, new: DataFrame, names: Sequence[str], marks: Watermarks, hop: _Hop) -> DataFrame:
+    """The windows that end now and, with a lateness, final ones that changed."""
+    ending = state.where(marks.due(END))
+    if not hop.lateness:
+        return ending
+    return ending.join(new.select(*names), list(names), "left_anti").unionByName(new.where(marks.passed(END)))
