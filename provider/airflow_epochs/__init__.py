@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_epochs.event_time import EventTime as EventTime
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta.sink import DeltaSink as DeltaSink
+    from airflow_epochs.sinks.delta.state_table import StateTable as StateTable
     from airflow_epochs.sinks.kafka.sink import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql.sink import SqlSink as SqlSink
     from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
@@ -24,21 +26,25 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta.sink",
     "EpochPipeline": "airflow_epochs.pipeline",
+    "EventTime": "airflow_epochs.event_time",
     "KafkaSink": "airflow_epochs.sinks.kafka.sink",
     "KafkaSource": "airflow_epochs.sources.kafka.source",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
     "SqlSink": "airflow_epochs.sinks.sql.sink",
+    "StateTable": "airflow_epochs.sinks.delta.state_table",
 }
 
 __all__ = [
     "DeltaSink",
     "EpochPipeline",
+    "EventTime",
     "KafkaSink",
     "KafkaSource",
     "SparkConnect",
     "SparkSubmit",
     "SqlSink",
+    "StateTable",
 ]
 
 

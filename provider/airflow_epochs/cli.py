@@ -11,6 +11,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,8 @@ from airflow.utils.helpers import ask_yesno
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.coordinator import admin
-from airflow_epochs.errors import BadArgument, Refused, with_remedy
+from airflow_epochs.errors import BadArgument, Refused, located, with_remedy
+from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.kafka.connection import read_connection
@@ -32,10 +34,17 @@ from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened
 from airflow_epochs.ledger.signing import RANDOM_KEY
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import records_upper_bound
+from airflow_epochs.read import options_of
+from airflow_epochs.sinks.delta import state_records
+from airflow_epochs.sinks.delta.state_figures import StateFigures, figures
+from airflow_epochs.sinks.delta.state_records import StateRecords
+from airflow_epochs.sinks.delta.state_view import ReadableState, readable
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.spark.driver.event_times import instant
 from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
+from airflow_epochs.storage.options import storage_options
 
 _PIPELINE = Arg(("pipeline",), help="The pipeline's name")
 _EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
@@ -70,7 +79,25 @@ def _reading() -> list[ActionCommand]:
             func=show_in_doubt,
             args=(_PIPELINE, _CONN),
         ),
+        _state(),
     ]
+
+
+def _state() -> ActionCommand:
+    return ActionCommand(
+        name="state",
+        help="The state tables of a pipeline: size, changes, watermark; or the SQL that reads one",
+        func=show_state,
+        args=(
+            _PIPELINE,
+            Arg(("name",), nargs="?", help="A state table; without it, all of the newest complete epoch"),
+            Arg(("--epoch",), type=int, help="A complete epoch; without it, the newest one"),
+            Arg(("--sql",), choices=["duckdb", "spark"], help="Print the statement that makes a view of the state"),
+            Arg(("--storage-conn-id",), help="Connection of the tables' store, instead of the one on record"),
+            _CONN,
+            _OUTPUT,
+        ),
+    )
 
 
 def _changing() -> list[ActionCommand]:
@@ -178,6 +205,63 @@ def show_in_doubt(args: Namespace) -> None:
     elif opened.source.get("kind") == KAFKA:
         waiting = KafkaSource.from_spec(opened.source).waiting(AirflowEnvironment(SparkConnect()))
         print("\n".join(waiting) or "No open transaction keeps records of its topics from being read.")
+
+
+@_tells_refusals
+def show_state(args: Namespace) -> None:
+    """``airflow epochs state``: print figures of state tables, or the SQL of a view of one. Reads only."""
+    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    if args.sql and not args.name:
+        raise Refused(
+            "The command does not know which state table the SQL is for.",
+            code=codes.STATE_UNKNOWN,
+            remedy=f"Type airflow epochs state {args.pipeline} NAME --sql {args.sql}.",
+        )
+    chosen = [args.name] if args.name else state_records.names(ledger)
+    found = [_state_of(ledger, args, name) for name in chosen]
+    if args.sql:
+        [(_, state)] = found
+        print(state.view_duckdb() if args.sql == "duckdb" else state.view_spark())
+    else:
+        now = micros(datetime.now(timezone.utc))
+        rows = [_printed_state(figures(records, state), now) for records, state in found]
+        AirflowConsole().print_as(data=rows, output=args.output)
+
+
+def _state_of(ledger: Ledger, args: Namespace, name: str) -> tuple[StateRecords, ReadableState]:
+    with located(args.pipeline, args.epoch, sink=name):
+        records = state_records.find(ledger, name, args.epoch)
+        chosen = args.storage_conn_id
+        options = storage_options(connection(chosen)) if chosen else options_of(records)
+        return records, readable(name, records.shown, records.spec, options)
+
+
+def _printed_state(row: StateFigures, now: int) -> dict[str, object]:
+    return {
+        "state": row.name,
+        "epoch": row.epoch,
+        "version": row.version,
+        "keys": row.keys,
+        "files": row.files,
+        "bytes": row.bytes,
+        "rows changed": _or_nothing(row.changed),
+        "files dropped": _or_nothing(row.dropped),
+        "watermark": _instant(row.watermark),
+        "lag": "" if row.watermark is None else f"{(now - row.watermark) // 1_000_000} s",
+        "next expiry": _instant(row.next_expiry),
+    }
+
+
+def _or_nothing(number: int | None) -> object:
+    return "" if number is None else number
+
+
+def _instant(at: int | None) -> str:
+    """An instant in microseconds as text; the number itself if it is outside the calendar of Python."""
+    try:
+        return "" if at is None else instant(at).isoformat()
+    except OverflowError:
+        return f"{at} us"
 
 
 def _sentence(view: EpochView) -> str:

@@ -622,6 +622,130 @@ TRANSFORM_NOT_SENT = TRANSFORM.code(
     "Put the module itself beside the transform, and keep data out of packages that the transform imports. Or install "
     "the module on Spark's machines. Then clear the failed task.",
 )
+OPERATOR_ARGUMENT = TRANSFORM.code(
+    "EPOCHS-OPERATOR-ARGUMENT",
+    Refused,
+    "An argument of an operator of `airflow_epochs.transforms` is not valid, or the session's time zone does not fit "
+    "the operator. Nothing was written.",
+    "Correct the transform as the message says. Then clear the failed task.",
+)
+OPERATOR_COLUMNS = TRANSFORM.code(
+    "EPOCHS-OPERATOR-COLUMNS",
+    Refused,
+    "Rows or a state that the transform gives to an operator of `airflow_epochs.transforms` lack a column, have one "
+    "that the operator makes itself, or have one of a type that does not fit. Nothing was written.",
+    "Correct the transform, or the schema of the state table, as the message says. Then clear the failed task.",
+)
+
+EVENT_TIME_MISSING = TRANSFORM.code(
+    "EPOCHS-EVENT-TIME-MISSING",
+    Refused,
+    "The transform called `epoch.event_time`, and the pipeline has no `event_time`. Nothing was written.",
+    "Give EpochPipeline `event_time=EventTime(…)`, or remove the call. Then clear the failed task.",
+)
+EVENT_TIME_COLUMN = TRANSFORM.code(
+    "EPOCHS-EVENT-TIME-COLUMN",
+    Refused,
+    "The rows or the column that `epoch.event_time` got do not fit. It needs a column of type TIMESTAMP, and the "
+    "columns `partition` and, with several topics, `topic` of the batch. Nothing was written.",
+    "Let the rows keep these columns, and cast the event time: `.cast('timestamp')`. Then clear the failed task.",
+)
+EVENT_TIME_DEPTH = TRANSFORM.code(
+    "EPOCHS-EVENT-TIME-DEPTH",
+    Refused,
+    "`epoch.chained` was asked for more operators than the pipeline's EventTime allows. Nothing was written.",
+    "Set `depth` of EventTime to the number of stateful operators that stand one behind another. Then clear the failed "
+    "task.",
+)
+
+STATE = Chapter("State")
+
+STATE_SKIPPED = STATE.code(
+    "EPOCHS-STATE-SKIPPED",
+    Refused,
+    "Epochs were completed without a state table of the DAG. Their rows are not in it, so results would be wrong. "
+    "Nothing was opened.",
+    "Remove the state from the DAG again. Or give it a new name and a new table: it then begins empty, or with the "
+    "rows of the table that `initial` names. Then clear the failed task.",
+)
+STATE_CHANGED = STATE.code(
+    "EPOCHS-STATE-CHANGED",
+    Corrupt,
+    "Another program has changed rows of a state table. The next results would rest on rows that no epoch made.",
+    "Undo the change: RESTORE the table to the version that the message names. Then clear the failed task.",
+)
+STATE_NOT_EMPTY = STATE.code(
+    "EPOCHS-STATE-NOT-EMPTY",
+    Refused,
+    "A state begins, and its table exists already. Rows that no epoch of this pipeline made would be taken for state.",
+    "Give the state a table that does not exist yet. To begin with the rows of an existing table, name that table in "
+    "`initial`. Then clear the failed task.",
+)
+STATE_INITIAL_MISSING = STATE.code(
+    "EPOCHS-STATE-INITIAL-MISSING",
+    Refused,
+    "There is no Delta table at the place that `initial` of a state table names. Nothing was opened.",
+    "Correct `initial`. Then clear the failed task.",
+)
+STATE_GONE = STATE.code(
+    "EPOCHS-STATE-GONE",
+    Corrupt,
+    "The version of a state table that the epoch must read cannot be read any more: files or log entries are gone.",
+    "Restore the files from a backup, or from the store's own versions of them. Then clear the failed task.",
+)
+STATE_SCHEMA = STATE.code(
+    "EPOCHS-STATE-SCHEMA",
+    Refused,
+    "`schema`, `keys` or `expires` of a state table does not fit its rows, or Spark cannot read the schema. Nothing "
+    "was written.",
+    "Correct the argument. New columns may be added to `schema`. To change the type of a column, the keys or "
+    "`expires`, write the state of the newest epoch, converted, to another Delta table (docs/state.md, 'Query the "
+    "state'). Then give the state a new name and a new table, and name that other table in `initial`. Then clear the "
+    "failed task.",
+)
+BACKFILL_WITH_STATE = STATE.code(
+    "EPOCHS-BACKFILL-WITH-STATE",
+    Refused,
+    "`backfill` names an earlier epoch, and the pipeline has state. The transform would get the rows of earlier epochs "
+    "together with the state of today, and would return wrong rows. Nothing was opened.",
+    "Remove the sink from `backfill`: it then begins with this epoch. To fill it with earlier rows, give a second "
+    "pipeline the same source, transform and state tables of its own, `starting` at those offsets, and this sink. Then "
+    "clear the failed task.",
+)
+STATE_KEYS = STATE.code(
+    "EPOCHS-STATE-KEYS",
+    Refused,
+    "The transform returned several changes of one key of a state table. Only one row per key can be the state.",
+    "Correct the transform: let it return each changed key once. Then clear the failed tasks of the run.",
+)
+STATE_NOT_WAIVED = STATE.code(
+    "EPOCHS-STATE-NOT-WAIVED",
+    Refused,
+    "A state table cannot be waived: all later epochs would lack the rows, and nobody would see it.",
+    "Correct what the error of the commit task names. Then clear the commit task: rows that are gone are staged again.",
+)
+STATE_UNKNOWN = STATE.code(
+    "EPOCHS-STATE-UNKNOWN",
+    Refused,
+    "The pipeline has no such state table as of this epoch, or the epoch is not complete. Nothing was read.",
+    "Choose a complete epoch that `airflow epochs list PIPELINE` prints, and a state table that `airflow epochs state "
+    "PIPELINE` prints.",
+)
+STATE_EPOCH_GONE = STATE.code(
+    "EPOCHS-STATE-EPOCH-GONE",
+    Refused,
+    "The state as of this epoch cannot be read any more: VACUUM has deleted files of the version, or the clean-up of "
+    "the log has deleted entries.",
+    "Read a newer epoch. To keep later ones readable for longer, set `delta.deletedFileRetentionDuration` and "
+    "`delta.logRetentionDuration` in `properties` of the state table.",
+)
+STATE_KEYS_UNKNOWN = STATE.code(
+    "EPOCHS-STATE-KEYS-UNKNOWN",
+    Refused,
+    "No record of the ledger says any more which columns are the keys of a state that was removed from the pipeline.",
+    "Restore the open record of the state's last epoch from a backup of the ledger. Or query the table yourself: "
+    "docs/state.md, 'Query the state', has the statement.",
+)
 
 SPARK = Chapter("Spark")
 
@@ -1219,6 +1343,18 @@ DELTA_SINK_ARGUMENT = DAG_IMPORT.code(
     "An argument of DeltaSink is not valid, or two arguments do not fit each other.",
     "Correct the argument. The message names it, its value, and the values that are valid.",
 )
+STATE_TABLE_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-STATE-TABLE-ARGUMENT",
+    BadArgument,
+    "An argument of StateTable is not valid, or two arguments do not fit each other.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
+EVENT_TIME_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-EVENT-TIME-ARGUMENT",
+    BadArgument,
+    "An argument of EventTime is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
 KAFKA_SINK_ARGUMENT = DAG_IMPORT.code(
     "EPOCHS-KAFKA-SINK-ARGUMENT",
     BadArgument,
@@ -1248,6 +1384,7 @@ CHAPTERS = (
     KAFKA,
     SOURCE,
     TRANSFORM,
+    STATE,
     SPARK,
     STAGED,
     DELTA,

@@ -15,7 +15,7 @@ from airflow_epochs.names import NAME_RULE, is_name
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
-
+    from airflow_epochs.event_time import EventTime
 
 WAIT_FOR_OTHERS_S = 60.0
 
@@ -53,6 +53,7 @@ class Pipeline:
         measure_input: Whether Spark counts the records that it reads and finds their newest timestamp.
         backfill: Sink name -> the epoch whose input the sink's first epoch begins with.
         wait_for_others: Seconds that ``open`` leaves another run's attempt alone before it aborts it.
+        event_time: How the watermark follows the rows; None without event time.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Pipeline:
     measure_input: bool = False
     backfill: Mapping[str, int] = field(default_factory=dict)
     wait_for_others: float = WAIT_FOR_OTHERS_S
+    event_time: EventTime | None = None
 
     def __post_init__(self) -> None:
         require_name("pipeline", self.name)

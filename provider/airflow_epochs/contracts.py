@@ -21,8 +21,10 @@ from airflow_epochs.model import (
     Receipt,
     Staged,
     StagedClaim,
+    StatePin,
     TransactionId,
     Vote,
+    Watermarks,
     starting_at_ends,
 )
 
@@ -250,6 +252,8 @@ class SinkAttempt:
         ledger: Where the ledger is, for people to read; empty if unknown.
         promised: True if GLOBAL_COMMIT has been decided and lost rows are staged again. The vote then leaves out
             checks that only say that a promise would be unwise: the promise has been made.
+        watermarks: As in ``OpenRecord``.
+        state: The version that a state table's changes rest on; None for other sinks.
     """
 
     txn: TransactionId
@@ -258,6 +262,8 @@ class SinkAttempt:
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ledger: str = ""
     promised: bool = False
+    watermarks: Watermarks = ()
+    state: StatePin | None = None
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -269,6 +275,8 @@ class SinkAttempt:
             previous=TransactionId.parse(previous) if previous else None,
             ends=starting_at_ends(opened.ranges),
             ledger=opened.ledger,
+            watermarks=opened.watermarks,
+            state=opened.state.get(sink),
         )
 
 
@@ -415,6 +423,26 @@ class Maintained(Protocol):
 
     def maintain(self, pipeline: str, epoch: int, env: Environment) -> JsonDict:
         """Do the upkeep that is due and report it. The caller logs failures; they never fail the epoch."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A sink whose rows the transform reads in the next epoch: state. It can neither be waived nor skip an epoch."""
+
+    def pin(self, receipt: Receipt | None, pipeline: str, env: Environment) -> StatePin:
+        """The version for a new epoch to read: the rows that ``receipt``, of the epoch before, is for.
+
+        ``receipt`` is None for the first epoch of the state. Changes nothing.
+
+        Raises:
+            Corrupt: Others have changed rows since.
+            Refused: The state cannot begin here.
+        """
+        ...
+
+    def plan_read(self, pin: StatePin, watermarks: Watermarks, env: Environment) -> JsonDict:
+        """Spark's plan for reading the state. Raises Corrupt if that version can no longer be read."""
         ...
 
 

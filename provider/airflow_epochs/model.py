@@ -40,6 +40,26 @@ Ranges = dict[str, tuple[OffsetRange, ...]]
 """Topic -> one range for every known partition, ascending by partition."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartitionTime:
+    """The newest event time of a partition's rows, in microseconds since 1970 (UTC).
+
+    ``seen``: the ``now`` of the last epoch that had rows of this partition with an event time.
+    """
+
+    newest: int
+    seen: str
+
+
+EventTimes = dict[str, dict[str, PartitionTime]]
+"""Topic -> partition, as text -> its newest event time."""
+Watermarks = tuple[int | None, ...]
+"""The watermark of an epoch, then those of the epochs before, newest first: microseconds since 1970 (UTC).
+
+One more than stateful operators may stand one behind another. None: no row with an event time had been seen by then.
+"""
+
+
 @dataclass(frozen=True, order=True)
 class TransactionId:
     """``<pipeline>/<epoch>/<attempt>/<nonce>``, chosen before the first effect and never changed.
@@ -260,6 +280,7 @@ class StageReport:
     Attributes:
         try_id: The random id of the try, which is part of its staging places. XCom has it as ``nonce``.
         claims: Sink name -> what Spark reports for it.
+        event_times: Topic -> partition -> the newest event time of the rows that were read (see ``PartitionTime``).
     """
 
     txn_id: str
@@ -267,6 +288,7 @@ class StageReport:
     claims: dict[str, StagedClaim]
     metrics: JsonDict = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    event_times: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +308,29 @@ class SinkPlan:
     def __post_init__(self) -> None:
         if self.previous is not None:
             TransactionId.parse(self.previous)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatePin:
+    """The version of a state table that an epoch reads: the state as of the epoch before.
+
+    Attributes:
+        version: None if the table does not exist yet: the state is empty, or as ``initial`` says.
+        initial: The version of the table that the state begins as; None if the state does not begin so in this epoch.
+        fold: Whether this epoch stages the whole state instead of its changes.
+        base: Bytes of the last fold.
+        changes: Bytes of the changes since.
+        epochs: How many epochs have changed the state since.
+        folded_in: The epoch of that fold, or the first one; None if unknown.
+    """
+
+    version: int | None
+    initial: int | None = None
+    fold: bool = False
+    base: int = 0
+    changes: int = 0
+    epochs: int = 0
+    folded_in: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,6 +407,8 @@ class OpenRecord:
         ledger: The location of the ledger when the attempt was opened; empty if unknown. A copy of the ledger lies
             elsewhere, and so finds out that it is a copy.
         warnings: What other writers have done to the sinks' rows since they were committed.
+        watermarks: Those of attempt 1 (``event_time.next_watermarks``). Empty without event time.
+        state: State table -> the version that this epoch reads; those of attempt 1.
     """
 
     txn_id: str
@@ -380,6 +427,8 @@ class OpenRecord:
     code: str | None = None
     ledger: str = ""
     warnings: tuple[str, ...] = ()
+    watermarks: Watermarks = ()
+    state: dict[str, StatePin] = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -429,7 +478,10 @@ class TryRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionRecord:
-    """``<attempt>.decision.json``: immutable, at most one per attempt. ``dag_id``, ``run_id``: the run that decided."""
+    """``<attempt>.decision.json``: immutable, at most one per attempt. ``dag_id``, ``run_id``: the run that decided.
+
+    ``event_times``: as in ``StageReport``.
+    """
 
     txn_id: str
     decision: DecisionKind
@@ -439,6 +491,7 @@ class DecisionRecord:
     run_id: str
     decided_at: str
     writer: str
+    event_times: dict[str, dict[str, int]] = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
 
@@ -505,6 +558,8 @@ class CompleteRecord:
         waived: The sinks that were waived and have had no receipt since.
         waived_ids: For each of them, the transactions waived since its last receipt, oldest first. The sink may have
             committed any of them late.
+        watermarks: As in ``OpenRecord``.
+        event_times: Per partition, the newest event time up to this epoch.
     """
 
     txn_id: str
@@ -519,6 +574,8 @@ class CompleteRecord:
     writer: str
     waived: tuple[str, ...] = ()
     waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    watermarks: Watermarks = ()
+    event_times: EventTimes = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:

@@ -28,6 +28,8 @@ from airflow_epochs.operators.epoch import (
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
+    from airflow_epochs.event_time import EventTime
+    from airflow_epochs.sinks.delta.state_table import StateTable
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
 _PARAMS = {
@@ -59,8 +61,9 @@ class EpochPipeline(TaskGroup):
 
     Args:
         name: The name of the pipeline and of the TaskGroup.
-        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others: See
-            ``EpochOperator``.
+        source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
+            event_time: See ``EpochOperator``.
+        state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
@@ -77,6 +80,8 @@ class EpochPipeline(TaskGroup):
         source: Source,
         transform: str,
         sinks: Sequence[Sink],
+        state: Sequence[StateTable] = (),
+        event_time: EventTime | None = None,
         spark: SparkConnect | SparkSubmit,
         ledger_conn_id: str = "epochs_default",
         keep_epochs: int = 1000,
@@ -86,6 +91,7 @@ class EpochPipeline(TaskGroup):
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
+        sinks = [*sinks, *state]
         require_distinct(sinks)
         require_no_loop(source, sinks)
         require_backfill(backfill or {}, sinks)
@@ -105,6 +111,7 @@ class EpochPipeline(TaskGroup):
             "measure_input": measure_input,
             "backfill": backfill,
             "wait_for_others": wait_for_others,
+            "event_time": event_time,
             **_start_of_continuous(self.dag),
         }
         with self:

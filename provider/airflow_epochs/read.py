@@ -2,6 +2,8 @@
 
 While an epoch is being committed, some of its tables show it and others do not yet. Its completion record has the
 version of each table that shows it. Tables that are read at these versions agree, whatever is committed meanwhile.
+
+``state`` reads a state table as of any complete epoch.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.errors import Refused
-from airflow_epochs.model import CompleteRecord, OffsetRange, Ranges, TransactionId
+from airflow_epochs.errors import Refused, located
+from airflow_epochs.model import FORMAT, CompleteRecord, OffsetRange, Ranges, TransactionId
 
 if TYPE_CHECKING:
     from airflow_epochs.ledger.ledger import Ledger
+    from airflow_epochs.sinks.delta.state_records import StateRecords
+    from airflow_epochs.sinks.delta.state_view import ReadableState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,68 @@ def complete_epoch(
     ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
     record = ledger.complete_record(number or ledger.newest_complete())
     return _readable(ledger, pipeline, record) if record else None
+
+
+def state(
+    pipeline: str,
+    name: str,
+    epoch: int | None = None,
+    *,
+    ledger_conn_id: str = "epochs_default",
+    ledger_root: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ReadableState:
+    """The state table ``name`` of a pipeline as of the newest complete epoch, or as of epoch ``epoch``.
+
+    Reads only, and needs no Spark. The ledger is found as by ``complete_epoch``.
+
+    Args:
+        pipeline: The pipeline's name.
+        name: The name of the ``StateTable``.
+        epoch: A complete epoch; None: the newest one.
+        ledger_conn_id: The ledger's connection, inside Airflow.
+        ledger_root: The ledger's path or URL, without Airflow.
+        storage_options: As the ``object_store`` crate names them. With ``ledger_root``: of the ledger's store and of
+            the table's. Inside Airflow: of the table's store. If None, its connection is that of the ``StateTable``.
+
+    Raises:
+        Refused: There is no such state or no such epoch, or its version cannot be read any more.
+        Corrupt: A record is damaged or not believed.
+        NotApplied: The table's store does not answer.
+        OutcomeUnknown: The ledger does not answer.
+    """
+    from airflow_epochs.sinks.delta import state_records, state_view
+
+    ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
+    with located(pipeline, epoch, sink=name):
+        found = state_records.find(ledger, name, epoch)
+        options = dict(storage_options or {})
+        if ledger_root is None and storage_options is None:
+            options = options_of(found)
+        return state_view.readable(name, found.shown, found.spec, options)
+
+
+def options_of(records: StateRecords) -> dict[str, str]:
+    """The ``object_store`` options of a state table, from the Airflow connection that its record names.
+
+    Raises:
+        Refused: The record is not signed. Whoever forged it could have chosen the connection.
+    """
+    from airflow_epochs.hooks.epochs import connection
+    from airflow_epochs.storage.options import storage_options
+
+    conn_id = records.spec.get("storage_conn_id")
+    if conn_id is None:
+        return {}
+    if records.opened.format != FORMAT:
+        raise Refused(
+            f"A ledger record that is not signed says that the state table uses connection {conn_id!r}. Nothing was "
+            "read.",
+            code=codes.RECORD_CONNECTION_FOREIGN,
+            remedy="Set a key that signs the ledger's records (docs/operations.md, 'The signing key'). Or name the "
+            "store yourself: `storage_options` of read.state, `--storage-conn-id` of `airflow epochs state`.",
+        )
+    return storage_options(connection(conn_id))
 
 
 def _ledger(pipeline: str, conn_id: str, root: str | None, options: Mapping[str, str] | None) -> Ledger:

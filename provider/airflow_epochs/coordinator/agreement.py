@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink
+from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink, Stateful
 from airflow_epochs.coordinator.recorded_sinks import sink_of
+from airflow_epochs.coordinator.state_tables import BEGIN_ANEW
 from airflow_epochs.errors import Corrupt, tolerated
 from airflow_epochs.ledger.keys import epoch_folder
 from airflow_epochs.model import Marker, OpenRecord, Receipt, Shown, TransactionId, agree, attempt_fields, compare
@@ -94,8 +95,22 @@ def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
     diagnosis = sink.diagnose(seen, env) if isinstance(sink, Diagnosing) else None
     error = diagnosis or _by_the_markers(seen)
     error.pipeline, error.sink = seen.pipeline, sink.name
-    error.remedy += seen.while_in_doubt(sink.name)
+    if isinstance(sink, Stateful):
+        error.remedy = _remedy_of_state(seen, error.remedy)
+    else:
+        error.remedy += seen.while_in_doubt(sink.name)
     return error
+
+
+def _remedy_of_state(seen: Disagreement, remedy: str) -> str:
+    """A remedy for a state table: under another name it would begin anew, and later results would lack rows."""
+    if compare(seen.found, seen.expected) in (Shown.AHEAD, Shown.ANOTHER):
+        return f"{remedy} But do not give the state another name: it would begin anew."
+    return (
+        "Put the newest copy of the table back: restore its whole folder, or point the state back to it. Then clear "
+        "the failed task. Do not give the state another name: it would begin anew, and later results would lack rows. "
+        f"{BEGIN_ANEW}"
+    )
 
 
 def _by_the_markers(seen: Disagreement) -> Corrupt:

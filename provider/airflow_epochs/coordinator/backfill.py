@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
+from airflow_epochs.contracts import Stateful
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
@@ -48,6 +49,15 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
         )
     if first == epoch:
         return plan
+    if any(isinstance(each, Stateful) for each in task.pipeline.sinks):
+        raise Refused(
+            f"`backfill` lets sink {sink!r} begin with epoch {first}. The pipeline has state, and rows of earlier "
+            "epochs would meet the state of today.",
+            code=codes.BACKFILL_WITH_STATE,
+            pipeline=task.pipeline.name,
+            epoch=epoch,
+            sink=sink,
+        )
     wide = widened(ranges, _earlier(task, first, epoch))
     try:
         task.pipeline.source.check(wide, state, task.env)

@@ -18,7 +18,7 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement
+from airflow_epochs.coordinator import agreement, state_tables
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -28,12 +28,14 @@ from airflow_epochs.coordinator.restaging import Promise
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
+from airflow_epochs.event_time import times_after
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
+    EventTimes,
     JsonDict,
     OpenRecord,
     PipelineRecord,
@@ -211,12 +213,18 @@ class Coordinator:
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.task.env.reached("decision.put")
         reason = "; ".join(reasons) or "every sink voted VOTE_COMMIT"
-        standing = self._put_decision(opened, decision, reason, votes, run)
+        standing = self._put_decision(opened, decision, reason, votes, run, report.event_times)
         self.task.env.reached("decision.landed")
         return standing
 
     def _put_decision(
-        self, opened: OpenRecord, decision: DecisionKind, reason: str, votes: dict[str, Vote], run: Run
+        self,
+        opened: OpenRecord,
+        decision: DecisionKind,
+        reason: str,
+        votes: dict[str, Vote],
+        run: Run,
+        event_times: dict[str, dict[str, int]] | None = None,
     ) -> DecisionRecord:
         # Reasons quote errors of sinks and Spark, and a record is kept for ever: no secret may stand in it.
         standing = self.task.ledger.put_decision(
@@ -232,6 +240,7 @@ class Coordinator:
                 run_id=run.run_id,
                 decided_at=self.task.now(),
                 writer=self.task.writer,
+                event_times=event_times or {},
             )
         )
         log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.reason)
@@ -365,6 +374,8 @@ class Coordinator:
                 writer=self.task.writer,
                 waived=tuple(waived_ids),
                 waived_ids=waived_ids,
+                watermarks=opened.watermarks,
+                event_times=_event_times(before, view),
             )
         )
         self.task.env.reached("complete.landed")
@@ -524,6 +535,8 @@ def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> Epoch
         txn = view.opened.txn
         error.pipeline, error.epoch, error.attempt = txn.pipeline, txn.epoch, txn.attempt
         error.what = f"The epoch is in doubt: it waits for sink {', '.join(sinks)}. {error.what}"
+        if "epochs waive" in error.remedy and not view.opened.state.keys().isdisjoint(sinks):
+            error.remedy += state_tables.NOT_WAIVED
     return error
 
 
@@ -537,6 +550,12 @@ def _waived_ids(
         sink: (*reversed(earlier.get(sink, [])), *([view.opened.txn_id] if sink in waived else []))
         for sink in sorted({*earlier, *waived} - set(receipts))
     }
+
+
+def _event_times(before: CompleteRecord | None, view: EpochView) -> EventTimes:
+    """Those of the epoch before and of the rows that the decision is about."""
+    seen = view.decision.event_times if view.decision else {}
+    return times_after(before, seen, view.opened.ranges, view.opened.now)
 
 
 def _rows_out(view: EpochView) -> JsonDict:

@@ -6,18 +6,21 @@ from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing, Sink, Watching
-from airflow_epochs.coordinator import agreement
+from airflow_epochs.coordinator import agreement, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData
+from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     CompleteRecord,
+    OffsetRange,
     OpenRecord,
     PipelineRecord,
     Run,
     SinkPlan,
     TransactionId,
+    Watermarks,
     agree,
     seed_of,
 )
@@ -38,11 +41,13 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
         writes = {destination for sink in task.pipeline.sinks if (destination := sink.destination())}
         source.prepare(task.pipeline.name, writes, position, task.env)
     planned = source.plan(position, limits, task.env)
+    now = task.now()
+    watermarks = next_watermarks(task.pipeline.event_time, before, now)
+    planned = planned or _tick(task, before, watermarks)
     if planned is None:
         raise _no_new_data(task)
     sinks = with_backfill(task, sinks, epoch, planned.ranges, planned.state)
     warnings = changes_by_others(task, before)
-    now = task.now()
     return _put_open(
         task,
         OpenRecord(
@@ -62,9 +67,26 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
             writer=task.writer,
             ledger=task.ledger.root,
             warnings=warnings,
+            watermarks=watermarks,
+            state=state_tables.pins(task, before),
         ),
         run,
     )
+
+
+def _tick(task: TaskTry, before: CompleteRecord | None, watermarks: Watermarks) -> PlannedEpoch | None:
+    """An epoch without input, if that moves a watermark: the windows up to it can close. Else None."""
+    event_time = task.pipeline.event_time
+    if event_time is None or not event_time.tick or before is None:
+        return None
+    earlier = (*before.watermarks, *[None] * event_time.depth)
+    if watermarks[: event_time.depth] == earlier[: event_time.depth]:
+        return None
+    ends = {
+        topic: tuple(OffsetRange(r.partition, r.end, r.end) for r in per_topic)
+        for topic, per_topic in before.ranges.items()
+    }
+    return PlannedEpoch(ranges=ends, state=before.source_state)
 
 
 def _no_new_data(task: TaskTry) -> NoNewData:
@@ -113,6 +135,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:
             writer=task.writer,
             ledger=task.ledger.root,
             warnings=changes_by_others(task, before),
+            state=state_tables.pins(task, before, last.state),
         ),
         run,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Confirming, Environment, Located, Planning, Sink, SinkAttempt, SparkJob
+from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, tolerated
@@ -25,7 +26,7 @@ from airflow_epochs.model import (
     attempt_fields,
 )
 from airflow_epochs.spark import reports
-from airflow_epochs.spark.driver.plans import Claim, StageOutcome, StagePlan, TransformFile
+from airflow_epochs.spark.driver.plans import Claim, EventTimePlan, StageOutcome, StagePlan, TransformFile
 from airflow_epochs.spark.driver.wire import as_json
 
 log = secrecy.logger(__name__)
@@ -47,6 +48,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
         claims={name: claim for report in reports for name, claim in report.claims.items()},
         metrics=reports[0].metrics,
         warnings=tuple(warning for report in reports for warning in report.warnings),
+        event_times=reports[0].event_times,
     )
 
 
@@ -137,6 +139,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         claims={name: _claim(told) for name, told in report.sinks.items()},
         metrics=as_json(report.metrics) if report.metrics else {},
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
+        event_times=report.event_times,
     )
 
 
@@ -199,6 +202,9 @@ def _stage_job(
         files_of_0_1=promised is not None and promised.content is None,
         measure_input=task.pipeline.measure_input,
         sinks=plans,
+        watermarks=opened.watermarks,
+        event_time=_event_time_plan(task, opened, ranges),
+        state=state_tables.reads(task, opened),
     )
     return SparkJob(
         kind=plan.JOB,
@@ -207,6 +213,16 @@ def _stage_job(
         secrets_of=read.secrets_of,
         files=(transform.path,),
         description=f"stage {opened.txn_id}",
+    )
+
+
+def _event_time_plan(task: TaskTry, opened: OpenRecord, ranges: Ranges) -> EventTimePlan | None:
+    if task.pipeline.event_time is None:
+        return None
+    return EventTimePlan(
+        partitions={topic: tuple(r.partition for r in per_topic) for topic, per_topic in ranges.items()},
+        newest_allowed=task.pipeline.event_time.newest_allowed(opened.now),
+        depth=task.pipeline.event_time.depth,
     )
 
 

@@ -148,6 +148,12 @@ class TableShape:
         """This shape without some properties."""
         return replace(self, properties={k: v for k, v in self.properties.items() if k not in names})
 
+    def widened_for(self, staged: TableShape) -> TableShape:
+        """This shape with the nullable columns that only ``staged`` has, at its end."""
+        known = {field["name"] for field in self.schema["fields"]}
+        new = [field for field in staged.schema["fields"] if field["name"] not in known and field["nullable"]]
+        return replace(self, schema={**self.schema, "fields": [*self.schema["fields"], *new]})
+
     def difference_for(self, staged: TableShape) -> str | None:
         """Why files staged for the shape ``staged`` must not be added to this table unchanged; None if they may.
 

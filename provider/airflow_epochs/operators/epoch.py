@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
+    from airflow_epochs.event_time import EventTime
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -40,7 +41,7 @@ class EpochOperator(BaseOperator):
         source: Where rows come from.
         transform: ``path/to/file.py:function``. A relative path is looked up beside the DAG file, in the folder above
             it, in the DAGs folder, and in the folder above that.
-        sinks: Where rows go. Their names must differ.
+        sinks: Where rows go, and tables of state (``StateTable``). Their names must differ.
         spark: How Spark runs: ``SparkConnect`` or ``SparkSubmit``.
         ledger_conn_id: A connection of type ``epochs``.
         keep_epochs: How many complete epochs keep all their ledger records. Positions and transaction ids are kept
@@ -52,6 +53,7 @@ class EpochOperator(BaseOperator):
             batch. Has no effect once the sink shows an epoch.
         wait_for_others: Seconds that ``open`` leaves another run's young attempt alone before it aborts it. Without
             this, two installations, or runs started by hand, could abort each other's attempts for ever. 0: no wait.
+        event_time: How the watermark follows the rows; None without event time.
         checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
             ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
     """
@@ -74,6 +76,7 @@ class EpochOperator(BaseOperator):
         measure_input: bool = False,
         backfill: Mapping[str, int] | None = None,
         wait_for_others: float = WAIT_FOR_OTHERS_S,
+        event_time: EventTime | None = None,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -91,6 +94,7 @@ class EpochOperator(BaseOperator):
         self.measure_input = measure_input
         self.backfill = dict(backfill or {})
         self.wait_for_others = wait_for_others
+        self.event_time = event_time
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -168,6 +172,7 @@ class EpochOperator(BaseOperator):
                 measure_input=self.measure_input,
                 backfill=self.backfill,
                 wait_for_others=self.wait_for_others,
+                event_time=self.event_time,
             )
         except ValueError as error:
             raise Refused(

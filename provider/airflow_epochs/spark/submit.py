@@ -53,6 +53,7 @@ _DRIVER_FILES = (
     "storage/fsync.py",
     "spark/__init__.py",
     "spark/driver/**/*.py",
+    "transforms/*.py",
 )
 _NOT_INHERITED = ("AIRFLOW_", "_AIRFLOW_", "SPARK_CONNECT_MODE")
 _DEFAULT_CONF = {

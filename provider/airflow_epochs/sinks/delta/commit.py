@@ -58,8 +58,20 @@ class Commit:
         try:
             return publish.publish(this, self.at.env)
         except (publish.Altered, CannotOpen) as altered:
+            if this.state is not None:
+                raise self._altered_state(altered) from altered
             log.warning("%s was altered after the decision (%s): inserting through Spark", self.location.name, altered)
             return None
+
+    def _altered_state(self, altered: Exception) -> Corrupt:
+        """The error for a state table to which only Spark could append: it would take nothing away."""
+        return Corrupt(
+            f"The state table {self.location.name} was altered after the decision: {altered}.",
+            code=codes.STATE_CHANGED,
+            remedy="Undo the change that the message names. Then clear the commit task.",
+            **attempt_fields(self.attempt.txn),
+            sink=self.at.sink.name,
+        )
 
     # -- through Spark -------------------------------------------------------------------------------------------
 
@@ -156,5 +168,6 @@ class Commit:
                 "table": self.at.sink.target,
                 "committer": ours.get("committer") or "unknown",
                 **({"table_id": ours["table_id"]} if ours.get("table_id") else {}),
+                **({"state": ours["state"]} if ours.get("state") else {}),
             },
         )

@@ -22,7 +22,7 @@ from typing import Any
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Disagreement, Environment, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY, StagedFile, entry_of, log_entry, rows_of
-from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape
+from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape, metadata_of
 from airflow_epochs.delta.snapshot import LogPosition, Snapshot, commit_of, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import (
     PUTS_BACK,
@@ -37,9 +37,10 @@ from airflow_epochs.delta.table import (
 )
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
 from airflow_epochs.model import JsonDict, Marker, Shown, Staged, TransactionId, agree, attempt_fields, compare
-from airflow_epochs.sinks.delta import lost_files
+from airflow_epochs.sinks.delta import lost_files, state_log
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.lost_files import Loss
+from airflow_epochs.sinks.delta.state_log import StateFacts
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.staged.promised import require_promised
@@ -76,7 +77,7 @@ class TableCommit:
         """Where the table stands."""
         return compare(seen.marker, self.previous, self.txn)
 
-    def user_metadata(self, table_id: str | None, **facts: int | None) -> str:
+    def user_metadata(self, table_id: str | None, **facts: object) -> str:
         """The ``userMetadata`` of the commit, as JSON. ``facts``: more members of our part."""
         ours = {
             "app": self.app.epoch,
@@ -86,7 +87,8 @@ class TableCommit:
             "table_id": table_id,
             "ends": self.ends,
         }
-        return compact_json({USER_METADATA_KEY: ours | facts})
+        state = {"state": self.state.after(self.staged.bytes)} if self.state else {}
+        return compact_json({USER_METADATA_KEY: ours | state | facts})
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {
@@ -98,6 +100,12 @@ class TableCommit:
             "stats": file.stats,
         }
         return {"add": add}
+
+    @property
+    def state(self) -> StateFacts | None:
+        """What a state table's commit must know; None for other sinks."""
+        facts = self.staging.user_metadata.get("state")
+        return StateFacts(**facts) if facts else None
 
     def signatures(self) -> list[tuple[str, int]]:
         return [
@@ -282,7 +290,8 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
         )
     if shape.refused_features:
         raise Altered(f"it now has {', '.join(shape.refused_features)}, which deltalake does not support")
-    if difference := shape.difference_for(this.staging.shape):
+    takes = shape.widened_for(this.staging.shape) if this.state else shape
+    if difference := takes.difference_for(this.staging.shape):
         raise Altered(difference)
 
 
@@ -302,7 +311,7 @@ def _entry(this: TableCommit, version: int) -> bytes:
     """The log entry: rows and markers, for a new table also its protocol and metadata."""
     now = now_ms()
     new_id = str(uuid.uuid4())
-    metadata = [] if version else _shape_of_new_table(this).actions(new_id, now)
+    metadata = _added_columns(this) if version else _shape_of_new_table(this).actions(new_id, now)
     table_id = this.staging.user_metadata.get("table_id") if version else new_id
     # Spark forgets a transaction without a time as soon as the table has a retention for them.
     signatures = [{"txn": {"appId": app, "version": n, "lastUpdated": now}} for app, n in this.signatures()]
@@ -311,8 +320,23 @@ def _entry(this: TableCommit, version: int) -> bytes:
         *metadata,
         *signatures,
         *map(this.add_action, this.staging.files),
+        *(state_log.removes(this.location, this.state, version - 1, now) if this.state else []),
     ]
     return entry_of(actions)
+
+
+def _added_columns(this: TableCommit) -> list[JsonDict]:
+    """The table's metadata with the columns that the staged changes of a state add to it; nothing if they add none."""
+    table = open_table(this.location) if this.state else None
+    if table is None:
+        return []
+    shape = TableShape.of_table(table)
+    wide = shape.widened_for(this.staging.shape)
+    if wide == shape:
+        return []
+    metadata = metadata_of(table)
+    metadata["metaData"]["schemaString"] = json.dumps(wide.schema, separators=(",", ":"))
+    return [metadata]
 
 
 def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None, **facts: int | None) -> JsonDict:
@@ -327,7 +351,7 @@ def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None
         "operation": "WRITE" if version else "CREATE TABLE AS SELECT",
         "operationParameters": {"mode": "Append", "partitionBy": json.dumps(this.staging.shape.partition_by)},
         # Without it, Spark takes the commit for one that may depend on what it read, and sees conflicts.
-        "isBlindAppend": not facts,
+        "isBlindAppend": not facts and this.state is None,
         "operationMetrics": {name: str(value) for name, value in metrics.items()},
         "userMetadata": this.user_metadata(table_id, **facts),
         "engineInfo": "airflow-provider-epochs",

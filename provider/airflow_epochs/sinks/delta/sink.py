@@ -21,9 +21,11 @@ from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
+    from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.delta.participant import DeltaParticipant
+    from airflow_epochs.spark.driver.delta.plans import DeltaStaging
 
 _COMMITTERS = (None, "deltalake", "spark")
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){1,2}")
@@ -200,6 +202,20 @@ class DeltaSink:
     def plan_stage_at(self, attempt: SinkAttempt, place: str, env: Environment) -> JsonDict:
         """Do what ``plan_stage`` does, for a place that ``place`` has made: the target is looked at once."""
         return self._participant(env).plan_stage_at(attempt, place)
+
+    def staging(self, append: DeltaStaging, attempt: SinkAttempt) -> DeltaStaging:
+        """Spark's plan for staging, from that of a plain append."""
+        from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging
+
+        return append if self.how.is_plain_append else DeltaChangeStaging.of(append, self.how.plan())
+
+    def adds_columns_to(self, shape: TableShape | None) -> bool:
+        """Whether the rows have columns that the table lacks, and the sink's own commit adds these."""
+        return False
+
+    def user_metadata(self, attempt: SinkAttempt) -> JsonDict:
+        """What the staging table's commit says of the attempt besides what it says for every sink."""
+        return {}
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Check the staged files, the target and its store, and fsync the files on a local disk."""

@@ -17,7 +17,7 @@ from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, SPARK, Whereabouts
 from airflow_epochs.spark.driver.delta.jobs import OPTIMIZE_WRITE, compact_json
-from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, Described
+from airflow_epochs.spark.driver.delta.plans import DeltaStaging, Described
 from airflow_epochs.spark.driver.wire import as_json
 from airflow_epochs.staged import owner
 
@@ -33,26 +33,28 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
     committer = _committer(sink, target)
     _require_partitioning(sink, location, shape)
     owner.sign(location.files, at.folder(attempt), attempt, sink.name)
+    widens = sink.adds_columns_to(shape)
     if committer == DELTALAKE and shape is not None:
         checks.require_committable(shape, location.name)
-        _write_version_0(location, place, shape)
+        if not widens:
+            _write_version_0(location, place, shape)
     append = DeltaStaging(
         committer=committer,
         place=place,
         target=sink.target,
         app=target.app.epoch,
         epoch=attempt.txn.epoch,
-        has_version_0=committer == DELTALAKE and shape is not None,
-        schema=shape.schema if shape else None,
+        has_version_0=committer == DELTALAKE and shape is not None and not widens,
+        schema=shape.schema if shape and not widens else None,
         partition_by=shape.partition_by if shape else tuple(sink.partition_by),
         properties=dict(sink.properties),
         optimize_write=_optimize_write(shape.properties if shape else sink.properties),
-        user_metadata=compact_json({USER_METADATA_KEY: _user_metadata(target, attempt, committer)}),
+        user_metadata=compact_json({USER_METADATA_KEY: _user_metadata(sink, target, attempt, committer)}),
     )
-    return as_json(append if sink.how.is_plain_append else DeltaChangeStaging.of(append, sink.how.plan()))
+    return as_json(sink.staging(append, attempt))
 
 
-def _user_metadata(target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
+def _user_metadata(sink: DeltaSink, target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
     """What the staging table's commit says of itself."""
     shape = target.opened_shape
     return {
@@ -61,6 +63,7 @@ def _user_metadata(target: Target, attempt: SinkAttempt, committer: str) -> Json
         "committer": committer,
         "table_id": shape.id if shape and not _has_created(target, attempt) else None,
         "anchor": target.log_position(),
+        **sink.user_metadata(attempt),
     }
 
 

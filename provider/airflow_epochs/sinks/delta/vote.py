@@ -5,8 +5,9 @@ from __future__ import annotations
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import checks, other_pipelines
+from airflow_epochs.sinks.delta import checks, other_pipelines, state_vote
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
+from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
 from airflow_epochs.staged import checks as staged_checks
@@ -31,6 +32,8 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     _require_fitting(at, target, staging)
     _require_turn(at, target, attempt)
     _require_own_rows(at, target, attempt, staging)
+    if isinstance(at.sink, StateTable):
+        state_vote.require_state(at.sink, attempt, target, staging)
     checks.require_store(files, at.folder(attempt))
     files.sync([*staging.log_files, *(f"{staging.place}/{file.path}" for file in staging.files)])
     return staged_of(claim, staging)
@@ -45,7 +48,8 @@ def _require_fitting(at: Whereabouts, target: Target, staging: Staging) -> None:
     if staging.user_metadata["committer"] == SPARK:
         _require_fitting_for_spark(at, target, staging)
     else:
-        checks.require_addable(shape, staging, name)
+        takes = shape.widened_for(staging.shape) if shape and isinstance(at.sink, StateTable) else shape
+        checks.require_addable(takes, staging, name)
     checks.require_lasting_marker(shape or staging.shape.with_properties(at.sink.properties), name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
@@ -64,6 +64,10 @@ class Whereabouts:
                 sink=self.sink.name,
             )
         return self._at(root)
+
+    def other(self, url: str) -> TableLocation:
+        """Another table, in the same store."""
+        return replace(self._at(url), name=url)
 
     def _at(self, url: str) -> TableLocation:
         conn_id = self.sink.storage_conn_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from airflow_epochs.spark.driver.wire import JsonDict
@@ -25,6 +25,48 @@ class TransformFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventTimePlan:
+    """What is observed of the rows' event times.
+
+    Attributes:
+        partitions: Topic -> its partitions.
+        newest_allowed: The newest instant that may move the watermark, in microseconds since 1970 (UTC).
+        depth: How many stateful operators may stand one behind another.
+    """
+
+    partitions: dict[str, tuple[int, ...]]
+    newest_allowed: int
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRead:
+    """The state that an epoch reads.
+
+    Attributes:
+        location: Where the table is.
+        version: The version to read; None if there is no table yet.
+        schema: The columns, as SQL.
+        keys: The columns that identify a row.
+        expires: The column up to which a row matters; None if every row matters for ever.
+        hidden_to: Rows that expired up to this instant are hidden; None: no row is.
+        folded_in: The epoch whose rows have each key once, and before which there are no rows; None if there is none.
+        initial: Where the table is that the state begins as; None if the state does not begin so in this epoch.
+        initial_version: The version of that table.
+    """
+
+    location: str
+    version: int | None
+    schema: str
+    keys: tuple[str, ...]
+    expires: str | None
+    hidden_to: int | None
+    folded_in: int | None = None
+    initial: str | None = None
+    initial_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagePlan(JobPlan):
     """One try to stage an epoch's rows in some sinks.
 
@@ -42,6 +84,10 @@ class StagePlan(JobPlan):
         files_of_0_1: Whether version 0.1 promised these rows by a digest of their files.
         measure_input: Whether the records read are counted.
         sinks: The plan of each sink that is staged. Its ``kind`` says of which class it is (``stage.STAGERS``).
+        watermarks: The epoch's, then those of the epochs before, newest first, in microseconds since 1970 (UTC). None:
+            there was none yet.
+        event_time: What is observed of event times; None if the pipeline has none.
+        state: State table -> what the transform reads of it.
     """
 
     JOB = "stage"
@@ -59,6 +105,9 @@ class StagePlan(JobPlan):
     files_of_0_1: bool = False
     measure_input: bool = True
     sinks: dict[str, JsonDict]
+    watermarks: tuple[int | None, ...] = ()
+    event_time: EventTimePlan | None = None
+    state: dict[str, StateRead] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +138,12 @@ class InputMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class StageOutcome:
-    """What a stage job did for each sink, and what it noticed. ``metrics`` is None if nothing was measured."""
+    """What a stage job did for each sink, and what it noticed. ``metrics`` is None if nothing was measured.
+
+    ``event_times``: topic -> partition -> the newest event time that may move the watermark.
+    """
 
     sinks: dict[str, Claim]
     metrics: InputMetrics | None = None
     warnings: tuple[str, ...] = ()
+    event_times: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver import determinism, kafka_read, observed, transform
+from airflow_epochs.spark.driver import determinism, event_times, kafka_read, observed, transform
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import session as delta_session
-from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging
+from airflow_epochs.spark.driver.delta import state as delta_state
+from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, StateStaging
 from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
 
@@ -50,6 +51,7 @@ def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.
 STAGERS: dict[str, Stager] = {
     DeltaStaging.kind: _stages(DeltaStaging, delta_jobs.stage_sink),
     DeltaChangeStaging.kind: _stages(DeltaChangeStaging, delta_merge.stage_sink),
+    StateStaging.kind: _stages(StateStaging, delta_state.stage_sink),
 }
 """By the kind of a sink's plan."""
 
@@ -71,16 +73,47 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
     with transform.loaded(plan.transform) as users:
         batch = kafka_read.batch(spark, plan.read, secrets).alias(BATCH)
         batch, observation = _observed(batch) if plan.measure_input else (batch, None)
-        every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None)
+        state = delta_state.frames(spark, plan.state)
+        every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None, state)
         frames = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
         analysed = determinism.analysed_plans(spark, frames)
-        uses = sum(text.count(f"SubqueryAlias {BATCH}\n") for text in analysed.values())
+        uses, reads = _uses(analysed, epoch.clock)
         job = delta_session.prepare_staging(spark, kafka_read.planned(plan.read), files_of_0_1=plan.files_of_0_1)
-        with _read_once(batch, observation, uses) as input_metrics:
+        with _read_once(batch, observation, reads) as input_metrics, _event_times(epoch.clock) as seen:
             tasks = {sink: _task(spark, plan, partial(stagers[sink], spark, job, frames[sink])) for sink in frames}
             staged = _staged(spark, tasks)
             metrics = _metrics(input_metrics()) if observation else None
-    return StageOutcome(sinks=staged, metrics=metrics, warnings=_warnings(analysed, users, uses))
+    warnings = (*_warnings(analysed, users, uses), *_of_event_times(epoch.clock, seen))
+    return StageOutcome(sinks=staged, metrics=metrics, warnings=warnings, event_times=seen.newest)
+
+
+def _uses(plans: dict[str, str], clock: event_times.Clock | None) -> tuple[int, int]:
+    """How often the sinks' plans use the batch, and how often Spark computes it: rows with event times are cached."""
+    uses = sum(text.count(f"SubqueryAlias {BATCH}\n") for text in plans.values())
+    cached = sum(text.count(f"SubqueryAlias {event_times.WATCHED}\n") for text in plans.values())
+    return uses, uses - cached + (clock.count if clock else 0)
+
+
+@contextmanager
+def _event_times(clock: event_times.Clock | None) -> Iterator[event_times.Seen]:
+    if clock is None:
+        yield event_times.Seen()
+        return
+    with clock.cached() as seen:
+        yield seen
+
+
+def _of_event_times(clock: event_times.Clock | None, seen: event_times.Seen) -> Iterator[str]:
+    if clock and not clock.count:
+        yield (
+            "The transform did not call `epoch.event_time(rows, column)`, so the watermark does not move, and no "
+            "window closes."
+        )
+    if seen.ahead:
+        yield (
+            f"{seen.ahead} rows have an event time further ahead of the epoch's `now` than `max_ahead` of EventTime. "
+            "They do not move the watermark."
+        )
 
 
 def _stager(kind: str) -> Stager:

@@ -1,5 +1,7 @@
 """Runs the user's transform: a function in a file, ``(batch, epoch) -> DataFrame | {sink: DataFrame}``.
 
+In a pipeline with state it is ``(batch, epoch, state)``, where ``state`` maps state tables to DataFrames.
+
 The file does not stay in ``sys.modules``. Functions of a registered module are pickled *by reference*, and Spark's
 Python workers do not have the file, so they could not unpickle its UDFs. Functions of an unregistered module are
 pickled by value. Sibling modules are registered: the workers get their files, so a reference works.
@@ -12,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, Refused
+from airflow_epochs.spark.driver import event_times
 from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
 
@@ -41,6 +44,9 @@ class EpochContext:
         now: The time, with its zone, when the epoch was first opened. Use it instead of ``current_timestamp()``.
         seed: 31 bits for ``rand(epoch.seed)`` and ``sample(fraction=…, seed=epoch.seed)``.
         txn_id: The attempt's transaction id.
+        watermark: W: a row with this event time, or an earlier one, is late. None: nothing is.
+        previous_watermark: P: what the watermark was in the epoch before.
+        clock: For the stage job.
     """
 
     number: int
@@ -49,6 +55,46 @@ class EpochContext:
     now: datetime
     seed: int
     txn_id: str
+    watermark: datetime | None = None
+    previous_watermark: datetime | None = None
+    _watermarks: tuple[datetime | None, ...] = field(default=(), repr=False)
+    clock: event_times.Clock | None = field(default=None, repr=False)
+
+    def event_time(self, rows: DataFrame, column: str) -> DataFrame:
+        """``rows``, whose event time is ``column``. They move the watermark of later epochs.
+
+        ``rows`` must still have the column ``partition`` of the batch, and with several topics ``topic``. Use the
+        result instead of ``rows``: Spark caches it, so that what is derived from it does not compute it again.
+
+        Raises:
+            Refused: The pipeline has no ``event_time``, or a column is missing or of another type.
+        """
+        if self.clock is None:
+            raise Refused("The pipeline has no `event_time`.", code=codes.EVENT_TIME_MISSING)
+        return self.clock.watched(rows, column)
+
+    def chained(self, behind: int = 1) -> EpochContext:
+        """The context for a stateful operator that stands behind ``behind`` other ones.
+
+        An operator may emit rows up to its own watermark. They are late for an operator behind it that has the same
+        watermark. So that one gets the watermark of as many epochs earlier.
+
+        Raises:
+            Refused: ``EventTime.depth`` of the pipeline is too small.
+        """
+        depth = self.clock.depth if self.clock else 1
+        if not 0 <= behind < depth:
+            raise Refused(
+                f"`chained` got {behind}, and the pipeline's EventTime has depth={depth}.",
+                code=codes.EVENT_TIME_DEPTH,
+            )
+        marks = self._watermarks[behind:]
+        return replace(
+            self,
+            watermark=marks[0] if marks else None,
+            previous_watermark=marks[1] if len(marks) > 1 else None,
+            _watermarks=marks,
+        )
 
     @classmethod
     def of(cls, plan: StagePlan) -> EpochContext:
@@ -56,7 +102,21 @@ class EpochContext:
         now = datetime.fromisoformat(plan.now.replace("Z", "+00:00"))
         if now.tzinfo is None:
             raise ValueError(f"now has no time zone: {plan.now!r}")
-        return cls(plan.epoch, plan.attempt, plan.pipeline, now, plan.seed, plan.txn_id)
+        marks = tuple(None if mark is None else event_times.instant(mark) for mark in plan.watermarks)
+        if plan.event_time:  # the depth may have been raised since the epoch was opened
+            marks += marks[-1:] * (plan.event_time.depth + 1 - len(marks))
+        return cls(
+            number=plan.epoch,
+            attempt=plan.attempt,
+            pipeline=plan.pipeline,
+            now=now,
+            seed=plan.seed,
+            txn_id=plan.txn_id,
+            watermark=marks[0] if marks else None,
+            previous_watermark=marks[1] if len(marks) > 1 else None,
+            _watermarks=marks,
+            clock=event_times.Clock(plan.event_time) if plan.event_time else None,
+        )
 
 
 @contextmanager
@@ -117,7 +177,12 @@ class LoadedTransform:
     module: ModuleType
 
     def __call__(
-        self, batch: DataFrame, epoch: EpochContext, sinks: Iterable[str], needed: Iterable[str] | None = None
+        self,
+        batch: DataFrame,
+        epoch: EpochContext,
+        sinks: Iterable[str],
+        needed: Iterable[str] | None = None,
+        state: dict[str, DataFrame] | None = None,
     ) -> dict[str, DataFrame]:
         """Run the user's function and check what it returns.
 
@@ -127,12 +192,13 @@ class LoadedTransform:
             sinks: The names of all sinks that may get a DataFrame.
             needed: The names of the sinks that must get one; by default all. If it names fewer, a DataFrame for an
                 unknown sink is no mistake: an older epoch is staged again, and the pipeline may have had other sinks.
+            state: The state tables; the function takes them as its third argument if there are any.
 
         Raises:
             Refused: The function raised, or did not return one DataFrame per sink. Nothing was written.
         """
         try:
-            result = self.function(batch, epoch)
+            result = self.function(batch, epoch, state) if state else self.function(batch, epoch)
         except EpochError:
             raise
         except Exception as error:

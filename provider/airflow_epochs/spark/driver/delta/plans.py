@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.spark.driver.plans import JobPlan
+from airflow_epochs.spark.driver.plans import JobPlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict
+
+EPOCH, DELETED = "__epoch", "__deleted"
+"""The columns that a state table has besides those of the state."""
 
 # -- stage -------------------------------------------------------------------------------------------------------
 
@@ -68,6 +71,27 @@ class DeltaChangeStaging(DeltaStaging):
     def of(cls, staging: DeltaStaging, how: How) -> DeltaChangeStaging:
         """What is staged as a plain append would be, for another mode."""
         return cls(**{**vars(staging), "kind": cls.kind}, how=how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateStaging(DeltaStaging):
+    """The same, for the changes of a state table.
+
+    Attributes:
+        read: The state that the changes rest on.
+        fold: Whether the whole state is staged instead of its changes.
+        expired_to: A fold leaves out rows that have expired by then; None: it keeps all rows.
+    """
+
+    kind: str = "state"
+    read: StateRead
+    fold: bool
+    expired_to: int | None
+
+    @classmethod
+    def of(cls, staging: DeltaStaging, read: StateRead, *, fold: bool, expired_to: int | None) -> StateStaging:
+        """What is staged as a plain append would be, for a state table."""
+        return cls(**{**vars(staging), "kind": cls.kind}, read=read, fold=fold, expired_to=expired_to)
 
 
 # -- commit ------------------------------------------------------------------------------------------------------

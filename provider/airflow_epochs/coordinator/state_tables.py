@@ -1,0 +1,71 @@
+"""State tables in an epoch: which version of each one the epoch reads, and what no epoch may do to them.
+
+The versions are facts of attempt 1's open record: the state as of the last complete epoch. So every rerun of the epoch
+reads the same state, and so does staging again after a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Stateful
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import CompleteRecord, OpenRecord, StatePin, TransactionId
+from airflow_epochs.spark.driver.plans import StateRead
+from airflow_epochs.spark.driver.wire import from_json
+
+BEGIN_ANEW = (
+    "If the table cannot come back, give the pipeline a new name, its state new tables, and `starting` the offsets "
+    "where the state shall begin (docs/state.md)."
+)
+"""The way out for a state that is lost."""
+NOT_WAIVED = f" But this sink is a state table, which cannot be waived. {BEGIN_ANEW}"
+"""What to add to a remedy that names a waiver."""
+
+
+def pins(
+    task: TaskTry, before: CompleteRecord | None, earlier: Mapping[str, StatePin] | None = None
+) -> dict[str, StatePin]:
+    """The version of each state table of today's DAG that an attempt reads.
+
+    ``earlier``: those of the attempt before, which stand. Every table is looked at all the same.
+
+    Raises:
+        Refused: A state table has missed epochs, or cannot begin here.
+        Corrupt: Others have changed rows of a state table.
+    """
+    found = {}
+    for sink in task.pipeline.sinks:
+        if isinstance(sink, Stateful):
+            _require_unbroken(task, sink.name, before)
+            receipt = before.receipts.get(sink.name) if before else None
+            found[sink.name] = sink.pin(receipt, task.pipeline.name, task.env)
+    return {name: (earlier or {}).get(name, pin) for name, pin in found.items()}
+
+
+def reads(task: TaskTry, opened: OpenRecord) -> dict[str, StateRead]:
+    """Spark's plan for reading each state table of an attempt."""
+    found = {}
+    for name, pin in opened.state.items():
+        sink = task.sink_of(opened, name)
+        assert isinstance(sink, Stateful)
+        found[name] = from_json(StateRead, sink.plan_read(pin, opened.watermarks, task.env))
+    return found
+
+
+def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord | None) -> None:
+    """Raise Refused if epochs have been completed without the state: it lacks their rows."""
+    last = before.markers.get(name) if before else None
+    if before is None or last is None or last == before.txn_id:
+        return
+    at = TransactionId.parse(last).epoch
+    raise Refused(
+        f"The state {name!r} is as of epoch {at}, and epochs {at + 1} to {before.txn.epoch} were completed without it. "
+        "Their rows are not in it, so results would be wrong and nobody would see it. Nothing was opened.",
+        code=codes.STATE_SKIPPED,
+        pipeline=task.pipeline.name,
+        epoch=before.txn.epoch + 1,
+        sink=name,
+    )

@@ -1,0 +1,183 @@
+"""What a state table's log says: whether only epochs have changed its rows, and which files a commit takes away.
+
+A state table has one writer. Others may rearrange its files (OPTIMIZE), which leaves the rows as they are. Any other
+change would get into later results, so it stops the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from airflow_epochs import codes
+from airflow_epochs.delta.log import actions_of, log_entry, remove_of
+from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.errors import Corrupt
+from airflow_epochs.event_time import micros
+from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.delta.jobs import identifier
+from airflow_epochs.storage.files import Files
+
+_MILLISECOND = 1_000
+"""Of microseconds. Delta's statistics cut instants off after the millisecond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateFacts:
+    """What the staging table's user metadata says of a state table.
+
+    Attributes:
+        of: The version that the changes rest on; None if there was no table.
+        fold: Whether the whole state is staged.
+        expires: The column up to which a row matters.
+        expired_to: Rows that have expired by then will not be read again.
+        keys: The columns that identify a row.
+        base, changes, epochs: As in ``StatePin``.
+    """
+
+    of: int | None
+    fold: bool
+    keys: tuple[str, ...]
+    expires: str | None
+    expired_to: int | None
+    base: int
+    changes: int
+    epochs: int
+
+    def after(self, staged_bytes: int) -> JsonDict:
+        """What the next epoch must know: what identifies a row, and what a fold would save."""
+        whole = self.fold or self.of is None
+        return {
+            "keys": list(self.keys),
+            "expires": self.expires,
+            "base": staged_bytes if whole else self.base,
+            "changes": 0 if whole else self.changes + staged_bytes,
+            "epochs": 0 if whole else self.epochs + 1,
+        }
+
+
+def files_at(location: TableLocation, version: int) -> list[JsonDict]:
+    """The files of a version: path, size, and the statistics of every column.
+
+    Raises:
+        Corrupt: The version cannot be read any more.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = DeltaTable(location.url, version=version, storage_options=location.options or None)
+        found: list[JsonDict] = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
+    except DeltaError as error:
+        raise gone(location, version, str(error).splitlines()[0]) from error
+    return found
+
+
+def gone(location: TableLocation, version: int, why: str) -> Corrupt:
+    """The error for a version of a state table that cannot be read any more."""
+    return Corrupt(
+        f"Version {version} of the state table {location.name} cannot be read any more: {why}. The epoch must read the "
+        "state of this version.",
+        code=codes.STATE_GONE,
+    )
+
+
+def require_unchanged(location: TableLocation, since: int, newest: int) -> None:
+    """Raise Corrupt if others have changed rows between two versions, and have not undone it."""
+    if newest != since:
+        _live(location, since, newest, _files(files_at(location, since)))
+
+
+_File = tuple[str, str]
+"""A path, and the deletion vector that takes rows of it away; empty without one."""
+
+
+def _files(files: list[JsonDict]) -> set[_File]:
+    return {(file["path"], "") for file in files}
+
+
+def _file(action: JsonDict) -> _File:
+    vector = action.get("deletionVector") or {}
+    return unquote(action["path"]), str(vector.get("pathOrInlineDv", ""))
+
+
+def _live(location: TableLocation, since: int, newest: int, start: set[_File]) -> set[_File]:
+    """The files of the newest version, which has the rows of version ``since``. Raises as ``require_unchanged``."""
+    live, good = set(start), set(start)
+    first_change = 0
+    for version, actions in _entries(location.files, since, newest):
+        adds = [action["add"] for action in actions if "add" in action]
+        removes = [action["remove"] for action in actions if "remove" in action]
+        was_good = live == good
+        live = live - set(map(_file, removes)) | set(map(_file, adds))
+        if was_good and not any(one.get("dataChange", True) for one in (*adds, *removes)):
+            good = set(live)
+        elif live != good:
+            first_change = first_change or version
+    if live != good:
+        raise _changed(location, first_change)
+    return live
+
+
+def _changed(location: TableLocation, version: int) -> Corrupt:
+    """The error for a version in which others have changed rows."""
+    back = version - 1
+    return Corrupt(
+        f"Another program has changed rows of the state table {location.name} in version {version}. Its last version "
+        f"with the rows of the pipeline is {back}.",
+        code=codes.STATE_CHANGED,
+        remedy=f"Undo the change: RESTORE TABLE {identifier(location.name)} TO VERSION AS OF {back} in Spark, or "
+        f'DeltaTable("{location.url}").restore({back}) of deltalake. Then clear the failed task.',
+    )
+
+
+def _entries(files: Files, since: int, newest: int) -> Iterator[tuple[int, list[JsonDict]]]:
+    for version in range(since + 1, newest + 1):
+        entry = files.read(log_entry(version))
+        if entry is None:
+            raise Corrupt(f"Entry {version} of the log of a state table is gone.", code=codes.STATE_GONE)
+        yield version, list(actions_of(entry))
+
+
+def removes(location: TableLocation, facts: StateFacts, newest: int, now_ms: int) -> list[JsonDict]:
+    """The ``remove`` actions of a commit that follows version ``newest``.
+
+    A fold takes everything away that it stands for. Other commits take away the files in which no row matters any more:
+    their statistics say so, and nobody reads them.
+
+    Raises:
+        Corrupt: Others have changed rows since the version that the changes rest on.
+    """
+    if facts.of is None:
+        _require_empty(location, newest)
+        return []
+    pinned = files_at(location, facts.of)
+    _live(location, facts.of, newest, _files(pinned))
+    files = pinned if newest == facts.of else files_at(location, newest)
+    taken = [file for file in files if facts.fold or _has_expired(file, facts)]
+    return [{"remove": remove_of(_logged(file), now_ms) | {"dataChange": True}} for file in taken]
+
+
+def _logged(file: JsonDict) -> JsonDict:
+    """What the ``add`` action of a file says of it. State tables have no partitions."""
+    return {"path": quote(file["path"], safe="/:=%+"), "partitionValues": {}, "size": file["size_bytes"]}
+
+
+def _require_empty(location: TableLocation, newest: int) -> None:
+    """Raise Corrupt if others have put rows into the table of a state that begins."""
+    if newest >= 0 and files_at(location, newest):
+        raise Corrupt(
+            f"The state begins with this epoch, and another program has put rows into its table {location.name}.",
+            code=codes.STATE_CHANGED,
+            remedy=f"Remove the rows: DELETE FROM {identifier(location.name)} in Spark, or "
+            f'DeltaTable("{location.url}").delete() of deltalake. Then clear the commit task.',
+        )
+
+
+def _has_expired(file: JsonDict, facts: StateFacts) -> bool:
+    """Whether every row of the file has expired, by its statistics."""
+    if facts.expires is None or facts.expired_to is None:
+        return False
+    newest, nulls = file.get(f"max.{facts.expires}"), file.get(f"null_count.{facts.expires}")
+    return newest is not None and nulls == 0 and micros(newest) + _MILLISECOND <= facts.expired_to

@@ -1,0 +1,147 @@
+"""Which version of a state table an epoch reads, and what it stages for it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.delta.table import TableLocation, open_table
+from airflow_epochs.errors import Refused
+from airflow_epochs.names import normalised
+from airflow_epochs.sinks.delta import state_log
+from airflow_epochs.sinks.delta.state_log import StateFacts
+from airflow_epochs.spark.driver.delta.plans import DeltaStaging, StateStaging
+from airflow_epochs.spark.driver.plans import StateRead
+
+if TYPE_CHECKING:
+    from airflow_epochs.contracts import SinkAttempt
+    from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
+    from airflow_epochs.sinks.delta.state_table import StateTable
+    from airflow_epochs.sinks.delta.whereabouts import Whereabouts
+
+FOLD_EPOCHS_MIN, FOLD_EPOCHS_MAX = 4, 200
+"""Between two folds: so few changes are cheap to read, so many files are not."""
+
+
+def pin(at: Whereabouts, state: StateTable, receipt: Receipt | None, pipeline: str) -> StatePin:
+    """``StateTable.pin``."""
+    from airflow_epochs.model import StatePin, TransactionId
+
+    location = at.location()
+    target = at.look(location, pipeline)
+    if receipt is None:
+        if target.table is not None and target.table.file_uris():
+            raise _not_empty(state, location)
+        initial = _version_of(at, state.initial) if state.initial else None
+        return StatePin(version=None, initial=initial, fold=initial is not None)
+    assert receipt.version is not None
+    state_log.require_unchanged(location, receipt.version, target.version)
+    known = receipt.detail.get("state", {})
+    _require_same_rules(state, known)
+    if "epochs" not in known:  # the commit's log entry is gone: only a fold tells again what the rows are
+        return StatePin(version=target.version, fold=True)
+    facts = {name: int(known[name]) for name in ("base", "changes", "epochs")}
+    folded_in = TransactionId.parse(receipt.txn_id).epoch - facts["epochs"]
+    return StatePin(version=target.version, fold=_is_due(state, **facts), folded_in=folded_in, **facts)
+
+
+def _require_same_rules(state: StateTable, known: JsonDict) -> None:
+    """Raise Refused if rows were stored under other keys, or expire by another column."""
+    rules = {"keys": list(state.keys), "expires": state.expires}
+    for name, today in rules.items():
+        if name in known and known[name] != today:
+            raise Refused(
+                f"`{name}` of the state {state.name!r} is {today!r}, and its rows were stored with {known[name]!r}.",
+                code=codes.STATE_SCHEMA,
+                sink=state.name,
+            )
+
+
+def _is_due(state: StateTable, base: int = 0, changes: int = 0, epochs: int = 0) -> bool:
+    """Whether a fold is due: a function of records, so that every attempt of the epoch stages the same."""
+    return epochs >= FOLD_EPOCHS_MAX or (epochs >= FOLD_EPOCHS_MIN and changes >= state.fold_at * base)
+
+
+def _not_empty(state: StateTable, location: TableLocation) -> Refused:
+    return Refused(
+        f"The state {state.name!r} begins with this epoch, and its table {location.name} has rows already.",
+        code=codes.STATE_NOT_EMPTY,
+        sink=state.name,
+    )
+
+
+def _version_of(at: Whereabouts, initial: str) -> int:
+    location = at.other(normalised(initial.strip()))
+    table = open_table(location)
+    if table is None:
+        raise Refused(
+            f"There is no Delta table {initial}, which `initial` names.",
+            code=codes.STATE_INITIAL_MISSING,
+            sink=at.sink.name,
+        )
+    return int(table.version())
+
+
+def readable(at: Whereabouts, state: StateTable, pin: StatePin, watermarks: Watermarks) -> StateRead:
+    """``StateTable.plan_read``, after a look whether the files are there."""
+    location = at.location()
+    if pin.version is not None:
+        _require_files(location, pin.version)
+    return _read(state, pin, watermarks[-1] if watermarks else None)
+
+
+def _read(state: StateTable, pin: StatePin, hidden_to: int | None) -> StateRead:
+    return StateRead(
+        location=state.target,
+        version=pin.version,
+        schema=state.schema,
+        keys=tuple(state.keys),
+        expires=state.expires,
+        hidden_to=hidden_to,
+        folded_in=pin.folded_in,
+        initial=normalised(state.initial.strip()) if state.initial and pin.initial is not None else None,
+        initial_version=pin.initial,
+    )
+
+
+def _require_files(location: TableLocation, version: int) -> None:
+    """Raise Corrupt if a VACUUM has deleted files of the version: it keeps those of the newest version only."""
+    paths = [file["path"] for file in state_log.files_at(location, version)]
+    if missing := sorted(location.files.missing(path for path in paths if ":/" not in path)):
+        raise state_log.gone(location, version, f"{len(missing)} of its files are gone, for example {missing[0]}")
+
+
+def staging(state: StateTable, append: DeltaStaging, attempt: SinkAttempt) -> StateStaging:
+    """``StateTable.staging``."""
+    assert attempt.state is not None
+    marks = attempt.watermarks
+    return StateStaging.of(
+        append,
+        _read(state, attempt.state, marks[-1] if marks else None),
+        fold=attempt.state.fold,
+        expired_to=expired_to(marks),
+    )
+
+
+def facts(state: StateTable, attempt: SinkAttempt) -> JsonDict:
+    """``StateTable.user_metadata``."""
+    pin = attempt.state
+    assert pin is not None
+    return asdict(
+        StateFacts(
+            of=pin.version,
+            fold=pin.fold,
+            keys=tuple(state.keys),
+            expires=state.expires,
+            expired_to=expired_to(attempt.watermarks),
+            base=pin.base,
+            changes=pin.changes,
+            epochs=pin.epochs,
+        )
+    )
+
+
+def expired_to(watermarks: Watermarks) -> int | None:
+    """What the next epoch will hide: it has the same watermarks, moved by one."""
+    return watermarks[-2] if len(watermarks) > 1 else None

@@ -1,0 +1,63 @@
+"""What the vote of a state table looks at besides: each key changes once, and nobody else has changed rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import attempt_fields
+from airflow_epochs.sinks.delta import state_log
+from airflow_epochs.sinks.delta.state_table import StateTable
+from airflow_epochs.sinks.delta.target import Target
+from airflow_epochs.staged.staging import Staging
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHOWN_MAX = 5
+"""How many keys a message names."""
+_TIMES = "__epochs_times"
+
+
+def require_state(state: StateTable, attempt: SinkAttempt, target: Target, staging: Staging) -> None:
+    """Raise Refused if a key changes twice; Corrupt if others have changed rows since the version that was read."""
+    pin = attempt.state
+    assert pin is not None
+    if pin.version is not None:
+        state_log.require_unchanged(target.location, pin.version, target.version)
+    if pin.fold:  # has one row per key by its making
+        return
+    repeated = _repeated(_keys_of(target, staging, state.keys))
+    if repeated:
+        raise Refused(
+            f"Some keys change more than once in this epoch: {'; '.join(repeated)}.",
+            code=codes.STATE_KEYS,
+            **attempt_fields(attempt.txn),
+            sink=state.name,
+        )
+
+
+def _keys_of(target: Target, staging: Staging, keys: list[str]) -> pa.Table | None:
+    """The keys of all staged changes; None if there are none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = []
+    for file in staging.files:
+        with target.location.files.open(f"{staging.place}/{file.path}") as opened:
+            found.append(pq.ParquetFile(opened).read(columns=keys))
+    return pa.concat_tables(found) if found else None
+
+
+def _repeated(keys: pa.Table | None) -> list[str]:
+    """Some of the keys that several rows have, as texts."""
+    import pyarrow.compute as pc
+
+    if keys is None:
+        return []
+    names = keys.column_names
+    counted = keys.append_column(_TIMES, [range(keys.num_rows)]).group_by(names).aggregate([(_TIMES, "count")])
+    several = counted.filter(pc.greater(counted[f"{_TIMES}_count"], 1)).select(names).slice(0, SHOWN_MAX)
+    return [", ".join(f"{name}={value!r}" for name, value in row.items()) for row in several.to_pylist()]

@@ -1,0 +1,237 @@
+"""State tables in Spark: read as of the epoch before, and staged as a log of changes.
+
+A state table is a Delta table with the columns of the state, ``__epoch`` and ``__deleted``: one row per key and epoch
+that changed it. The state is the newest row of each key, less deleted keys, less rows that have expired. Now and then
+an epoch stages a *fold* instead of its changes: the whole state, which takes the place of all earlier rows.
+
+Rows whose ``expires`` is behind the watermark are left out *before* the newest row of each key is looked for, so Delta
+skips whole files. That is right because ``expires`` never falls for a key: if a key's newest row has not expired, the
+rows left out are older ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver.delta import jobs, session
+from airflow_epochs.spark.driver.delta.plans import DELETED, EPOCH, StateStaging
+from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.spark.driver.plans import Claim, StateRead
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
+SHOWN_MAX = 5
+"""How many keys a message names."""
+
+
+def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
+    """State table -> the state as a transform gets it: one row per key."""
+    return {name: _state(changes(spark, read), read) for name, read in reads.items()}
+
+
+def _state(rows: DataFrame, read: StateRead) -> DataFrame:
+    """The newest row of each key that is not deleted.
+
+    The rows of the last fold have each key once. So only the few rows of later epochs are aggregated, and the others
+    are those whose keys have no later row.
+    """
+    if read.folded_in is None:
+        return newest(rows, read.keys).where(f"not {DELETED}").drop(EPOCH, DELETED)
+    later = newest(rows.where(f"{EPOCH} > {read.folded_in}"), read.keys)
+    base = rows.where(f"{EPOCH} <= {read.folded_in}")
+    unchanged = base.join(later.select(*map(quoted, read.keys)), list(read.keys), "left_anti").select(*rows.columns)
+    return unchanged.unionByName(later).where(f"not {DELETED}").drop(EPOCH, DELETED)
+
+
+def changes(spark: SparkSession, read: StateRead) -> DataFrame:
+    """Every row of the log that has not expired, with ``EPOCH`` and ``DELETED``."""
+    from pyspark.sql import functions as F
+
+    schema = _schema(spark, read)
+    if read.version is not None:
+        table = _at(spark, read.location, read.version)
+        rows = _as_declared(table, schema, read.location, EPOCH, DELETED)
+    elif read.initial is not None:
+        table = _as_declared(_at(spark, read.initial, read.initial_version), schema, read.initial)
+        rows = table.select("*", F.lit(0).cast("bigint").alias(EPOCH), F.lit(False).alias(DELETED))
+    else:
+        rows = spark.createDataFrame([], f"{read.schema}, {EPOCH} bigint, {DELETED} boolean")
+    return unexpired(rows, read)
+
+
+def unexpired(rows: DataFrame, read: StateRead) -> DataFrame:
+    """The rows that still matter. A row without ``expires`` always does."""
+    from pyspark.sql import functions as F
+
+    if read.expires is None or read.hidden_to is None:
+        return rows
+    until = F.col(quoted(read.expires))
+    return rows.where(until.isNull() | (until > F.timestamp_micros(F.lit(read.hidden_to))))
+
+
+def newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """The newest row of each key, with ``EPOCH`` and ``DELETED``."""
+    from pyspark.sql import functions as F
+
+    columns = [F.col(quoted(name)) for name in rows.columns if name not in keys]
+    found = rows.groupBy(*map(quoted, keys)).agg(F.max_by(F.struct(*columns), F.col(EPOCH)).alias(_NEWEST))
+    return found.select(*(F.col(_NEWEST)[n].alias(n) if n not in keys else F.col(quoted(n)) for n in rows.columns))
+
+
+def stage_sink(spark: SparkSession, plan: StateStaging, job: session.StageJob, df: DataFrame) -> Claim:
+    """Stage the epoch's changes of the state, or the whole state.
+
+    The claim has a problem if the changes do not have the state's columns, if a key is NULL, or if ``expires`` of a key
+    falls. Of a fold, also if a key changes twice; of changes, the vote looks at that.
+    """
+    declared = _schema(spark, plan.read)
+    if problem := _misfit(declared, df, plan):
+        return Claim(place=plan.place, problem=problem)
+    changed = _changed(df, declared, plan)
+    before = changes(spark, plan.read)
+    rows = _folded(before, changed, plan) if plan.fold else changed
+    claim = jobs.stage_sink(spark, replace(plan, kind="delta"), job, rows)
+    if claim.problem or plan.fold:
+        return claim
+    return replace(claim, problem=_fallen(spark, before, plan))
+
+
+def _changed(df: DataFrame, declared: StructType, plan: StateStaging) -> DataFrame:
+    """The changes as the table has them. Spark fails on a NULL key when it computes them."""
+    from pyspark.sql import functions as F
+
+    named = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in declared.fields]
+    rows = df.select(*named, F.lit(plan.epoch).cast("bigint").alias(EPOCH), F.col(DELETED))
+    rules = [
+        (f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in plan.read.keys
+    ]
+    rules.append((f"rule of state that {DELETED} is not NULL", f"{DELETED} IS NOT NULL"))
+    return jobs.ruled(rows, plan.target, rules)
+
+
+def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging) -> DataFrame:
+    """The whole state after this epoch, as changes of this epoch."""
+    from pyspark.sql import functions as F
+
+    keys, names = plan.read.keys, before.columns
+    columns = [F.col(quoted(name)) for name in names if name not in keys]
+    is_new = F.col(EPOCH) == F.lit(plan.epoch)
+    found = [
+        F.max_by(F.struct(*columns), F.col(EPOCH)).alias(_NEWEST),
+        F.count(F.when(is_new, F.lit(1))).alias(_TIMES),
+    ]
+    rules = [("rule of state that an epoch changes a key at most once", f"{_TIMES} <= 1")]
+    if plan.read.initial is not None:
+        found.append(F.count(F.when(~is_new, F.lit(1))).alias(_BEFORE))
+        rules.append(("rule of state that the table in `initial` has a key at most once", f"{_BEFORE} <= 1"))
+        rules += [
+            (f"rule of state that {key} is not NULL in the table in `initial`", f"{quoted(key)} IS NOT NULL")
+            for key in keys
+        ]
+    if plan.read.expires is not None:
+        last = F.struct(_until(plan.read.expires).alias("until"), F.col(DELETED).alias("deleted"))
+        found.append(F.max_by(last, F.when(~is_new, F.col(EPOCH))).alias(_UNTIL))
+        newest_until = f"coalesce({_NEWEST}.{quoted(plan.read.expires)}, {_NEVER})"
+        never_falls = f"{_TIMES} = 0 OR {_UNTIL} IS NULL OR {_UNTIL}.deleted OR {_UNTIL}.until <= {newest_until}"
+        rules.append((f"rule of state that {plan.read.expires} never falls for a key", never_falls))
+    rows = jobs.ruled(before.unionByName(changed).groupBy(*map(quoted, keys)).agg(*found), plan.target, rules)
+    state = rows.select(*(F.col(_NEWEST)[n].alias(n) if n not in keys else F.col(quoted(n)) for n in names))
+    state = state.where(f"not {DELETED}").withColumn(EPOCH, F.lit(plan.epoch).cast("bigint"))
+    return unexpired(state, replace(plan.read, hidden_to=plan.expired_to))
+
+
+_NEVER = "TIMESTAMP '9999-12-31 23:59:59.999999 UTC'"
+"""The end of a row without ``expires``."""
+
+
+def _until(expires: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.col(quoted(expires)), F.expr(_NEVER))
+
+
+def _fallen(spark: SparkSession, before: DataFrame, plan: StateStaging) -> str | None:
+    """Some keys whose ``expires`` is earlier now than before; None if there are none.
+
+    Older rows are dropped, file by file, once they have expired. A newer row that expires sooner would be dropped
+    first, and the older row would be the state again. Behind a deletion an earlier time does no harm: the deletion
+    stays for longer than what it deletes.
+    """
+    if plan.read.expires is None or (plan.read.version is None and plan.read.initial is None):
+        return None
+    keys = [quoted(key) for key in plan.read.keys]
+    now = jobs.staged_rows(spark, plan.place).select(*keys, _until(plan.read.expires).alias(_UNTIL))
+    touched = before.join(now.select(*keys), list(plan.read.keys), "left_semi")
+    last = newest(touched, plan.read.keys).where(f"not {DELETED}")
+    earlier = last.select(*keys, _until(plan.read.expires).alias(_NEWEST))
+    shown = _shown(earlier.join(now, list(plan.read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys))
+    return f"For some keys {plan.read.expires} is earlier than in an earlier epoch: {shown}." if shown else None
+
+
+def _shown(keys: DataFrame) -> str:
+    rows = keys.limit(SHOWN_MAX).collect()
+    return "; ".join(", ".join(f"{name}={value!r}" for name, value in row.asDict().items()) for row in rows)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------
+
+
+def _schema(spark: SparkSession, read: StateRead) -> StructType:
+    try:
+        schema = spark.createDataFrame([], read.schema).schema
+    except Exception as error:
+        raise Refused(
+            f"The schema of a state table cannot be read by Spark: {read.schema!r}. {str(error).splitlines()[0]}",
+            code=codes.STATE_SCHEMA,
+        ) from error
+    if read.expires and (kind := schema[read.expires].dataType.simpleString()) != "timestamp":
+        raise Refused(
+            f"`expires` of a state table is the column {read.expires!r} of type {kind}. It must be of type TIMESTAMP.",
+            code=codes.STATE_SCHEMA,
+        )
+    return schema
+
+
+def _misfit(declared: StructType, df: DataFrame, plan: StateStaging) -> str | None:
+    wanted, given = {*declared.names, DELETED}, set(df.columns)
+    parts = [f"they lack {', '.join(sorted(wanted - given))}"] if wanted - given else []
+    parts += [f"they have {', '.join(sorted(given - wanted))}, which the state does not have"] if given - wanted else []
+    kinds = dict(df.dtypes)
+    for field in declared.fields:
+        if field.name in given and kinds[field.name] not in (field.dataType.simpleString(), "void"):
+            parts.append(f"{field.name} is {kinds[field.name]} instead of {field.dataType.simpleString()}")
+    return f"The changes do not fit the state {plan.target}: {'; '.join(parts)}." if parts else None
+
+
+def _as_declared(table: DataFrame, declared: StructType, where: str, *more: str) -> DataFrame:
+    """The declared columns of a table, and more. A declared column that the table lacks is NULL: it is newer."""
+    from pyspark.sql import functions as F
+
+    kinds = {field.name: field.dataType for field in table.schema.fields}
+    wrong = [
+        f"{field.name} is {kinds[field.name].simpleString()} there and {field.dataType.simpleString()} in `schema`"
+        for field in declared.fields
+        if field.name in kinds and json.loads(kinds[field.name].json()) != json.loads(field.dataType.json())
+    ]
+    if wrong:
+        raise Refused(
+            f"The state table {where} has other types than the DAG declares: {'; '.join(wrong)}.",
+            code=codes.STATE_SCHEMA,
+        )
+    known = [
+        F.col(quoted(field.name)) if field.name in kinds else F.lit(None).cast(field.dataType).alias(field.name)
+        for field in declared.fields
+    ]
+    return table.select(*known, *more)
+
+
+def _at(spark: SparkSession, location: str, version: int | None) -> DataFrame:
+    return spark.read.format("delta").option("versionAsOf", version).load(jobs.for_spark(location))
