@@ -16,8 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo        exactly once, shown: Kafka, Spark, Airflow; kills a task and a Spark server (4 minutes)"
-	@echo "make test        lint and every test (35 minutes)"
-	@echo "make test-fast   the quick tests: no Java (75 seconds)"
+	@echo "make test        lint and every test (36 minutes)"
+	@echo "make test-fast   units and the protocol: no server (45 seconds)"
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
@@ -61,7 +61,7 @@ test-spark test-brokers: test-%: venv check-java
 	$(BIN)/python -m pytest -m "$* and not chaos"
 
 test-fast: venv
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e and not proof"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not proof" tests/unit tests/protocol tests/conformance
 
 demo: venv check-java
 	$(PATHS) $(BIN)/python scripts/demo.py
