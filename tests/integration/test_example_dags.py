@@ -287,3 +287,33 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> N
     amounts = {c: sum(Decimal(f"{n}.50") for n in known if f"c{n % 3}" == c) for c in counts}
     found = {row["customer"]: (row["orders"], row["amount"]) for row in lab.table("gold/customer_totals")}
     assert found == {customer: (counts[customer], amounts[customer]) for customer in counts}
+
+
+def a_sale(shop: str, amount: str, ts: str) -> bytes:
+    return json.dumps({"shop": shop, "amount": amount, "ts": f"2026-01-02T{ts}Z"}).encode()
+
+
+def test_an_hour_of_revenue_is_shown_when_it_is_over_and_corrected_by_late_sales(lab: Lab) -> None:
+    lab.create("sales")
+    (revenue,) = dags_of("hourly_revenue").values()
+    epochs = [
+        [a_sale("a", "1.50", "10:10:00"), a_sale("b", "9.99", "10:20:00"), b"no sale", a_sale("a", "2.00", "10:59:59")],
+        [a_sale("a", "4.00", "11:30:00"), a_sale("b", "5.00", "11:31:00")],
+        [a_sale("a", "0.25", "10:30:00"), a_sale("b", "1.00", "11:59:00")],
+        [a_sale("a", "7.00", "14:30:00"), a_sale("b", "7.00", "14:30:00")],
+        [a_sale("a", "100.00", "10:00:01"), a_sale("b", "7.00", "14:30:00")],
+    ]
+    shown = []
+    for number, messages in enumerate(epochs):
+        lab.produce("sales", messages)
+        outcome = revenue.run(f"run_{number}")
+        assert outcome.state == "success", outcome.tasks
+        shown.append(sorted(lab.seen_by_duckdb("gold/hourly_revenue", "shop, hour(window_start), sales, revenue")))
+    ten = [("a", 10, 2, Decimal("3.50")), ("b", 10, 1, Decimal("9.99"))]
+    corrected = [("a", 10, 3, Decimal("3.75")), ten[1]]
+    eleven = [("a", 11, 1, Decimal("4.00")), ("b", 11, 2, Decimal("6.00"))]
+    assert shown == [[], [], sorted([*corrected]), sorted([*corrected]), sorted([*corrected, *eleven])]
+    assert lab.seen_by_duckdb("silver/late_sales", "shop, amount") == [("a", Decimal("100.00"))]
+    assert [reason for _, reason in lab.rejected("silver/sales_rejected").values()] == ["no shop"]
+    assert revenue.clear("run_4").state == "success"
+    assert sorted(lab.seen_by_duckdb("gold/hourly_revenue", "shop, hour(window_start), sales, revenue")) == shown[-1]

@@ -135,6 +135,14 @@ def test_an_error_of_the_transform_comes_back_as_refused_with_the_users_lines(
     assert "clear the failed task" in refused.value.remedy
 
 
+def on_both_workers(
+    settings: dict[str, str], standalone: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(standalone.conf))
+    executors = {"spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+    return {**settings, **executors, "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
+
+
 def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
     topic: Topic,
     settings: dict[str, str],
@@ -142,9 +150,7 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    conf = {**settings, "spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
-    conf["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"
-    monkeypatch.setenv("SPARK_CONF_DIR", str(standalone.conf))
+    conf = on_both_workers(settings, standalone, monkeypatch)
     tables = {"orders": tmp_path / "orders", "rejected": tmp_path / "rejected"}
     report = runner_on(standalone.master, monkeypatch, conf).run(stage_job(topic, ORDERS, tables))
     assert report["metrics"]["rows_in"] == 100
@@ -153,6 +159,22 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
     }
     executors = re.findall(r"Launching executor app-\S+/(\d+)", standalone_log(standalone))
     assert len(set(executors)) == 2
+
+
+def test_the_operators_of_a_transform_are_shipped_and_run_in_two_workers(
+    topic: Topic,
+    settings: dict[str, str],
+    standalone: StandaloneCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    conf = {**on_both_workers(settings, standalone, monkeypatch), **spark_world.FEW_ROWS}
+    conf["spark.sql.session.timeZone"] = "UTC"
+    job = stage_job(topic, f"{APPS / 'counting.py'}:counted", {"counts": tmp_path / "counts"})
+    assert runner_on(standalone.master, monkeypatch, conf).run(job)["warnings"] == []
+    numbers = {"windowed": 50, "dedupe": 1, "sessionize": 50, "interval_join": 50 * 50, "stateful": 50}
+    found = [(row["operator"], row["partition"], row["n"]) for row in staged_rows(tmp_path / "counts")]
+    assert sorted(found) == sorted((name, partition, n) for name, n in numbers.items() for partition in (0, 1))
 
 
 def standalone_log(cluster: StandaloneCluster) -> str:

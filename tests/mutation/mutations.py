@@ -33,6 +33,9 @@ LOST = "tests/protocol/test_lost_commits.py"
 
 SIGNATURES = "tests/unit/test_signatures.py"
 CONNECTIONS = "tests/unit/test_recorded_connections.py"
+WATERMARKS = "tests/protocol/test_watermarks.py"
+EVENT_TIME = "tests/unit/test_event_time.py"
+STATE_LOG = "tests/unit/test_state_log.py"
 
 MUTATIONS = [
     Mutation(
@@ -535,5 +538,54 @@ MUTATIONS = [
         "an unsigned record leads to any connection",
         [("coordinator/recorded_sinks.py", "if opened.format == FORMAT:", "if True:")],
         [CONNECTIONS],
+    ),
+    Mutation(
+        "a rerun of an epoch gets a watermark of its own",
+        [
+            (
+                "coordinator/opening.py",
+                "            last,\n            txn_id=str(again),",
+                "            last,\n            txn_id=str(again),\n"
+                "            watermarks=next_watermarks(task.pipeline.event_time, before, task.now()),",
+            )
+        ],
+        [WATERMARKS],
+    ),
+    Mutation(
+        "a watermark falls",
+        [("event_time.py", "return reached if last is None else max(reached, last)", "return reached")],
+        [EVENT_TIME],
+    ),
+    Mutation(
+        "without event time the watermarks stand as they are, so that windows close twice",
+        [
+            (
+                "event_time.py",
+                "    if event_time is None or before is None:\n        return last",
+                "    if before is None:\n        return last\n"
+                "    if event_time is None:\n        return before.watermarks[-1]",
+            )
+        ],
+        [EVENT_TIME],
+    ),
+    Mutation(
+        "what the decision has seen of event times does not move the watermark",
+        [("coordinator/coordinator.py", "seen = view.decision.event_times if view.decision else {}", "seen = {}")],
+        [WATERMARKS],
+    ),
+    Mutation(
+        "a change of state by others goes unnoticed",
+        [("sinks/delta/state_log.py", "    if live != good:\n        raise", "    if False:\n        raise")],
+        [STATE_LOG],
+    ),
+    Mutation(
+        "a file is dropped although a row of it never expires",
+        [("sinks/delta/state_log.py", "newest is not None and nulls == 0 and", "newest is not None and")],
+        [STATE_LOG],
+    ),
+    Mutation(
+        "a fold leaves what it stands for",
+        [("sinks/delta/state_log.py", "if facts.fold or _has_expired(file, facts)]", "if _has_expired(file, facts)]")],
+        [STATE_LOG],
     ),
 ]

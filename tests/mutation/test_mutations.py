@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 import airflow_epochs
-from tests.mutation.mutations import CONNECTIONS, MUTATIONS, REFERENCES, SIGNATURES, Edit, Mutation
+from tests.mutation.mutations import (
+    CONNECTIONS,
+    EVENT_TIME,
+    MUTATIONS,
+    REFERENCES,
+    SIGNATURES,
+    STATE_LOG,
+    Edit,
+    Mutation,
+)
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
@@ -74,6 +83,7 @@ def test_without_a_defect_the_same_tests_pass_on_a_copy_of_the_package(tmp_path:
 def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
-    known = ("tests/protocol", "tests/properties", "tests/conformance", REFERENCES, SIGNATURES, CONNECTIONS)
+    models = ("tests/protocol", "tests/properties", "tests/conformance", EVENT_TIME)
+    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG)
     for mutation in MUTATIONS:
         assert mutation.tests[0].startswith(known)

@@ -26,6 +26,7 @@ BENCHMARKS = (
     "sql_sink_figures",
     "parse_figures",
     "spark_figures",
+    "state_figures",
     "airflow_figures",
     "recovery_figures",
 )

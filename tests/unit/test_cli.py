@@ -318,7 +318,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
     assert isinstance(group, GroupCommand)
     names = [command.name for command in group.subcommands]
-    assert names == ["list", "show", "in-doubt", "takeover", "waive", "sign", "kafka-credentials"]
+    assert names == ["list", "show", "in-doubt", "state", "takeover", "waive", "sign", "kafka-credentials"]
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

@@ -20,6 +20,7 @@ from airflow_epochs.model import (
     DecisionRecord,
     OffsetRange,
     OpenRecord,
+    PartitionTime,
     PipelineRecord,
     Receipt,
     RestagedRecord,
@@ -28,6 +29,7 @@ from airflow_epochs.model import (
     SigningRecord,
     SinkPlan,
     Staged,
+    StatePin,
     TakeoverRecord,
     TransactionId,
     TryRecord,
@@ -88,6 +90,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "waived": st.lists(TEXT, max_size=2).map(tuple),
     "waived_ids": st.dictionaries(TEXT, st.lists(TXN, max_size=2).map(tuple), max_size=2),
     "warnings": st.lists(TEXT, max_size=2).map(tuple),
+    "watermarks": st.lists(st.none() | COUNT, max_size=3).map(tuple),
+    "state": st.dictionaries(NAME, st.builds(StatePin, version=st.none() | COUNT, fold=st.booleans()), max_size=2),
     "places": st.dictionaries(TEXT, TEXT, max_size=2),
     "markers": st.dictionaries(TEXT, TXN, max_size=2),
     "votes": st.dictionaries(TEXT, VOTES, max_size=2),
@@ -105,12 +109,17 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "number": COUNT,
     "staged": STAGED,
     "code": st.none() | TEXT,
+    "DecisionRecord.event_times": st.dictionaries(TEXT, st.dictionaries(TEXT, COUNT, max_size=2), max_size=2),
+    "CompleteRecord.event_times": st.dictionaries(
+        TEXT, st.dictionaries(TEXT, st.builds(PartitionTime, newest=COUNT, seen=TEXT), max_size=2), max_size=2
+    ),
     "format": st.just(1),
 }
 
 
 def strategy_of(kind: type) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{field.name: FIELDS.get(field.name, TEXT) for field in fields(kind)})
+    names = [field.name for field in fields(kind)]
+    return st.builds(kind, **{name: FIELDS.get(f"{kind.__name__}.{name}", FIELDS.get(name, TEXT)) for name in names})
 
 
 def example() -> DecisionRecord:

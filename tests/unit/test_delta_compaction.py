@@ -50,6 +50,7 @@ def test_a_compaction_that_was_begun_before_another_ended_doubles_no_row(table: 
     assert ids_in(table) == [0, 1, 2, 3]
 
 
+@pytest.mark.proof
 def test_processes_that_compact_at_once_double_no_row(table: Path) -> None:
     small_files(table)
     context = multiprocessing.get_context("forkserver")

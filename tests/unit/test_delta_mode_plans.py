@@ -114,7 +114,7 @@ def test_spark_is_told_the_mode_and_an_append_is_planned_as_ever(table: Path, wo
     sink = DeltaSink("silver", str(table), mode="upsert", keys=["id"], sequence_by="v")
     plan = sink.plan_stage(attempt, "n", world)
     assert plan["committer"] == "spark"
-    assert {plan["kind"], plain["kind"]} == stage_job.STAGERS.keys()
+    assert {plan["kind"], plain["kind"]} < stage_job.STAGERS.keys()
     assert json.loads(json.dumps(plan)) == plan
     assert plan["how"] == {
         "mode": "upsert",

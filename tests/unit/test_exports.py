@@ -30,11 +30,13 @@ def test_the_public_names_are_these() -> None:
     assert airflow_epochs.__all__ == [
         "DeltaSink",
         "EpochPipeline",
+        "EventTime",
         "KafkaSink",
         "KafkaSource",
         "SparkConnect",
         "SparkSubmit",
         "SqlSink",
+        "StateTable",
     ]
 
 

@@ -31,7 +31,9 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 sys.path.insert(0, sys.argv[1])
 import airflow_epochs.spark.driver.delta.merge, airflow_epochs.spark.driver.main, airflow_epochs.spark.driver.stage
-assert airflow_epochs.__file__.startswith(sys.argv[1]), airflow_epochs.__file__
+import airflow_epochs.transforms
+for module in (airflow_epochs, airflow_epochs.transforms):
+    assert module.__file__.startswith(sys.argv[1]), module.__file__
 """
 
 

@@ -20,11 +20,21 @@ from airflow_epochs.spark.driver.delta.plans import (
     MarkerPlan,
     Optimized,
     OptimizePlan,
+    StateStaging,
     ThinnedNotes,
     ThinNotesPlan,
 )
 from airflow_epochs.spark.driver.jobs import JOBS
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, JobPlan, RowDigest, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.plans import (
+    Claim,
+    EventTimePlan,
+    InputMetrics,
+    JobPlan,
+    RowDigest,
+    StageOutcome,
+    StagePlan,
+    StateRead,
+)
 from airflow_epochs.spark.driver.stage import STAGERS
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from tests.support.delta_world import change_plan, commit_plan, seen
@@ -45,10 +55,21 @@ APPEND = DeltaStaging(
     user_metadata="{}",
 )
 UPSERT = DeltaChangeStaging.of(APPEND, Mode(mode="upsert", keys=("id", "p")).plan())
+READ = StateRead(
+    location="/t", version=3, schema="k string, until timestamp", keys=("k",), expires="until", hidden_to=10**15
+)
+STATE = StateStaging.of(APPEND, READ, fold=True, expired_to=None)
+TIMES = EventTimePlan(partitions={"clicks": (0, 1)}, newest_allowed=10**15, depth=2)
 DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
 AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)
 PLANS: list[JobPlan] = [
-    replace(STAGE, sinks={"a": as_json(APPEND), "b": as_json(UPSERT)}),
+    replace(
+        STAGE,
+        sinks={"a": as_json(APPEND), "b": as_json(UPSERT), "s": as_json(STATE)},
+        watermarks=(2, 1, None),
+        event_time=TIMES,
+        state={"s": READ},
+    ),
     commit_plan(partition_by=("p",), previous="orders/1/1/aa", previous_epoch=1),
     change_plan(mode="overwrite"),
     DescribePlan(target="/t"),
@@ -59,8 +80,10 @@ PLANS: list[JobPlan] = [
 OTHERS: list[Any] = [
     APPEND,
     UPSERT,
+    STATE,
     StageOutcome(sinks={"a": Claim(place="/p", content=DIGEST), "b": Claim(place="/q", problem="no")}),
     StageOutcome(sinks={}, metrics=InputMetrics(rows_in=3), warnings=("it is not deterministic",)),
+    StageOutcome(sinks={}, event_times={"clicks": {"0": 10**15}}),
     Described(format="parquet"),
     AFTER,
     Committed(about=AFTER.about, marker=AFTER.marker, refused="the table is gone"),
@@ -84,7 +107,7 @@ def test_a_number_that_a_dag_has_for_a_text_stays_a_number() -> None:
 def test_every_job_has_one_plan_and_every_kind_of_sinks_plan_a_stager() -> None:
     assert {plan.JOB for plan in PLANS} == JOBS.keys()
     assert len(PLANS) == len(JOBS)
-    assert {APPEND.kind, UPSERT.kind} == STAGERS.keys()
+    assert {APPEND.kind, UPSERT.kind, STATE.kind} == STAGERS.keys()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +121,7 @@ def test_every_job_has_one_plan_and_every_kind_of_sinks_plan_a_stager() -> None:
         (CommitPlan, as_json(change_plan(mode="merge")), "This is no CommitPlan: change is unknown."),
         (ChangePlan, {**as_json(change_plan(mode="merge")), "change": 1}, "ChangePlan.change is of type int."),
         (Described, {"table": {"id": "t"}, "format": None}, "This is no Table: features is missing, location is"),
-        (StageOutcome, {"sinks": {"a": {}}, "metrics": None, "warnings": []}, "This is no Claim: content is missing"),
+        (StageOutcome, {**as_json(StageOutcome(sinks={})), "sinks": {"a": {}}}, "This is no Claim: content is missing"),
     ],
 )
 def test_what_is_no_such_plan_or_report_is_refused_by_its_fields(kind: type[Any], told: Any, why: str) -> None:

@@ -1,0 +1,58 @@
+"""Transforms with state: counts per page and hour, in plain DataFrame code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+SIZE = 100_000_000
+"""Of a window, in microseconds."""
+
+
+def clicks(batch: DataFrame, epoch: Any) -> DataFrame:
+    parsed = F.from_json(F.col("value").cast("string"), "page string, n bigint, ts timestamp")
+    return epoch.event_time(batch.select("topic", "partition", "offset", parsed.alias("o")).select("*", "o.*"), "ts")
+
+
+def windows(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """Close first, from the state alone; then add what is not late. A window is shown once, when it is over."""
+    rows, before = clicks(batch, epoch), state["open"]
+    start = F.floor(F.unix_micros("ts") / SIZE) * SIZE
+    framed = rows.select(
+        "*",
+        F.timestamp_micros(start).alias("window_start"),
+        F.timestamp_micros(start + SIZE).alias("window_end"),
+    )
+    closed = _up_to("window_end", epoch.watermark)
+    keys = ["page", "window_start", "window_end"]
+    fresh = framed.where(~closed).groupBy(*keys).agg(F.count("*").alias("clicks"), F.sum("n").alias("total"))
+    touched = before.where(~closed).join(fresh.select(*keys), keys, "left_semi")
+    changed = (
+        touched.unionByName(fresh).groupBy(*keys).agg(F.sum("clicks").alias("clicks"), F.sum("total").alias("total"))
+    )
+    over = before.where(closed & ~_up_to("window_end", epoch.previous_watermark))
+    return {
+        "hourly": over,
+        "late": framed.where(closed).select("partition", "offset", "page"),
+        "open": changed.withColumn("__deleted", F.lit(False)),
+    }
+
+
+def unique(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """The first click of each page and n: what comes out depends on the keys that this very epoch adds to the state."""
+    rows = clicks(batch, epoch)
+    first = rows.groupBy("page", "n").agg(F.min(F.struct("ts", "partition", "offset")).alias("f"))
+    new = first.select("page", "n", "f.*").join(state["seen"], ["page", "n"], "left_anti")
+    return {"firsts": new, "seen": new.select("page", "n", F.lit(False).alias("__deleted"))}
+
+
+def stateless(batch: DataFrame, epoch: Any) -> DataFrame:
+    """The same columns as ``unique`` shows, without state."""
+    columns = ["n bigint", "ts timestamp", "partition int", "offset bigint"]
+    return batch.selectExpr("'x' as page", *(f"cast(null as {c.split()[1]}) as {c.split()[0]}" for c in columns))
+
+
+def _up_to(column: str, mark: Any) -> Any:
+    return F.lit(False) if mark is None else F.col(column) <= F.lit(mark)

@@ -1,0 +1,368 @@
+"""Stateful operators at their edges: one or two rows each, and what is refused."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.connect import _unchanged_path
+from airflow_epochs.spark.driver import determinism
+from airflow_epochs.transforms import Result, dedupe, interval_join, sessionize, stateful, windowed
+from stack.connect import ConnectServer
+from tests.support.spark_world import settings
+from tests.support.state_world import EVENT, Epoch, Event, S, collected, events_of, framed
+
+pytestmark = pytest.mark.jvm
+
+OPEN = {"k": "string", "window_start": "timestamp", "window_end": "timestamp", "n": "long"}
+SEEN = {"k": "string", "expires": "timestamp"}
+SESSIONS = {"k": "string", "session_start": "timestamp", "session_end": "timestamp", "n": "long"}
+COUNTS = {"k": "string", "n": "long"}
+BEGIN = Epoch((), None, None)
+
+
+def row(ts: int | None, k: str | None = "a", o: int = 0) -> Event:
+    return Event(k, 1, ts, 0, o)
+
+
+def counted() -> dict[str, Any]:
+    return {"keys": ["k"], "agg": [F.count("*").alias("n")], "merge": [F.sum("n").alias("n")]}
+
+
+class World:
+    """Calls operators with usual arguments, of which a test replaces some."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def rows(self, *events: Event) -> Any:
+        return events_of(self.session, events or [row(5)])
+
+    def state(self, columns: dict[str, str], *rows: tuple[Any, ...]) -> Any:
+        return framed(self.session, rows, columns)
+
+    def windowed(self, rows: Any = None, state: Any = None, epoch: Epoch = BEGIN, **given: Any) -> Result:
+        given = {"time": "ts", "size": 10 * S, **counted(), **given}
+        return windowed(rows or self.rows(), state or self.state(OPEN), epoch, **given)
+
+    def dedupe(self, rows: Any = None, state: Any = None, epoch: Epoch = BEGIN, **given: Any) -> Result:
+        given = {"time": "ts", "keys": ["k"], "within": 10 * S, **given}
+        return dedupe(rows or self.rows(), state or self.state(SEEN), epoch, **given)
+
+    def sessionize(self, rows: Any = None, state: Any = None, epoch: Epoch = BEGIN, **given: Any) -> Result:
+        given = {"time": "ts", "gap": 10 * S, **counted(), **given}
+        return sessionize(rows or self.rows(), state or self.state(SESSIONS), epoch, **given)
+
+    def join(self, right: Any = None, **given: Any) -> Any:
+        renamed = {name: f"r{name}" for name in EVENT if name != "k"}
+        right = self.rows().withColumnsRenamed(renamed) if right is None else right
+        expires = F.lit(None).cast("timestamp").alias("expires")
+        left_state, right_state = (frame.select("*", expires).where(F.lit(False)) for frame in (self.rows(), right))
+        given = {"on": ["k"], "left_time": "ts", "right_time": "rts", "within": 10 * S, **given}
+        return interval_join(self.rows(), right, left_state, right_state, BEGIN, **given)
+
+    def stateful(self, rows: Any = None, state: Any = None, epoch: Epoch = BEGIN, **given: Any) -> Result:
+        given = {"keys": ["k"], "func": counting(), "out": "k string, n long", **given}
+        return stateful(rows or self.rows(), state or self.state(COUNTS), epoch, **given)
+
+
+def counting() -> Any:
+    """Counts the rows of a key. It travels by value, as a user's function does."""
+
+    def count(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        n = len(rows) + (state["n"][0] if len(state) else 0)
+        return pd.DataFrame({"k": [key[0]], "n": [n]}), pd.DataFrame({"n": [n]})
+
+    return count
+
+
+@pytest.fixture(scope="module")
+def world(session: Any) -> World:
+    return World(session)
+
+
+def test_without_a_watermark_nothing_is_late_and_nothing_closes(world: World) -> None:
+    for result in (
+        world.windowed(state=world.state(OPEN, ("a", 0, 10, 3))),
+        world.sessionize(state=world.state(SESSIONS, ("a", 0, 10, 3))),
+    ):
+        found = collected(out=result.out, late=result.late, changes=result.changes)
+        assert (found["out"], found["late"]) == ([], [])
+        assert [changed["n"] for changed in found["changes"]] == [4]
+
+
+def test_a_watermark_that_stands_still_closes_nothing_twice(world: World) -> None:
+    again, first = Epoch((), 10, 10), Epoch((), 10, None)
+    nothing = world.rows().limit(0)
+    open_, sessions = world.state(OPEN, ("a", 0, 10, 3)), world.state(SESSIONS, ("a", 0, 10, 3))
+    shown = {
+        "windows": world.windowed(nothing, open_, first).out,
+        "windows again": world.windowed(nothing, open_, again).out,
+        "sessions": world.sessionize(nothing, sessions, first).out,
+        "sessions again": world.sessionize(nothing, sessions, again).out,
+    }
+    assert {name: len(rows) for name, rows in collected(**shown).items()} == {
+        "windows": 1,
+        "windows again": 0,
+        "sessions": 1,
+        "sessions again": 0,
+    }
+
+
+def test_a_row_exactly_at_the_watermark_is_late_and_one_a_microsecond_later_is_not(world: World) -> None:
+    rows = world.rows(row(10, o=1), row(10, k="b", o=2)).withColumn(
+        "ts", F.timestamp_micros(F.unix_micros("ts") + F.when(F.col("o") == 2, 1).otherwise(0))
+    )
+    found = world.dedupe(rows, epoch=Epoch((), 10, 0))
+    told = collected(out=found.out.select("o"), late=found.late.select("o"))
+    assert told == {"out": [{"o": 2}], "late": [{"o": 1}]}
+
+
+def test_a_key_closes_and_opens_again_in_the_same_epoch(world: World) -> None:
+    epoch = Epoch((), 20, 5)
+    session = world.sessionize(world.rows(row(21)), world.state(SESSIONS, ("a", 0, 15, 3)), epoch)
+    seen = world.dedupe(world.rows(row(21)), world.state(SEEN, ("a", 15)), epoch)
+    found = collected(
+        closed=session.out, opened=session.changes, passed=seen.out.select("k", "ts"), changes=seen.changes
+    )
+    assert found == {
+        "closed": [{"k": "a", "session_start": 0, "session_end": 15, "n": 3}],
+        "opened": [{"k": "a", "session_start": 21, "session_end": 31, "n": 1, "__deleted": False}],
+        "passed": [{"k": "a", "ts": 21}],
+        "changes": [{"k": "a", "expires": 31, "__deleted": False}],
+    }
+
+
+def test_rows_without_time_or_key_are_told_among_the_late_ones_by_every_operator(world: World) -> None:
+    rows = world.rows(row(None), row(5, k=None), row(6))
+    right = rows.withColumnsRenamed({name: f"r{name}" for name in EVENT if name != "k"})
+    joined = world.join(right)
+    late = {
+        "windowed": world.windowed(rows).late,
+        "dedupe": world.dedupe(rows).late,
+        "sessionize": world.sessionize(rows).late,
+        "stateful": world.stateful(rows, time="ts").late,
+        "join": joined.right_late,
+    }
+    assert {name: len(found) for name, found in collected(**late).items()} == dict.fromkeys(late, 2)
+
+
+def test_a_row_that_is_late_alone_counts_if_an_open_session_is_connected_to_it(world: World) -> None:
+    """Flink does the same; Structured Streaming drops the row."""
+    state = world.state(SESSIONS, ("a", 10, 30, 3))
+    result = world.sessionize(world.rows(row(4, o=1), row(2, k="b", o=2)), state, Epoch((), 20, None))
+    found = collected(late=result.late.select("o"), changes=result.changes)
+    assert found["late"] == [{"o": 2}]
+    assert sorted(found["changes"], key=lambda row: row["__deleted"]) == [
+        {"k": "a", "session_start": 4, "session_end": 30, "n": 4, "__deleted": False},
+        {"k": "a", "session_start": 10, "session_end": 30, "n": 3, "__deleted": True},
+    ]
+
+
+def test_rows_exactly_a_gap_apart_are_in_one_session(world: World) -> None:
+    result = world.sessionize(world.rows(row(0), row(10), row(21, o=1)))
+    changes = collected(changes=result.changes)["changes"]
+    assert sorted((row["session_start"], row["n"]) for row in changes) == [(0, 2), (21, 1)]
+
+
+def test_of_equal_times_the_order_decides_which_row_passes_and_then_the_other_columns(world: World) -> None:
+    rows = world.rows(Event("a", 1, 5, 1, 1), Event("a", 3, 5, 0, 3), Event("a", 2, 5, 0, 2))
+    passed = collected(by_order=world.dedupe(rows, order=["p"]).out, by_all=world.dedupe(rows).out)
+    assert [row["o"] for row in passed["by_order"]] == [2]
+    assert [row["o"] for row in passed["by_all"]] == [1]
+
+
+def test_a_day_has_24_hours_in_every_time_zone(world: World, session: Any) -> None:
+    day = timedelta(days=1)
+    with settings(session, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        spring = world.rows().select(
+            "k",
+            F.timestamp_seconds(F.lit(1_774_742_400)).alias("ts"),  # 2026-03-29 UTC, when clocks go forward
+        )
+        result = world.windowed(spring, size=day)
+        until = world.dedupe(spring, within=day).changes
+        lengths = {
+            "window": result.changes.select((F.unix_seconds("window_end") - F.unix_seconds("window_start")).alias("s")),
+            "seen": until.select((F.unix_seconds("expires") - 1_774_742_400).alias("s")),
+        }
+        assert collected(**lengths) == {"window": [{"s": 86_400}], "seen": [{"s": 86_400}]}
+
+
+def test_a_window_expires_no_earlier_when_the_lateness_is_lowered(world: World) -> None:
+    columns = {**OPEN, "expires": "timestamp"}
+    state = world.state(columns, ("a", 0, 10, 1, 100))
+    result = world.windowed(world.rows(row(5)), state, lateness=20 * S)
+    assert [row["expires"] for row in collected(changes=result.changes)["changes"]] == [100]
+
+
+def test_aggregates_keep_the_types_of_the_state(world: World) -> None:
+    rows = world.rows().withColumn("amount", F.lit("1.50").cast("decimal(10,2)"))
+    state = world.state({**OPEN, "n": "decimal(12,2)"})
+    sums: dict[str, Any] = {"agg": [F.sum("amount").alias("n")], "merge": [F.sum("n").alias("n")]}
+    result = world.windowed(rows, state, **sums)
+    assert result.changes.schema["n"].dataType == result.out.schema["n"].dataType == state.schema["n"].dataType
+
+
+def test_windows_without_keys_count_all_rows(world: World) -> None:
+    state = world.state({name: kind for name, kind in OPEN.items() if name != "k"}, (0, 10, 3))
+    changes = collected(changes=world.windowed(world.rows(row(5), row(6)), state, keys=[]).changes)["changes"]
+    assert [row["n"] for row in changes] == [5]
+
+
+# -- functions of pandas -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(connect: ConnectServer, tmp_path: Path) -> Iterator[Any]:
+    """A session whose Python workers cannot import this package, as those of a Connect server without it."""
+    packed = tmp_path / "absent.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("airflow_epochs/__init__.py", "raise ImportError('this worker has no airflow_epochs')")
+    session = connect.session()
+    with _unchanged_path():
+        session.addArtifacts(str(packed), pyfile=True)
+    yield session
+    session.stop()
+
+
+def test_a_function_runs_in_workers_that_do_not_have_this_package(bare: Any) -> None:
+    importing = F.udf(lambda _: __import__("airflow_epochs").__name__, "string")
+    with pytest.raises(PySparkException, match="this worker has no airflow_epochs"):
+        bare.range(1).select(importing("id")).collect()
+    world = World(bare)
+    result = world.stateful(world.rows(row(1), row(2)), world.state(COUNTS, ("a", 5), ("b", 1)))
+    found = collected(out=result.out, changes=result.changes)
+    assert found["out"] == [{"k": "a", "n": 7}]
+    assert found["changes"] == [{"k": "a", "n": 7, "__deleted": False}]
+
+
+def test_a_function_sees_its_rows_in_the_order_of_their_times(world: World) -> None:
+    def joined(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame({"text": [f"{list(rows['o'])} at {watermark}"]}), None
+
+    rows = world.rows(row(30, o=3), row(10, o=1), row(20, o=2), row(30, o=0))
+    result = world.stateful(rows, epoch=Epoch((), 5, None), func=joined, out="text string", time="ts", order=["o"])
+    assert collected(out=result.out)["out"] == [{"text": "[1, 2, 0, 3] at 2026-01-01 00:00:05"}]
+
+
+def test_a_state_that_the_function_gives_up_is_deleted_and_missing_values_are_null(world: World) -> None:
+    def ending(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        kept = None if len(state) else pd.DataFrame({"n": [float("nan")]})
+        return pd.DataFrame({"n": [1, 2**62 + 1], "t": [pd.NaT, rows["ts"][0]]}), kept
+
+    result = world.stateful(
+        world.rows(row(1), row(2, k="b")), world.state(COUNTS, ("a", 5)), func=ending, out="n long, t timestamp"
+    )
+    found = collected(out=result.out, changes=result.changes)
+    assert sorted(found["changes"], key=lambda row: str(row["k"])) == [
+        {"k": "a", "n": 5, "__deleted": True},
+        {"k": "b", "n": None, "__deleted": False},
+    ]
+    assert sorted((row["n"], row["t"]) for row in found["out"] if row["t"]) == [(2**62 + 1, 1), (2**62 + 1, 2)]
+
+
+def test_a_state_of_two_rows_or_of_other_columns_is_an_error_that_names_the_key(world: World) -> None:
+    def doubled(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return None, pd.DataFrame({"n": [1, 2]})
+
+    def other(key: Any, rows: Any, state: Any, watermark: Any) -> Any:
+        import pandas as pd
+
+        return None, pd.DataFrame({"m": [1]})
+
+    for func, said in ((doubled, "2 rows of state"), (other, r"the columns \['m'\]")):
+        with pytest.raises(PySparkException, match=rf"the key \('a',\) the function returned.*{said}"):
+            world.stateful(func=func).changes.collect()
+
+
+# -- what is refused, and what is not warned about -----------------------------------------------------------------
+
+Call = Callable[[World], Any]
+REFUSED: dict[str, tuple[Call, str]] = {
+    "keys as text": (lambda w: w.windowed(keys="k"), r"windowed\(keys='k'\).*a list of columns' names"),
+    "no keys": (lambda w: w.sessionize(keys=[]), r"sessionize\(keys=\[\]\).*at least one"),
+    "no size": (lambda w: w.windowed(size=0 * S), r"windowed\(size=.*a positive timedelta"),
+    "a negative gap": (lambda w: w.sessionize(gap=-1 * S), r"sessionize\(gap=.*a positive timedelta"),
+    "seconds": (lambda w: w.dedupe(within=10), r"dedupe\(within=10\).*datetime.timedelta"),
+    "a slide beyond the size": (lambda w: w.windowed(slide=11 * S), r"windowed\(slide=.*at most the size"),
+    "three bounds": (lambda w: w.join(within=(S, S, S)), r"interval_join\(within=.*\(before, after\)"),
+    "a negative bound": (lambda w: w.join(within=(S, -S)), r"interval_join\(within=.*not negative"),
+    "no such key": (lambda w: w.windowed(keys=["page"]), "'page' is missing among the columns of the rows"),
+    "no such time": (lambda w: w.dedupe(time="at"), "'at' is missing among"),
+    "a time of no zone": (
+        lambda w: w.windowed(w.rows().withColumn("ts", F.col("ts").cast("timestamp_ntz"))),
+        r"column 'ts' of the rows is of type timestamp_ntz[\s\S]*cast\('timestamp'\)",
+    ),
+    "a state of no zone": (
+        lambda w: w.dedupe(state=w.state(SEEN).withColumn("expires", F.col("expires").cast("timestamp_ntz"))),
+        r"column 'expires' of the state is of type timestamp_ntz[\s\S]*'expires timestamp'",
+    ),
+    "a taken column": (
+        lambda w: w.windowed(w.rows().withColumn("Window_End", F.col("ts"))),
+        r"'Window_End' must not be among the columns of the rows[\s\S]*withColumnRenamed\('Window_End'",
+    ),
+    "columns of both sides": (
+        lambda w: w.join(w.rows(), right_time="ts"),
+        "'v', 'ts', 'p', 'o' must not be among the columns of right: left has one",
+    ),
+    "a state without an aggregate": (
+        lambda w: w.windowed(state=w.state({k: v for k, v in OPEN.items() if k != "n"})),
+        "'n' is missing among the columns of the state",
+    ),
+    "an aggregate too few": (
+        lambda w: w.windowed(state=w.state({**OPEN, "m": "long"})),
+        "'m' is missing among the columns of what is kept",
+    ),
+    "lateness without expires": (lambda w: w.windowed(lateness=S), "needs a column 'expires'"),
+    "a map": (
+        lambda w: w.dedupe(w.rows().withColumn("m", F.create_map("k", "v"))),
+        "column 'm' of the rows is of type map",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_is_refused_with_the_operator_the_place_and_what_to_do(world: World, mistake: str) -> None:
+    call, said = REFUSED[mistake]
+    with pytest.raises(Refused, match=said) as refused:
+        call(world)
+    assert "Nothing was written." in refused.value.what
+    assert refused.value.remedy.endswith("Then clear the failed task.")
+
+
+def test_a_function_of_local_times_is_refused(world: World, session: Any) -> None:
+    with settings(session, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        with pytest.raises(Refused, match="time zone is Europe/Berlin") as refused:
+            world.stateful()
+    assert "spark.sql.session.timeZone to UTC" in refused.value.remedy
+
+
+def test_the_operators_plans_are_not_warned_about(world: World, session: Any) -> None:
+    frames: dict[str, Any] = {}
+    late = {"state": world.state({**OPEN, "expires": "timestamp"}), "lateness": 5 * S, "slide": 5 * S}
+    for name, result in {
+        "windowed": world.windowed(**late),
+        "dedupe": world.dedupe(),
+        "sessionize": world.sessionize(),
+        "join": world.join(),
+        "stateful": world.stateful(time="ts"),
+    }.items():
+        frames |= {f"{name}.{part}": frame for part, frame in vars(result).items()}
+    plans = determinism.analysed_plans(session, frames)
+    assert [text for name, plan in plans.items() for text in determinism.warnings(name, plan, ())] == []

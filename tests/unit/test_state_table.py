@@ -1,0 +1,102 @@
+"""What a DAG may say of a state table, and what the ledger keeps of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from airflow_epochs import StateTable
+from airflow_epochs.coordinator.agreement import require_marker
+from airflow_epochs.errors import BadArgument, Corrupt
+from airflow_epochs.model import JsonDict, Receipt, TransactionId
+from airflow_epochs.sinks import from_spec
+from airflow_epochs.sinks.delta.state_table import columns_of
+from tests.support.environment import Environment
+
+WINDOWS: dict[str, Any] = {
+    "table": "/lake/open",
+    "schema": "page string, window_start timestamp, window_end timestamp, n decimal(10, 2)",
+    "keys": ["page", "window_start"],
+    "expires": "window_end",
+}
+
+
+def test_what_the_ledger_keeps_makes_the_same_state_again() -> None:
+    state = StateTable("open", **WINDOWS, fold_at=0.5, initial="/lake/old", properties={"delta.appendOnly": "false"})
+    again = from_spec(state.spec())
+    assert type(again) is StateTable and again.spec() == state.spec()
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        ("a string, b decimal(10, 2), c struct<x: int, y: string>", ["a", "b", "c"]),
+        ("`odd name` map<string, array<int>>, d bigint NOT NULL COMMENT 'x'", ["odd name", "d"]),
+        ("", []),
+    ],
+)
+def test_the_columns_of_a_schema_are_found(schema: str, names: list[str]) -> None:
+    assert columns_of(schema) == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"keys": "page"}, "`keys` is 'page'. It must be a list"),
+        ({"keys": []}, "`keys` is []. It must be a list"),
+        ({"keys": ["page", "page"]}, "It must be a list of one or more different columns"),
+        ({"keys": ["user"]}, "`schema` has no column user. Its columns are page, window_start, window_end, n"),
+        ({"expires": "until"}, "`schema` has no column until."),
+        ({"expires": "page"}, "`expires` is 'page', which is also a key"),
+        ({"schema": "page string, __epoch bigint", "keys": ["page"]}, "has the column __epoch, which the state table"),
+        ({"fold_at": 0}, "`fold_at` is 0. It must be a number above 0"),
+        ({"table": "catalog.schema.table"}, "`table` is 'catalog.schema.table'. It must be an absolute path or a URL"),
+        ({"initial": "old"}, "`initial` is 'old'. It must be an absolute path or a URL"),
+    ],
+)
+def test_an_argument_that_is_not_valid_is_refused_by_its_name(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadArgument, match="State 'open': ") as refused:
+        StateTable("open", **{**WINDOWS, **arguments})
+    assert told in str(refused.value)
+
+
+def test_nobody_is_told_to_begin_a_lost_state_anew_under_another_name(tmp_path: Path) -> None:
+    state = StateTable("open", **{**WINDOWS, "table": str(tmp_path / "open")})
+    expected = TransactionId("clicks", 3, 1, "0" * 32)
+    with pytest.raises(Corrupt) as lost:
+        require_marker(state, expected, "clicks", Environment(), in_doubt=expected)
+    assert "Put the newest copy of the table back" in lost.value.remedy
+    assert "Do not give the state another name" in lost.value.remedy
+    assert "waive" not in lost.value.remedy and "backfill" not in lost.value.remedy
+
+
+def pinned(folder: Path, known: JsonDict) -> JsonDict:
+    """What epoch 8 reads, when the receipt of epoch 7 knows so much."""
+    table = str(folder / "open")
+    write_deltalake(table, pa.table({"page": ["a"]}))
+    receipt = Receipt(
+        txn_id=f"clicks/7/1/{'0' * 32}",
+        sink="open",
+        rows=1,
+        files=1,
+        bytes=1,
+        version=0,
+        committed_at="now",
+        detail={"state": known} if known else {},
+    )
+    pin = StateTable("open", **{**WINDOWS, "table": table}).pin(receipt, "clicks", Environment())
+    return {"fold": pin.fold, "folded_in": pin.folded_in}
+
+
+def test_the_rows_of_the_last_fold_are_known_by_their_epoch(tmp_path: Path) -> None:
+    known = {"keys": WINDOWS["keys"], "expires": "window_end", "base": 100, "changes": 20, "epochs": 4}
+    assert pinned(tmp_path, known) == {"fold": False, "folded_in": 3}
+    assert pinned(tmp_path / "more", {**known, "changes": 25}) == {"fold": True, "folded_in": 3}
+
+
+def test_a_state_of_which_nobody_knows_the_last_fold_is_folded(tmp_path: Path) -> None:
+    assert pinned(tmp_path, {}) == {"fold": True, "folded_in": None}

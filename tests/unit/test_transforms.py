@@ -1,0 +1,61 @@
+"""The package of stateful operators: what it imports, and what it pickles."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+from pyspark import cloudpickle
+
+from airflow_epochs import transforms
+from airflow_epochs.transforms import keyed
+from tests.unit.test_exports import HEAVY, loaded_by
+
+FOLDER = Path(transforms.__file__).parent
+
+
+def test_importing_the_operators_loads_neither_airflow_nor_anything_heavy() -> None:
+    assert loaded_by("import airflow_epochs.transforms", [*HEAVY, "airflow"]) == []
+
+
+def test_the_public_operators_are_these() -> None:
+    operators = {name for name in transforms.__all__ if callable(getattr(transforms, name)) and name.islower()}
+    assert operators == {"dedupe", "interval_join", "sessionize", "stateful", "windowed"}
+
+
+def test_the_operators_need_nothing_but_pyspark_pandas_and_this_packages_errors() -> None:
+    nodes = [node for path in FOLDER.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    top = {name for name in named if not name.startswith("airflow_epochs")}
+    assert {name.split(".")[0] for name in top} - {*sys.stdlib_module_names} == {"pandas", "pyspark"}
+    own = {name for name in named - top if not name.startswith("airflow_epochs.transforms")}
+    assert own == {"airflow_epochs", "airflow_epochs.errors"}
+
+
+UNPICKLED = """
+import pickle, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "airflow_epochs":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import pandas as pd
+call = pickle.loads(sys.stdin.buffer.read())
+rows, state = pd.DataFrame({"k": ["a", "a"], "o": [2, 1]}), pd.DataFrame({"k": [], "n": []})
+found = call(("a",), rows, state)
+assert found.values.tolist() == [[{"order": "1, 2"}, None, None], [None, {"n": 2, "k": "a"}, False]], found
+"""
+
+
+def test_the_function_of_a_keyed_state_is_unpickled_where_this_package_cannot_be_imported() -> None:
+    def func(
+        key: tuple[str], rows: pd.DataFrame, state: pd.DataFrame, watermark: object
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return pd.DataFrame({"order": [", ".join(map(str, rows["o"]))]}), pd.DataFrame({"n": [len(rows)]})
+
+    pickled = cloudpickle.dumps(keyed._caller(func, ("k",), ("k", "n"), ("o",), 0))
+    subprocess.run([sys.executable, "-c", UNPICKLED], input=pickled, check=True, timeout=30)
