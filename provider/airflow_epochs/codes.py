@@ -404,8 +404,9 @@ BACKFILL_TOO_LATE = STEPS.code(
 BACKFILL_GONE = STEPS.code(
     "EPOCHS-BACKFILL-GONE",
     Corrupt,
-    "The source does not have all the input any more that `backfill` asks for.",
-    "Let `backfill` name a later epoch whose input is still there, or remove the sink from `backfill`.",
+    "Something that `backfill` asks for is gone: input of the source or, in a pipeline with state or event time, the "
+    "open record of an earlier epoch or the state that it has read.",
+    "Let `backfill` name a later epoch, of which everything is still there, or remove the sink from `backfill`.",
 )
 SINKS_COLLIDE = STEPS.code(
     "EPOCHS-SINKS-COLLIDE",
@@ -706,11 +707,12 @@ STATE_SCHEMA = STATE.code(
 BACKFILL_WITH_STATE = STATE.code(
     "EPOCHS-BACKFILL-WITH-STATE",
     Refused,
-    "`backfill` names an earlier epoch, and the pipeline has state. The transform would get the rows of earlier epochs "
-    "together with the state of today, and would return wrong rows. Nothing was opened.",
-    "Remove the sink from `backfill`: it then begins with this epoch. To fill it with earlier rows, give a second "
-    "pipeline the same source, transform and state tables of its own, `starting` at those offsets, and this sink. Then "
-    "clear the failed task.",
+    "`backfill` names an earlier epoch. The pipeline has state or event time, so its transform must run for each epoch "
+    "by itself, and the sink cannot take what these runs return: it is a state table, or of a mode that writes each "
+    "epoch anew, or there are too many epochs. Nothing was opened.",
+    "Remove the sink from `backfill`: it then begins with this epoch. If there are too many epochs, you may let "
+    "`backfill` name a later one instead. To fill the sink with earlier rows, give a second pipeline the same source, "
+    "transform and state tables of its own, `starting` at those offsets, and this sink. Then clear the failed task.",
 )
 STATE_KEYS = STATE.code(
     "EPOCHS-STATE-KEYS",

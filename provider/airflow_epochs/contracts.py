@@ -447,6 +447,18 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
+class Replacing(Protocol):
+    """A sink in which rows of a later epoch take the place of earlier rows. In other sinks all rows stay."""
+
+    def replaces_by(self) -> tuple[str, ...] | None:
+        """The columns whose values a row shares with the earlier rows that it replaces.
+
+        Empty: it replaces none. None: the rows of several epochs cannot be written at once.
+        """
+        ...
+
+
+@runtime_checkable
 class Adapting(Protocol):
     """A sink with options that do not affect what is written. In an epoch in doubt, today's DAG sets them."""
 

@@ -299,11 +299,13 @@ class SinkPlan:
         spec: The full specification, without secrets.
         previous: The sink's transaction before this epoch; None for its first epoch.
         ranges: The sink's own input, if it begins with earlier epochs (a backfill); None: the epoch's ranges.
+        replayed_from: The first epoch of a backfill in which the transform runs once for each epoch; else None.
     """
 
     spec: JsonDict
     previous: str | None
     ranges: Ranges | None = None
+    replayed_from: int | None = None
 
     def __post_init__(self) -> None:
         if self.previous is not None:

@@ -48,6 +48,24 @@ def unique(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[st
     return {"firsts": new, "seen": new.select("page", "n", F.lit(False).alias("__deleted"))}
 
 
+def firsts(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """As ``unique``, and the same rows for an upsert."""
+    found = unique(batch, epoch, state)
+    return {**found, "newest": found["firsts"]}
+
+
+def copied_firsts(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """As ``firsts``, and the same rows for sinks that are added later."""
+    found = firsts(batch, epoch, state)
+    return {**found, "firsts_again": found["firsts"], "newest_again": found["newest"]}
+
+
+def copied_windows(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """As ``windows``, and the same rows for sinks that are added later."""
+    found = windows(batch, epoch, state)
+    return {**found, "hourly_again": found["hourly"], "late_again": found["late"]}
+
+
 def stateless(batch: DataFrame, epoch: Any) -> DataFrame:
     """The same columns as ``unique`` shows, without state."""
     columns = ["n bigint", "ts timestamp", "partition int", "offset bigint"]

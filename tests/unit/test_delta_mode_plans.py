@@ -45,6 +45,8 @@ MODES: list[JsonDict] = [
     {"schema_evolution": "add_columns", "commit": "spark"},
 ]
 
+REPLACED_BY = [("id",), ("id", "p", "v"), None, None, None, ()]
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
@@ -58,6 +60,13 @@ def test_a_mode_survives_the_ledger_and_is_committed_by_spark(options: JsonDict)
     assert isinstance(again, DeltaSink)
     assert (again.how, again.commit_by) == (sink.how, "spark")
     assert {key: again.spec()[key] for key in options} == options
+
+
+@pytest.mark.parametrize(("options", "columns"), [*zip(MODES, REPLACED_BY, strict=True)])
+def test_rows_of_a_later_epoch_replace_those_with_the_keys_of_an_upsert(
+    options: JsonDict, columns: tuple[str, ...] | None
+) -> None:
+    assert DeltaSink("silver", "/lake/silver", **options).replaces_by() == columns
 
 
 def test_a_plain_append_is_described_as_before_there_were_modes() -> None:

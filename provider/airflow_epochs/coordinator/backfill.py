@@ -2,6 +2,10 @@
 
 The protocol does not know of backfills. The open record holds the sink's own ranges: they start where the earlier epoch
 started and end where this epoch ends. So the sink's rows are staged, voted on and committed like all others.
+
+Rows that depend on state or on a watermark are those of their own epoch. So in a pipeline with state or event time the
+transform runs once for each epoch, with the input, the state, the watermarks, ``now`` and ``seed`` that this epoch had.
+All these are facts of open records. One Spark job stages what all the runs return.
 """
 
 from __future__ import annotations
@@ -10,12 +14,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Stateful
+from airflow_epochs.contracts import Replacing, Stateful
+from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import JsonDict, Ranges, SinkPlan, records_upper_bound
+from airflow_epochs.model import JsonDict, OpenRecord, Ranges, SinkPlan, records_upper_bound
 
 log = secrecy.logger(__name__)
+
+REPLAYED_MAX = 100
+"""How many earlier epochs a backfill may replay: Spark plans all of them as one job."""
 
 
 def with_backfill(
@@ -26,8 +34,9 @@ def with_backfill(
     Only a sink that shows no epoch yet is backfilled. ``ranges`` and ``state`` are those of ``epoch``.
 
     Raises:
-        Refused: The epoch to begin with does not exist yet. Nothing was opened.
-        Corrupt: Some of the earlier input cannot be read any more; names the exact range. Nothing was opened.
+        Refused: The epoch to begin with does not exist yet, or the earlier epochs cannot be replayed. Nothing was
+            opened.
+        Corrupt: Some of the earlier input, or of its state, cannot be read any more; says which. Nothing was opened.
     """
     return {
         name: _backfilled(task, name, plan, epoch, ranges, state) if plan.previous is None else plan
@@ -49,30 +58,87 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
         )
     if first == epoch:
         return plan
-    if any(isinstance(each, Stateful) for each in task.pipeline.sinks):
-        raise Refused(
-            f"`backfill` lets sink {sink!r} begin with epoch {first}. The pipeline has state, and rows of earlier "
-            "epochs would meet the state of today.",
-            code=codes.BACKFILL_WITH_STATE,
-            pipeline=task.pipeline.name,
-            epoch=epoch,
-            sink=sink,
-        )
     wide = widened(ranges, _earlier(task, first, epoch))
+    replays = _depends_on_epochs(task)
     try:
         task.pipeline.source.check(wide, state, task.env)
+        if replays:
+            _require_replayable(task, sink, first, epoch)
     except Corrupt as gone:
         raise Corrupt(
             f"Sink {sink!r} cannot begin with epoch {first}. {gone.what}",
             code=codes.BACKFILL_GONE,
-            remedy="Let `backfill` name a later epoch whose input is still there, or remove the sink from `backfill`: "
-            f"the sink then begins with epoch {epoch}.",
+            remedy="Let `backfill` name a later epoch, of which everything is still there, or remove the sink from "
+            f"`backfill`: the sink then begins with epoch {epoch}.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
         ) from gone
     log.info("sink %s begins with epoch %s: %s offsets to read", sink, first, records_upper_bound(wide))
-    return replace(plan, ranges=wide)
+    return replace(plan, ranges=wide, replayed_from=first if replays else None)
+
+
+# -- epochs that are replayed ----------------------------------------------------------------------------------------
+
+
+def _depends_on_epochs(task: TaskTry) -> bool:
+    """Whether the rows that the transform returns may depend on the epoch whose input it gets."""
+    return task.pipeline.event_time is not None or any(isinstance(sink, Stateful) for sink in task.pipeline.sinks)
+
+
+def _require_replayable(task: TaskTry, sink: str, first: int, epoch: int) -> None:
+    """Raise Refused or Corrupt unless the epochs from ``first`` up to ``epoch`` can be run through the transform."""
+    if why := _not_together(task, sink, epoch - first):
+        raise Refused(
+            f"`backfill` lets sink {sink!r} begin with epoch {first}, and the run is opening epoch {epoch}. {why}",
+            code=codes.BACKFILL_WITH_STATE,
+            pipeline=task.pipeline.name,
+            epoch=epoch,
+            sink=sink,
+        )
+    states = [each.name for each in task.pipeline.sinks if isinstance(each, Stateful)]
+    for opened in replayed(task, first, epoch):
+        if missing := [name for name in states if name not in opened.state]:
+            raise _gone(task, opened.txn.epoch, f"read no state {missing[0]!r}, which the pipeline has today")
+        state_tables.reads(task, opened)
+
+
+def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
+    found = next(each for each in task.pipeline.sinks if each.name == sink)
+    if isinstance(found, Replacing) and found.replaces_by() is None:
+        return "A state table, or a sink of its mode, takes each epoch by itself."
+    if earlier > REPLAYED_MAX:
+        return f"These are {earlier} epochs, and one Spark job replays at most {REPLAYED_MAX}."
+    return None
+
+
+def replayed(task: TaskTry, first: int, epoch: int) -> list[OpenRecord]:
+    """The attempts that completed the epochs from ``first`` up to ``epoch``, without ``epoch``.
+
+    Raises:
+        Corrupt: The record of one of them was pruned.
+    """
+    return [_completed(task, number) for number in range(first, epoch)]
+
+
+def _completed(task: TaskTry, number: int) -> OpenRecord:
+    complete = task.ledger.complete_record(number)
+    opened = task.ledger.open_record(number, complete.txn.attempt) if complete else None
+    if opened is None:
+        raise _gone(task, number, "has no open record any more: it was pruned (`keep_epochs`)")
+    return opened
+
+
+def _gone(task: TaskTry, number: int, what: str) -> Corrupt:
+    return Corrupt(
+        f"Epoch {number} {what}.",
+        code=codes.BACKFILL_GONE,
+        pipeline=task.pipeline.name,
+        epoch=number,
+    )
+
+
+# -- the input of all of them ----------------------------------------------------------------------------------------
 
 
 def _earlier(task: TaskTry, first: int, epoch: int) -> Iterable[Ranges]:

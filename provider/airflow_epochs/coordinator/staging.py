@@ -7,18 +7,28 @@ that clean-up finds whatever was written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Confirming, Environment, Located, Planning, Sink, SinkAttempt, SparkJob
+from airflow_epochs.contracts import (
+    Confirming,
+    Environment,
+    Located,
+    Planning,
+    Replacing,
+    Sink,
+    SinkAttempt,
+    SparkJob,
+    SparkRead,
+)
 from airflow_epochs.coordinator import state_tables
+from airflow_epochs.coordinator.backfill import replayed
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, tolerated
 from airflow_epochs.model import (
     JsonDict,
     OpenRecord,
-    Ranges,
     Staged,
     StagedClaim,
     StageReport,
@@ -26,7 +36,7 @@ from airflow_epochs.model import (
     attempt_fields,
 )
 from airflow_epochs.spark import reports
-from airflow_epochs.spark.driver.plans import Claim, EventTimePlan, StageOutcome, StagePlan, TransformFile
+from airflow_epochs.spark.driver.plans import Claim, EventTimePlan, StageOutcome, StagePlan, StateRead, TransformFile
 from airflow_epochs.spark.driver.wire import as_json
 
 log = secrecy.logger(__name__)
@@ -56,7 +66,8 @@ def _by_input(opened: OpenRecord) -> list[list[str]]:
     """The names of the sinks: first those that read the epoch's ranges, then one list for each other input."""
     found: dict[str, list[str]] = {}
     for sink in sorted(opened.sinks, key=lambda name: opened.sinks[name].ranges is not None):
-        found.setdefault(repr(opened.ranges_of(sink)), []).append(sink)
+        plan = opened.sinks[sink]
+        found.setdefault(repr((opened.ranges_of(sink), plan.replayed_from)), []).append(sink)
     return list(found.values())
 
 
@@ -127,7 +138,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
-    told = task.env.spark.run(_stage_job(task, opened, ranges, plans, promised), session)
+    told = task.env.spark.run(_stage_job(task, opened, this, plans, promised), session)
     report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
     if isinstance(source, Confirming):
@@ -184,11 +195,52 @@ def _tables(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
 
 
 def _stage_job(
-    task: TaskTry, opened: OpenRecord, ranges: Ranges, plans: dict[str, JsonDict], promised: Staged | None
+    task: TaskTry, opened: OpenRecord, this: _Try, plans: dict[str, JsonDict], promised: Staged | None
 ) -> SparkJob:
-    read = task.pipeline.source.spark_read(ranges, task.env)
+    name = next(iter(this.sinks))
+    first = opened.sinks[name].replayed_from
+    read = task.pipeline.source.spark_read(opened.ranges_of(name) if first is None else opened.ranges, task.env)
+    again = promised is not None
+    outputs = tuple(sorted([sink.name for sink in task.pipeline.sinks] if again else opened.sinks))
+    own = _stage_plan(task, opened, read, outputs, state_tables.reads(task, opened))
+    plan = replace(
+        own,
+        again=again,
+        files_of_0_1=promised is not None and promised.content is None,
+        measure_input=task.pipeline.measure_input,
+        sinks=plans,
+        earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),
+        replaces_by=_replaces_by(this),
+    )
+    return SparkJob(
+        kind=plan.JOB,
+        args=as_json(plan),
+        secrets=read.secrets,
+        secrets_of=read.secrets_of,
+        files=(task.pipeline.transform.path,),
+        description=f"stage {opened.txn_id}",
+    )
+
+
+def _earlier_plans(task: TaskTry, opened: OpenRecord, first: int, outputs: tuple[str, ...]) -> Iterator[StagePlan]:
+    """What the transform gets of each epoch that is replayed for a backfill."""
+    for earlier in replayed(task, first, opened.txn.epoch):
+        read = task.pipeline.source.spark_read(earlier.ranges, task.env)
+        yield _stage_plan(task, earlier, read, outputs, state_tables.reads(task, earlier, by=opened))
+
+
+def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
+    return {
+        name: tuple(sink.replaces_by() or ()) for name, (sink, _) in this.sinks.items() if isinstance(sink, Replacing)
+    }
+
+
+def _stage_plan(
+    task: TaskTry, opened: OpenRecord, read: SparkRead, outputs: tuple[str, ...], state: dict[str, StateRead]
+) -> StagePlan:
+    """What the transform gets of one epoch; no sink takes it yet."""
     transform = task.pipeline.transform
-    plan = StagePlan(
+    return StagePlan(
         txn_id=opened.txn_id,
         pipeline=task.pipeline.name,
         epoch=opened.txn.epoch,
@@ -197,30 +249,19 @@ def _stage_job(
         seed=opened.seed,
         read=read.options,
         transform=TransformFile(path=transform.path, function=transform.function),
-        outputs=tuple(sorted([sink.name for sink in task.pipeline.sinks] if promised else opened.sinks)),
-        again=promised is not None,
-        files_of_0_1=promised is not None and promised.content is None,
-        measure_input=task.pipeline.measure_input,
-        sinks=plans,
+        outputs=outputs,
+        sinks={},
         watermarks=opened.watermarks,
-        event_time=_event_time_plan(task, opened, ranges),
-        state=state_tables.reads(task, opened),
-    )
-    return SparkJob(
-        kind=plan.JOB,
-        args=as_json(plan),
-        secrets=read.secrets,
-        secrets_of=read.secrets_of,
-        files=(transform.path,),
-        description=f"stage {opened.txn_id}",
+        event_time=_event_time_plan(task, opened),
+        state=state,
     )
 
 
-def _event_time_plan(task: TaskTry, opened: OpenRecord, ranges: Ranges) -> EventTimePlan | None:
+def _event_time_plan(task: TaskTry, opened: OpenRecord) -> EventTimePlan | None:
     if task.pipeline.event_time is None:
         return None
     return EventTimePlan(
-        partitions={topic: tuple(r.partition for r in per_topic) for topic, per_topic in ranges.items()},
+        partitions={topic: tuple(r.partition for r in per_topic) for topic, per_topic in opened.ranges.items()},
         newest_allowed=task.pipeline.event_time.newest_allowed(opened.now),
         depth=task.pipeline.event_time.depth,
     )

@@ -45,11 +45,17 @@ def pins(
     return {name: (earlier or {}).get(name, pin) for name, pin in found.items()}
 
 
-def reads(task: TaskTry, opened: OpenRecord) -> dict[str, StateRead]:
-    """Spark's plan for reading each state table of an attempt."""
+def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> dict[str, StateRead]:
+    """Spark's plan for reading each state table of an attempt.
+
+    ``by``: the later attempt that reads the same once more; its own state tables, at the versions of ``opened``.
+    """
+    later = by or opened
     found = {}
     for name, pin in opened.state.items():
-        sink = task.sink_of(opened, name)
+        if name not in later.state:
+            continue
+        sink = task.sink_of(later, name)
         assert isinstance(sink, Stateful)
         found[name] = from_json(StateRead, sink.plan_read(pin, opened.watermarks, task.env))
     return found

@@ -109,6 +109,12 @@ class Mode:
         """Whether rows are only added, unchanged. Only such a commit needs no more than metadata."""
         return self == Mode()
 
+    def replaces_by(self) -> tuple[str, ...] | None:
+        """``Replacing.replaces_by``."""
+        if self.mode == UPSERT:  # of two rows that are equally new, that of the later epoch wins
+            return (*self.keys, self.sequence_by) if self.sequence_by else self.keys
+        return () if self.mode == APPEND else None
+
     @property
     def notes_deletions(self) -> bool:
         """Whether the sink notes deleted keys beside the table, so that older rows cannot bring them back."""

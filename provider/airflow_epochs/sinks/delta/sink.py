@@ -209,6 +209,10 @@ class DeltaSink:
 
         return append if self.how.is_plain_append else DeltaChangeStaging.of(append, self.how.plan())
 
+    def replaces_by(self) -> tuple[str, ...] | None:
+        """The keys of an upsert, with ``sequence_by``. Of the modes that write each epoch anew, None."""
+        return self.how.replaces_by()
+
     def adds_columns_to(self, shape: TableShape | None) -> bool:
         """Whether the rows have columns that the table lacks, and the sink's own commit adds these."""
         return False

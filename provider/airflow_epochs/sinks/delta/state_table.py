@@ -123,6 +123,9 @@ class StateTable(DeltaSink):
 
         return state_pin.staging(self, append, attempt)
 
+    def replaces_by(self) -> None:
+        """None: the state of an epoch rests on that of the epoch before, so no epoch can be taken without it."""
+
     def adds_columns_to(self, shape: TableShape | None) -> bool:
         """Whether ``schema`` has columns that the table lacks."""
         known = {field["name"] for field in shape.schema["fields"]} if shape else set()

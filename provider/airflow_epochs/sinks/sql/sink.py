@@ -124,6 +124,10 @@ class SqlSink:
             "claims": self.reserves,
         }
 
+    def replaces_by(self) -> tuple[str, ...]:
+        """The keys of an upsert."""
+        return tuple(self.keys)
+
     @classmethod
     def from_spec(cls, spec: JsonDict) -> SqlSink:
         """The sink that ``spec`` describes. It is checked like a new one."""

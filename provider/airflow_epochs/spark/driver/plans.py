@@ -88,6 +88,8 @@ class StagePlan(JobPlan):
             there was none yet.
         event_time: What is observed of event times; None if the pipeline has none.
         state: State table -> what the transform reads of it.
+        earlier: Epochs that the sinks take together with this one, oldest first. Their own ``sinks`` are empty.
+        replaces_by: Sink -> the columns by which its rows of a later epoch replace those of an earlier one.
     """
 
     JOB = "stage"
@@ -108,6 +110,8 @@ class StagePlan(JobPlan):
     watermarks: tuple[int | None, ...] = ()
     event_time: EventTimePlan | None = None
     state: dict[str, StateRead] = field(default_factory=dict)
+    earlier: tuple[StagePlan, ...] = ()
+    replaces_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

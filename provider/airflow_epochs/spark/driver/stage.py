@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver import determinism, event_times, kafka_read, observed, transform
+from airflow_epochs.spark.driver import determinism, event_times, kafka_read, observed, replay, transform
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import session as delta_session
@@ -75,10 +75,12 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         batch, observation = _observed(batch) if plan.measure_input else (batch, None)
         state = delta_state.frames(spark, plan.state)
         every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None, state)
-        frames = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
-        analysed = determinism.analysed_plans(spark, frames)
+        own = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
+        analysed = determinism.analysed_plans(spark, own)
         uses, reads = _uses(analysed, epoch.clock)
-        job = delta_session.prepare_staging(spark, kafka_read.planned(plan.read), files_of_0_1=plan.files_of_0_1)
+        frames = replay.with_earlier(spark, plan, secrets, users, own) if plan.earlier else own
+        offsets = sum(kafka_read.planned(each.read) for each in (*plan.earlier, plan))
+        job = delta_session.prepare_staging(spark, offsets, files_of_0_1=plan.files_of_0_1)
         with _read_once(batch, observation, reads) as input_metrics, _event_times(epoch.clock) as seen:
             tasks = {sink: _task(spark, plan, partial(stagers[sink], spark, job, frames[sink])) for sink in frames}
             staged = _staged(spark, tasks)

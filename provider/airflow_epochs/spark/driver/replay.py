@@ -1,0 +1,65 @@
+"""Replays earlier epochs for a sink that is new to its pipeline: each one with the facts of its own.
+
+The transform runs once for each epoch, and the sink takes all that the runs return as the rows of its first epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from airflow_epochs.spark.driver import kafka_read, transform
+from airflow_epochs.spark.driver.delta import state as delta_state
+from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.spark.driver.plans import StagePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH, _NEWEST = "__epochs_epoch", "__epochs_newest"
+
+
+def with_earlier(
+    spark: SparkSession,
+    plan: StagePlan,
+    secrets: dict[str, str],
+    users: transform.LoadedTransform,
+    own: Mapping[str, DataFrame],
+) -> dict[str, DataFrame]:
+    """The rows of ``own``, which are those of the plan's epoch, and of all its earlier epochs, for each sink.
+
+    Raises:
+        Refused: As ``LoadedTransform``.
+    """
+    earlier = [(each.epoch, _returned(spark, each, secrets, users, own)) for each in plan.earlier]
+    every = [*earlier, (plan.epoch, own)]
+    return {
+        name: _together([(epoch, frames[name]) for epoch, frames in every], plan.replaces_by.get(name, ()))
+        for name in own
+    }
+
+
+def _returned(
+    spark: SparkSession,
+    plan: StagePlan,
+    secrets: dict[str, str],
+    users: transform.LoadedTransform,
+    sinks: Mapping[str, DataFrame],
+) -> Mapping[str, DataFrame]:
+    batch = kafka_read.batch(spark, plan.read, secrets)
+    state = delta_state.frames(spark, plan.state)
+    return users(batch, transform.EpochContext.of(plan), plan.outputs, sinks, state)
+
+
+def _together(frames: Sequence[tuple[int, DataFrame]], by: tuple[str, ...]) -> DataFrame:
+    """All rows; of those that are equal in ``by``, if it names columns, only the rows of the newest epoch."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not by:
+        return reduce(lambda one, other: one.unionByName(other), [frame for _, frame in frames])
+    told = [frame.withColumn(_EPOCH, F.lit(epoch)) for epoch, frame in frames]
+    rows = reduce(lambda one, other: one.unionByName(other), told)
+    newest = F.max(_EPOCH).over(Window.partitionBy(*map(quoted, by)))
+    return rows.withColumn(_NEWEST, newest).where(f"{_EPOCH} = {_NEWEST}").drop(_EPOCH, _NEWEST)
