@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.connect import _unchanged_path
 from airflow_epochs.spark.driver import determinism
+from airflow_epochs.spark.driver.delta.state import frames as states
+from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.transforms import Result, dedupe, interval_join, sessionize, stateful, windowed
 from stack.connect import ConnectServer
 from tests.support.spark_world import settings
@@ -353,7 +355,9 @@ def test_a_function_of_local_times_is_refused(world: World, session: Any) -> Non
     assert "spark.sql.session.timeZone to UTC" in refused.value.remedy
 
 
-def test_the_operators_plans_are_not_warned_about(world: World, session: Any) -> None:
+def test_the_operators_and_the_state_that_they_read_are_not_warned_about(session: Any) -> None:
+    world = World(session)
+    world.state = read_by_the_driver(session)  # type: ignore[method-assign]
     frames: dict[str, Any] = {}
     late = {"state": world.state({**OPEN, "expires": "timestamp"}), "lateness": 5 * S, "slide": 5 * S}
     for name, result in {
@@ -364,5 +368,38 @@ def test_the_operators_plans_are_not_warned_about(world: World, session: Any) ->
         "stateful": world.stateful(time="ts"),
     }.items():
         frames |= {f"{name}.{part}": frame for part, frame in vars(result).items()}
+    assert warnings_of(session, frames) == []
+
+
+def read_by_the_driver(session: Any) -> Any:
+    """A state as the stage job gives it to a transform: the newest row of each key, out of a log of changes."""
+
+    def frame(columns: dict[str, str]) -> Any:
+        schema = ", ".join(f"{name} {kind.replace('long', 'bigint')}" for name, kind in columns.items())
+        keys = tuple(columns)[:1]
+        read = StateRead(location="/", version=None, schema=schema, keys=keys, expires=None, hidden_to=None)
+        return states(session, {"it": read})["it"]
+
+    return frame
+
+
+def warnings_of(session: Any, frames: dict[str, Any]) -> list[str]:
     plans = determinism.analysed_plans(session, frames)
-    assert [text for name, plan in plans.items() for text in determinism.warnings(name, plan, ())] == []
+    return [
+        text for name, plan in plans.items() for text in determinism.warnings(name, plan, (), dict(frames[name].dtypes))
+    ]
+
+
+def test_a_sum_of_floating_point_numbers_is_warned_about_by_its_column(session: Any) -> None:
+    world = World(session)
+    columns = {k: ("double" if k == "total" else v) for k, v in OPEN.items()} | {"total": "double"}
+    aggregates: dict[str, Any] = {
+        "agg": [F.count("*").alias("n"), F.sum(F.col("v") / 3).alias("total")],
+        "merge": [F.sum("n").alias("n"), F.sum("total").alias("total")],
+    }
+    result = world.windowed(state=world.state(columns), **aggregates)
+    (told,) = warnings_of(session, {"open": result.changes})
+    assert "sums floating-point numbers (total)" in told and "decimal" in told
+    by_window = session.sql("SELECT id, sum(id / 3) OVER (PARTITION BY id) AS part, sum(id) OVER () AS n FROM range(3)")
+    (told,) = warnings_of(session, {"shares": by_window})
+    assert "(part)" in told

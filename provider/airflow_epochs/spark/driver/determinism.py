@@ -42,6 +42,11 @@ _DEDUPLICATE = re.compile(r"\bDeduplicate(?:WithinWatermark)? \[(.*)\]")
 _LIMIT = re.compile(r"\b(?:GlobalLimit|LocalLimit|Offset|Tail) ")
 _OUTPUT = re.compile(r"\b(?:Project|RelationV2|Range)\s*[\[(](.*)[\])]")
 _ATTRIBUTE = re.compile(r"[^\s,\[(]+#\d+L?")
+_STATES_NEWEST = re.compile(r"\b__epoch#\d+")
+"""A state table has one row per key and epoch, so a choice by the epoch is the same in every run."""
+_AGGREGATE = re.compile(r"\b(?:Aggregate|Window) (\[.*)")
+_SUM = re.compile(r"(?<![\w.])sum\(.* AS ([^#]*)#\d+L?$")
+_FLOATS = ("double", "float")
 _ROWS_PLACE = ("partition#", "offset#")
 """The columns that identify a Kafka record within its topic. Most pipelines read one topic only."""
 _SAMPLE = re.compile(r"\bSample [\d.E-]+, [\d.E-]+, \w+, (-?\d+)")
@@ -112,6 +117,8 @@ def _may_vary(text: str, call: re.Match[str]) -> bool:
         return False
     if any(sort.end() == call.end() for sort in _SORTED.finditer(text)):
         return False
+    if call.group() == "max_by(" and _STATES_NEWEST.search(arguments):
+        return False
     window = _WINDOW.match(text, call.end() + len(arguments) + 1)
     return not (window and _names_the_rows_place(_arguments(text, window.end())))
 
@@ -180,8 +187,21 @@ def nondeterministic_udfs(module: ModuleType) -> set[str]:
     return names[False] - names[True]
 
 
-def warnings(sink: str, plan: str, udfs: Iterable[str]) -> list[str]:
-    """Warnings about the plan of one sink, for the checkpoint record and the task's log."""
+def float_sums(plan: str, kinds: Mapping[str, str]) -> list[str]:
+    """The columns of floating-point numbers that the analysed plan computes by a sum.
+
+    ``kinds``: the columns of the result and their types, as ``DataFrame.dtypes`` has them.
+    """
+    lists = [part.strip()[1:-1] for line in _AGGREGATE.findall(plan) for part in _items(line)]
+    summed = {name for each in lists for item in _items(each) for name in _SUM.findall(item)}
+    return sorted(name for name in summed if kinds.get(name) in _FLOATS)
+
+
+def warnings(sink: str, plan: str, udfs: Iterable[str], kinds: Mapping[str, str]) -> list[str]:
+    """Warnings about the plan of one sink, for the checkpoint record and the task's log.
+
+    ``kinds``: as ``float_sums``.
+    """
     texts = []
     if names := nondeterministic(plan, udfs):
         texts.append(
@@ -193,5 +213,10 @@ def warnings(sink: str, plan: str, udfs: Iterable[str]) -> list[str]:
             f"The plan for sink {sink!r} depends on the order in which rows come ({', '.join(names)}): a rerun of the "
             "epoch may choose others among equals. Order by columns that tell all rows apart, with the records' "
             "partition and offset among them."
+        )
+    if names := float_sums(plan, kinds):
+        texts.append(
+            f"The plan for sink {sink!r} sums floating-point numbers ({', '.join(names)}): the sum depends on the "
+            "order in which rows come, so a rerun of the epoch may compute another one. Cast to decimal before you sum."
         )
     return texts

@@ -85,7 +85,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             tasks = {sink: _task(spark, plan, partial(stagers[sink], spark, job, frames[sink])) for sink in frames}
             staged = _staged(spark, tasks)
             metrics = _metrics(input_metrics()) if observation else None
-    warnings = (*_warnings(analysed, users, uses), *_of_event_times(epoch.clock, seen))
+    warnings = (*_warnings(analysed, frames, users, uses), *_of_event_times(epoch.clock, seen))
     return StageOutcome(sinks=staged, metrics=metrics, warnings=warnings, event_times=seen.newest)
 
 
@@ -190,9 +190,15 @@ def _metrics(found: dict[str, Any]) -> InputMetrics:
     return InputMetrics(rows_in=found.get("rows"), max_timestamp=at.isoformat(timespec="milliseconds") if at else None)
 
 
-def _warnings(plans: dict[str, str], users: transform.LoadedTransform, uses: int) -> tuple[str, ...]:
+def _warnings(
+    plans: dict[str, str], frames: dict[str, DataFrame], users: transform.LoadedTransform, uses: int
+) -> tuple[str, ...]:
     udfs = determinism.nondeterministic_udfs(users.module)
-    texts = [text for sink, plan in plans.items() for text in determinism.warnings(sink, plan, udfs)]
+    texts = [
+        text
+        for sink, plan in plans.items()
+        for text in determinism.warnings(sink, plan, udfs, dict(frames[sink].dtypes))
+    ]
     if not uses:
         texts.append("The transform did not use the batch: no input row can be in any sink.")
     return tuple(texts)
