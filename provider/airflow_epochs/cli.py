@@ -246,6 +246,7 @@ def _printed_state(row: StateFigures, now: int) -> dict[str, object]:
         "bytes": row.bytes,
         "rows changed": _or_nothing(row.changed),
         "files dropped": _or_nothing(row.dropped),
+        "rows late": _or_nothing(row.late),
         "watermark": _instant(row.watermark),
         "lag": "" if row.watermark is None else f"{(now - row.watermark) // 1_000_000} s",
         "next expiry": _instant(row.next_expiry),

@@ -164,7 +164,7 @@ def test_a_transform_that_ignores_the_batch_neither_hangs_nor_passes_in_silence(
 ) -> None:
     ignoring = app(tmp_path, "def f(batch, epoch): return batch.sparkSession.range(7)")
     report = runner.run(stage_job(topic, ignoring, {"one": tmp_path / "t"}))
-    assert report["metrics"] == {"rows_in": None, "max_timestamp": None}
+    assert set(report["metrics"].values()) == {None}
     assert "did not use the batch" in report["warnings"][0]
 
 

@@ -15,7 +15,7 @@ from airflow_epochs.event_time import micros
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import OpenRecord, SinkPlan, StatePin, Watermarks
+from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan, StatePin, Watermarks
 from airflow_epochs.sinks.delta.state_table import StateTable
 from tests.support.records import complete, open_record, receipt, txn
 
@@ -60,6 +60,8 @@ class WrittenState:
     """Of the table; None: in the folder."""
     options: dict[str, str] | None = None
     """Of the table's store."""
+    metrics: JsonDict = field(default_factory=dict)
+    """Of the next epoch."""
     epochs: int = 0
 
     @property
@@ -124,6 +126,7 @@ class WrittenState:
                 receipts={self.name: shown},
                 markers={self.name: txn(self.epochs)},
                 watermarks=watermarks,
+                metrics=self.metrics,
             )
         )
 

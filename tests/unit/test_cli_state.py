@@ -31,6 +31,7 @@ def test_state_prints_the_size_the_changes_and_the_times_of_each_state_table(
     written: WrittenState, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written.epoch(("a", 10, 1), ("b", 20, 1), ("c", 90, 1), watermarks=(5, None))
+    written.metrics = {"rows_late": 7}
     written.epoch(("a", 60, 2), ("c", 90, 1, DELETED), watermarks=(15, 5))
     show()
     [row] = json.loads(capsys.readouterr().out)
@@ -46,6 +47,7 @@ def test_state_prints_the_size_the_changes_and_the_times_of_each_state_table(
         "bytes": str(size),
         "rows changed": "2",
         "files dropped": "0",
+        "rows late": "7",
         "watermark": at(15).isoformat(),
         "next expiry": at(20).isoformat(),
     }
@@ -60,8 +62,8 @@ def test_of_a_fold_and_without_event_time_state_prints_only_what_is_known(
     show(name="open")
     [row] = json.loads(capsys.readouterr().out)
     assert (row["keys"], row["files"]) == ("3", "1")
-    unknown = ("rows changed", "files dropped", "watermark", "lag", "next expiry")
-    assert [row[column] for column in unknown] == [""] * 5
+    unknown = ("rows changed", "files dropped", "rows late", "watermark", "lag", "next expiry")
+    assert [row[column] for column in unknown] == [""] * 6
 
 
 def test_state_counts_the_files_that_the_commit_dropped(

@@ -148,7 +148,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         txn_id=opened.txn_id,
         try_id=try_id,
         claims={name: _claim(told) for name, told in report.sinks.items()},
-        metrics=as_json(report.metrics) if report.metrics else {},
+        metrics={name: value for name, value in as_json(report.metrics).items() if value is not None},
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
         event_times=report.event_times,
     )

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 DELETED = "__deleted"
 """The column of the changes that says whether the key goes."""
+LATE = "epochs_late"
+"""The name of late rows in Spark's plans: the stage job counts what reaches a sink from there."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,8 @@ def changes(upserts: DataFrame, deletes: DataFrame | None = None) -> DataFrame:
 
     told = upserts.withColumn(DELETED, F.lit(False))
     return told if deletes is None else told.unionByName(deletes.withColumn(DELETED, F.lit(True)))
+
+
+def told_late(rows: DataFrame) -> DataFrame:
+    """An operator's late rows, under the name by which the stage job knows them."""
+    return rows.alias(LATE)

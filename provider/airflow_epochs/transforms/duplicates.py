@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms.changes import Result, changes
+from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split, whole
 
@@ -55,7 +55,7 @@ def dedupe(
     alive = state.where(~marks.passed(EXPIRES))
     passing = _passing(_unknown(counting, alive, keys, time), keys, length)
     out = _one_each(counting, passing, keys, time, order)
-    return Result(out, changes(_CHECKS.shaped(_expiring(passing, keys, length), state)), late)
+    return Result(out, changes(_CHECKS.shaped(_expiring(passing, keys, length), state)), told_late(late))
 
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str], order: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_epochs.transforms.changes import JoinResult, changes
+from airflow_epochs.transforms.changes import JoinResult, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split
 
@@ -61,7 +61,7 @@ def interval_join(
     old_left, old_right = lefts.waiting(), rights.waiting()
     pairs = apart.pairs(lefts.counting.unionByName(old_left), rights.counting)
     out = pairs.unionByName(apart.pairs(lefts.counting, old_right))
-    return JoinResult(out, lefts.changes(), rights.changes(), lefts.late, rights.late)
+    return JoinResult(out, lefts.changes(), rights.changes(), told_late(lefts.late), told_late(rights.late))
 
 
 def _bounds(within: timedelta | tuple[timedelta, timedelta]) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms.changes import DELETED, Result
+from airflow_epochs.transforms.changes import DELETED, Result, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, split
 
@@ -77,7 +77,7 @@ def stateful(
     grouped = counting.groupBy(*keys).cogroup(called.groupBy(*keys))
     both = grouped.applyInPandas(call, _both(rows, out, state))
     changed = both.where(F.col(_STATE).isNotNull()).select(f"{_STATE}.*", DELETED)
-    return Result(both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*"), changed, late)
+    return Result(both.where(F.col(_OUT).isNotNull()).select(f"{_OUT}.*"), changed, told_late(late))
 
 
 def _check(rows: DataFrame, state: DataFrame, keys: list[str], times: Iterable[str], order: Iterable[str]) -> None:

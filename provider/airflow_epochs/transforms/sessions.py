@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_epochs.transforms.changes import Result, changes
+from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split
 
@@ -65,7 +65,7 @@ def sessionize(
     late = connected.join(over.select(*keys, START), [*keys, START], "left_semi").select(*rows.columns)
     new = _CHECKS.shaped(lives.where(_FRESH).drop(_FRESH), state)
     gone = near.join(lives.select(*keys, START), [*keys, START], "left_anti").select(*state.columns)
-    return Result(state.where(marks.due(END)), changes(new, gone), nulls.unionByName(late))
+    return Result(state.where(marks.due(END)), changes(new, gone), told_late(nulls.unionByName(late)))
 
 
 def _check(rows: DataFrame, state: DataFrame, time: str, keys: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
-from airflow_epochs.transforms.changes import Result, changes
+from airflow_epochs.transforms.changes import Result, changes, told_late
 from airflow_epochs.transforms.checks import Checks
 from airflow_epochs.transforms.event_time import EpochWatermarks, Watermarks, later, split, whole
 
@@ -67,7 +67,7 @@ def windowed(
     old = state.where(~marks.passed(END, hop.lateness)).join(fresh.select(*names), names, "left_semi")
     merged = old.unionByName(fresh).groupBy(*names).agg(*merge, *_latest(state))
     new = _CHECKS.shaped(merged, state)
-    return Result(_shown(state, new, names, marks, hop).drop(EXPIRES), changes(new), late)
+    return Result(_shown(state, new, names, marks, hop).drop(EXPIRES), changes(new), told_late(late))
 
 
 @dataclass(frozen=True)

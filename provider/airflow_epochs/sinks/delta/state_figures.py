@@ -21,6 +21,7 @@ class StateFigures:
         files, bytes: What the table consists of, with the rows that are no longer state.
         changed: Rows that the epoch changed or deleted; None if it staged the whole state, or if that is not known.
         dropped: Files that the epoch's commit dropped because all their rows had expired; None as in ``changed``.
+        late: Rows of the epoch that operators called late; None if no sink got them, or if that was not measured.
         watermark: The epoch's watermark; None without one.
         next_expiry: When the next key expires; None if none does.
     """
@@ -33,6 +34,7 @@ class StateFigures:
     bytes: int
     changed: int | None
     dropped: int | None
+    late: int | None
     watermark: int | None
     next_expiry: int | None
 
@@ -54,6 +56,7 @@ def figures(records: StateRecords, state: ReadableState) -> StateFigures:
         bytes=state.bytes,
         changed=shown.receipts[state.name].rows if is_change else None,
         dropped=_files_dropped(state) if is_change else None,
+        late=shown.metrics.get("rows_late"),
         watermark=shown.watermarks[0] if shown.watermarks else None,
         next_expiry=next_expiry,
     )

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_epochs.spark.driver.delta.jobs import identifier
-from airflow_epochs.spark.driver.delta.plans import DELETED, EPOCH
+from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.transforms.changes import DELETED
 
 _NEWEST = "__epochs_newest"
 

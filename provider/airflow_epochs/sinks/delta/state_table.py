@@ -14,7 +14,8 @@ from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.names import is_template, normalised
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from airflow_epochs.spark.driver.delta.plans import DELETED, EPOCH
+from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Environment, SinkAttempt

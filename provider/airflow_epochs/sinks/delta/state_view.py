@@ -14,7 +14,8 @@ from airflow_epochs.sinks.delta import state_sql
 from airflow_epochs.sinks.delta.state_pin import expired_to
 from airflow_epochs.sinks.delta.state_sql import DATAFUSION, DUCKDB, SPARK, StateQuery
 from airflow_epochs.sinks.delta.state_table import columns_of
-from airflow_epochs.spark.driver.delta.plans import DELETED, EPOCH
+from airflow_epochs.spark.driver.delta.plans import EPOCH
+from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
     import pandas

@@ -134,20 +134,27 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class InputMetrics:
-    """Of the records read: how many, and the newest one's timestamp (UTC); None where Spark did not observe it."""
+    """What was measured of the input; None where it was not.
+
+    Attributes:
+        rows_in: How many records were read.
+        max_timestamp: The newest one's timestamp (UTC).
+        rows_late: How many rows sinks got that the operators of ``transforms`` call late.
+    """
 
     rows_in: int | None = None
     max_timestamp: str | None = None
+    rows_late: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageOutcome:
-    """What a stage job did for each sink, and what it noticed. ``metrics`` is None if nothing was measured.
+    """What a stage job did for each sink, and what it noticed.
 
     ``event_times``: topic -> partition -> the newest event time that may move the watermark.
     """
 
     sinks: dict[str, Claim]
-    metrics: InputMetrics | None = None
+    metrics: InputMetrics = InputMetrics()
     warnings: tuple[str, ...] = ()
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)

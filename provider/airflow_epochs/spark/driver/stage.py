@@ -24,6 +24,7 @@ from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, StateStaging
 from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
+from airflow_epochs.transforms.changes import LATE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -84,7 +85,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         with _read_once(batch, observation, reads) as input_metrics, _event_times(epoch.clock) as seen:
             tasks = {sink: _task(spark, plan, partial(stagers[sink], spark, job, frames[sink])) for sink in frames}
             staged = _staged(spark, tasks)
-            metrics = _metrics(input_metrics()) if observation else None
+            metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
     warnings = (*_warnings(analysed, frames, users, uses), *_of_event_times(epoch.clock, seen))
     return StageOutcome(sinks=staged, metrics=metrics, warnings=warnings, event_times=seen.newest)
 
@@ -184,10 +185,20 @@ def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Claim]]) -> dict[
         return {name: future.result() for name, future in futures.items()}
 
 
-def _metrics(found: dict[str, Any]) -> InputMetrics:
+def _metrics(found: dict[str, Any], rows_late: int | None) -> InputMetrics:
     newest = found.get("newest")
     at = None if newest is None else datetime.fromtimestamp(newest / 1000, timezone.utc)
-    return InputMetrics(rows_in=found.get("rows"), max_timestamp=at.isoformat(timespec="milliseconds") if at else None)
+    return InputMetrics(
+        rows_in=found.get("rows"),
+        max_timestamp=at.isoformat(timespec="milliseconds") if at else None,
+        rows_late=rows_late,
+    )
+
+
+def _rows_late(claims: dict[str, Claim], plans: dict[str, str]) -> int | None:
+    """How many rows the sinks got that operators call late; None if no sink gets such rows."""
+    taken = [claims[sink].content for sink, plan in plans.items() if f"SubqueryAlias {LATE}\n" in plan]
+    return sum(content.rows for content in taken if content) if taken else None
 
 
 def _warnings(

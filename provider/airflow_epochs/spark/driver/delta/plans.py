@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from airflow_epochs.spark.driver.plans import JobPlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict
 
-EPOCH, DELETED = "__epoch", "__deleted"
-"""The columns that a state table has besides those of the state."""
+EPOCH = "__epoch"
+"""The column of a state table that says which epoch has written the row. The other one beside the state is DELETED."""
 
 # -- stage -------------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import jobs, session
-from airflow_epochs.spark.driver.delta.plans import DELETED, EPOCH, StateStaging
+from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim, StateRead
+from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
