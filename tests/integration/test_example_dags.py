@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,20 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from deltalake import DeltaTable
 
-from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import DATABASE, USER, Postgres
-from tests.support.airflow_harness import Harness
-from tests.support.kafka_sink_world import seen_by_confluent, values
-from tests.support.kafka_tools import run as run_tool
+from tests.support.example_lab import Lab, Place, dags_of
 from tests.support.sql_world import new_postgres
-from tests.support.waiting import wait_until
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [
@@ -32,102 +24,11 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?"),
 ]
-DAGS = Path(__file__).parents[2] / "dags"
-PARTITIONS = 2
-MARKERS = "airflow-epochs-markers"
-Place = tuple[str, int, int]
-"""Topic, partition, offset."""
-
-
-class Lab:
-    """Connections as Airflow has them, a lake, and topics; which are the broker's, so each test needs its own."""
-
-    def __init__(self, folder: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.lake, self.bootstrap, self._set = folder / "lake", broker.bootstrap, monkeypatch.setenv
-        monkeypatch.setenv("LAKE", str(self.lake))
-        self.connect("kafka_default", "kafka", extra={"bootstrap.servers": broker.bootstrap, "group.id": "examples"})
-        self.connect("spark_connect_default", "spark_connect", **connect.where)
-        self.connect("epochs_default", "epochs", extra={"ledger_root": str(folder / "ledger")})
-
-    def connect(self, conn_id: str, conn_type: str, **fields: Any) -> None:
-        self._set(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": conn_type, **fields}))
-
-    def create(self, *topics: str) -> None:
-        """Topics, emptied of what another test may have left. So is the marker topic: each test has its own ledger."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        if known := [topic for topic in (*topics, MARKERS) if topic in admin.list_topics(timeout=10).topics]:
-            for deleted in admin.delete_topics(known).values():
-                deleted.result()
-            wait_until(lambda: not {*known} & {*admin.list_topics(timeout=10).topics})
-        for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
-            created.result()
-        wait_until(lambda: {*topics} <= {*admin.list_topics(timeout=10).topics})
-
-    def produce(self, topic: str, messages: Iterable[Any]) -> dict[Place, bytes | None]:
-        """What was sent, by the place that the broker told."""
-        producer, sent = Producer({"bootstrap.servers": self.bootstrap}), {}
-
-        def told(error: Any, message: Any) -> None:
-            assert error is None
-            sent[message.topic(), message.partition(), message.offset()] = message.value()
-
-        for number, message in enumerate(messages):
-            value = message if isinstance(message, bytes | None) else json.dumps(message).encode()
-            producer.produce(topic, value=value, partition=number % PARTITIONS, on_delivery=told)
-        assert producer.flush(30) == 0
-        return sent
-
-    def events(self, topic: str) -> list[Any]:
-        """What a consumer that reads committed records has of a topic."""
-        seen = [values(seen_by_confluent(self.bootstrap, topic, partition)) for partition in range(PARTITIONS)]
-        return [json.loads(value) for each in seen for value in each if value]
-
-    def printed(self, jars: Jars, topic: str) -> list[Any]:
-        """What Kafka's console consumer prints of a topic."""
-        command = ["kafka-console-consumer.sh", "--topic", topic, "--from-beginning", "--timeout-ms", "3000"]
-        command += ["--isolation-level", "read_committed"]
-        lines = run_tool(jars, self.bootstrap, command)
-        return [
-            json.loads(line) for line in lines if line.startswith("{")
-        ]  # the others are about the tool's own timeout
-
-    def table(self, path: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = DeltaTable(str(self.lake / path)).to_pyarrow_table().to_pylist()
-        return rows
-
-    def seen_by_duckdb(self, path: str, columns: str) -> list[Any]:
-        with duck() as database:
-            return database.execute(f"SELECT {columns} FROM delta_scan('{self.lake / path}')").fetchall()
-
-    def rejected(self, path: str, what: str = "raw") -> dict[Place, tuple[bytes | None, str]]:
-        """By place, what DuckDB sees of a table of rejected records: the record as it was, and the reason."""
-        rows = self.seen_by_duckdb(path, f'topic, "partition", "offset", {what}, reason')
-        found = {
-            (topic, partition, offset): (_bytes(told, reason), reason)
-            for topic, partition, offset, told, reason in rows
-        }
-        assert len(found) == len(rows)
-        return found
-
-
-def _bytes(told: str | bytes | None, reason: str) -> bytes | None:
-    if isinstance(told, str):
-        return base64.b64decode(told) if "base64" in reason else told.encode()
-    return told
 
 
 @pytest.fixture
 def lab(tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, broker, connect, monkeypatch)
-
-
-def dags_of(name: str) -> dict[str, Harness]:
-    """What Airflow finds in an example's file."""
-    from airflow.dag_processing.dagbag import DagBag
-
-    bag = DagBag(dag_folder=str(DAGS / f"{name}.py"))
-    assert not bag.import_errors
-    return {dag_id: Harness(dag) for dag_id, dag in bag.dags.items()}
 
 
 def orders(numbers: Iterable[int]) -> list[Any]:
