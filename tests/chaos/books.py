@@ -22,9 +22,12 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
 from airflow_epochs.delta.table import App
-from airflow_epochs.model import Marker, TransactionId
-from airflow_epochs.testing.history import SinkState, VisibleRow
+from airflow_epochs.event_time import micros
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import CompleteRecord, Marker, TransactionId
+from airflow_epochs.testing.history import Origin, SinkState, VisibleRow
 from stack.postgres import Postgres
+from tests.chaos.windows import Closed, Late, Total, Window
 from tests.support.delta_history import commits_of
 
 CREATE_TABLE = (
@@ -94,6 +97,92 @@ class DeltaBook:
 
     def _table(self, *columns: str) -> pa.Table:
         return DeltaTable(str(self.path)).to_pyarrow_table(columns=list(columns))
+
+
+@dataclass(frozen=True)
+class LateBook(DeltaBook):
+    """A Delta table of transfers whose window is over."""
+
+    def transfers(self) -> list[tuple[Origin, Late]]:
+        """All rows: the transfer, and the epoch that shows it."""
+        rows = self._table("topic", "partition", "offset", "crc", "epoch").to_pylist()
+        return [(Origin(r["topic"], r["partition"], r["offset"]), Late(r["epoch"], r["crc"])) for r in rows]
+
+
+@dataclass(frozen=True)
+class ClosedBook(DeltaBook):
+    """A Delta table of windows that are over. A row stands for several records."""
+
+    def sums(self, epoch: int) -> Sums:
+        shown = [(window, closed.total) for window, closed in self.windows() if closed.epoch <= epoch]
+        return _sums_of_windows(shown)
+
+    def state(self, empty: Iterable[str]) -> SinkState:
+        return SinkState(commits=self.commits())
+
+    def windows(self) -> list[tuple[Window, Closed]]:
+        """All rows: the window, its transfers, and the epoch that shows it."""
+        return [(_window(row), Closed(row["epoch"], _total(row))) for row in self._rows()]
+
+    def fingerprint(self) -> Mapping[str, str]:
+        rows, commits = sorted(map(str, self._rows())), map(str, self.commits())
+        return {f"rows of {self.path}": _digest(rows), f"commits of {self.path}": _digest(commits)}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return _rows_of(DeltaTable(str(self.path)))
+
+
+@dataclass(frozen=True)
+class OpenBook(ClosedBook):
+    """A state table of windows that are not over: a log of their changes."""
+
+    ledger: Callable[[], Ledger]
+
+    def sums(self, epoch: int) -> Sums:
+        """Of the state as this epoch left it, at the version that the epoch has committed."""
+        record = self.ledger().complete_record(epoch)
+        assert record is not None
+        return _sums_of_windows(self.still_open(record, record.receipts["open"].version))
+
+    def still_open(self, record: CompleteRecord, version: int | None = None) -> list[tuple[Window, Total]]:
+        """The newest rows of each window that is neither deleted nor over; more than one row of a window is a defect.
+
+        Args:
+            version: None: the newest one.
+        """
+        mark = record.watermarks[0]
+        rows = _rows_of(DeltaTable(str(self.path), version=version))
+        live = [row for row in rows if mark is None or micros(row["window_end"]) > mark]
+        newest = {_window(row): row["__epoch"] for row in sorted(live, key=lambda row: row["__epoch"])}
+        now = [row for row in live if row["__epoch"] == newest[_window(row)] and not row["__deleted"]]
+        return [(_window(row), _total(row)) for row in now]
+
+
+class WindowBooks(NamedTuple):
+    """The tables of the pipeline of windows. Together they have every transfer once."""
+
+    closed: ClosedBook
+    late: LateBook
+    open: OpenBook
+
+
+def _rows_of(table: DeltaTable) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
+    return rows
+
+
+def _window(row: Mapping[str, Any]) -> Window:
+    return Window(row["payer"], micros(row["window_start"]))
+
+
+def _total(row: Mapping[str, Any]) -> Total:
+    return Total(row["transfers"], row["amount"], row["crc"])
+
+
+def _sums_of_windows(shown: Sequence[tuple[Window, Total]]) -> Sums:
+    """A window that is shown twice has its records once."""
+    rows, amount = (sum(total[column] for _, total in shown) for column in (0, 1))
+    return Sums(rows, sum(total.transfers for total in dict(shown).values()), amount)
 
 
 def _digest(texts: Iterable[str]) -> str:

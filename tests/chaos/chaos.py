@@ -17,9 +17,9 @@ from airflow_epochs.testing.checkers import Verdict
 from stack.jars import fetch
 from stack.whole import PROJECT
 from tests.chaos.canaries import Canaries
-from tests.chaos.evidence import judged, producers_view
+from tests.chaos.evidence import judged, judged_windows, producers_view
 from tests.chaos.nemesis import Nemesis
-from tests.chaos.reader import Reader
+from tests.chaos.reader import Reader, ReaderOfWindows, reader_of
 from tests.chaos.rest import STUCK_S, come_to_rest, complete_epochs, repeat_the_newest_run, submit
 from tests.chaos.system import PIPELINES, System, wait_for
 from tests.chaos.transfers import Transfers, committed
@@ -52,20 +52,20 @@ def run(folder: Path, minutes: float, seed: int) -> Outcome:
     """One run; all it starts has ended when it returns."""
     with System(folder, fetch()) as system, (canaries := system.canaries()).watching(system.descendants):
         transfers = Transfers(system.broker.bootstrap, seed)
-        readers = [Reader(system, pipeline) for pipeline in PIPELINES]
+        readers = [reader_of(system, pipeline) for pipeline in PIPELINES]
         nemesis = Nemesis(system, transfers, {reader.pipeline: reader for reader in readers}, seed)
         transfers.start()
         say("everything is up")
-        unclear = [] if _both_work(system, FIRST_EPOCHS_S) else ["no epoch was complete before the first fault"]
+        unclear = [] if _all_work(system, FIRST_EPOCHS_S) else ["no epoch was complete before the first fault"]
         for reader in readers:
             reader.start()
-        say("both pipelines have worked once" if not unclear else unclear[0])
+        say("all pipelines have worked once" if not unclear else unclear[0])
         _break(nemesis, minutes)
         return _judge(system, transfers, readers, nemesis, minutes, unclear, canaries)
 
 
-def _both_work(system: System, seconds: float) -> bool:
-    """Whether both pipelines complete an epoch more in that time."""
+def _all_work(system: System, seconds: float) -> bool:
+    """Whether all pipelines complete an epoch more in that time."""
     before = complete_epochs(system)
 
     def worked() -> bool:
@@ -78,7 +78,7 @@ def _both_work(system: System, seconds: float) -> bool:
 def _break(nemesis: Nemesis, minutes: float) -> None:
     """For so long; on a slow machine longer, until every kind of fault has fired.
 
-    Now and then faults pause until both pipelines have completed an epoch: so it is seen that they can, and where
+    Now and then faults pause until all pipelines have completed an epoch: so it is seen that they can, and where
     the next faults strike is not always the same epoch.
     """
     began = time.monotonic()
@@ -86,7 +86,7 @@ def _break(nemesis: Nemesis, minutes: float) -> None:
         before = len(nemesis.times)
         say(nemesis.fire())
         if len(nemesis.times) > before and len(nemesis.times) % FAULTS_AT_A_STRETCH == 0:
-            say("both have worked again" if _both_work(nemesis.system, PAUSE_S) else "no time to work")
+            say("all have worked again" if _all_work(nemesis.system, PAUSE_S) else "no time to work")
     say("no more faults")
 
 
@@ -117,7 +117,8 @@ def _judge(
         )
         for reader in readers
     }
-    wrong = nemesis.wrong + [each for reader in readers for each in reader.wrong]
+    [of_windows] = [judged_windows(system, each, produced) for each in readers if isinstance(each, ReaderOfWindows)]
+    wrong = nemesis.wrong + [each for reader in readers for each in reader.wrong] + of_windows.wrong
     wrong += [f"a secret has come out into {where}" for where in canaries.found(system.folder)]
     return Outcome(
         seed=nemesis.seed,
@@ -132,8 +133,9 @@ def _judge(
         transactions=transfers.transactions,
         looks=sum(len(reader.observations) for reader in readers),
         reports=reports,
+        windows=of_windows.counts,
         wrong=wrong + ([] if rested.in_time else [f"not at rest: no epoch was complete for {STUCK_S} s"]),
-        unclear=unclear + producers_view(transfers, produced),
+        unclear=unclear + of_windows.unclear + producers_view(transfers, produced),
     )
 
 

@@ -24,9 +24,9 @@ from pyspark.errors import PySparkException
 from airflow_epochs.protocol import State
 from tests.chaos.moments import Moment
 from tests.chaos.reader import Reader
-from tests.chaos.rest import submit
+from tests.chaos.rest import nothing_runs, submit
 from tests.chaos.surgery import SourceLogs, fill_up, restore, taken, truncated, vacuum
-from tests.chaos.system import PIPELINES, TABLES, System, stopped, wait_for
+from tests.chaos.system import PIPELINES, STATE, TABLES, TRIGGERED, System, stopped, wait_for
 from tests.chaos.transfers import Transfers, ends
 
 REST_S = (0.5, 5.0)
@@ -208,9 +208,9 @@ class Nemesis:
 
     def _same_run(self) -> bool:
         """Both Airflows get a run of one name, and so take it for the same run of the same DAG."""
-        run_id = f"twin_{time.time_ns()}"
-        self.system.api.trigger("bank", run_id)
-        self.system.other_api.trigger("bank", run_id)
+        dag, run_id = self.dice.choice(("bank", "bank_windows")), f"twin_{time.time_ns()}"
+        self.system.api.trigger(dag, run_id)
+        self.system.other_api.trigger(dag, run_id)
         return True
 
     def _kill_broker(self) -> bool:
@@ -226,9 +226,13 @@ class Nemesis:
         return True
 
     def _vacuum(self) -> bool:
-        """Of one table, beside whatever is going on, again and again: so one of them overlaps a commit now and then."""
+        """Of one table, beside whatever is going on, again and again: so one of them overlaps a commit now and then.
+
+        Not of the state: files of an output that are lost as well are staged again from the state of the epoch before.
+        """
         pipeline = self.dice.choice(PIPELINES)
-        table = self.system.table(pipeline, self.dice.choice(TABLES[pipeline]))
+        tables = [name for name in TABLES[pipeline] if name != STATE]
+        table = self.system.table(pipeline, self.dice.choice(tables))
         end = time.monotonic() + self.dice.uniform(*STOPPED_S)
         while time.monotonic() < end:
             vacuum(table)
@@ -293,16 +297,17 @@ class Nemesis:
 
     def _restore(self) -> bool:
         """A table is taken back by an epoch, and forward again. In between no epoch may be completed."""
-        pipeline, ledger = "bank_submit", self.system.ledger_of("bank_submit")
+        pipeline = self.dice.choice(TRIGGERED)
+        ledger = self.system.ledger_of(pipeline)
         if not wait_for(lambda: self._comes_to_rest(pipeline), SETTLED_S) or (newest := ledger.newest_complete()) < 2:
             return False
+        sink = self._changed_last(pipeline, newest)
         record = ledger.complete_record(newest - 1)
-        sink = self.dice.choice(TABLES[pipeline])
-        back = record.receipts[sink].version if record else None
+        back = record.receipts[sink].version if record and sink else None
+        if back is None or sink is None:
+            return False
         table = self.system.table(pipeline, sink)
         forward = DeltaTable(str(table)).version()
-        if back is None:
-            return False
         with self.readers[pipeline].closed():
             restore(self.system, table, back)
             try:
@@ -310,6 +315,13 @@ class Nemesis:
             finally:
                 self._forward(table, forward)
         return True
+
+    def _changed_last(self, pipeline: str, epoch: int) -> str | None:
+        """A table to which the epoch has added rows. Nobody would miss an epoch that has none."""
+        record = self.system.ledger_of(pipeline).complete_record(epoch)
+        receipts = record.receipts if record else {}
+        changed = [table for table in TABLES[pipeline] if table in receipts and receipts[table].rows]
+        return self.dice.choice(changed) if changed else None
 
     def _require_a_stop(self, pipeline: str, newest: int) -> None:
         submit(self.system)
@@ -338,4 +350,4 @@ class Nemesis:
         return not begun and self._nothing_runs(pipeline)
 
     def _nothing_runs(self, pipeline: str) -> bool:
-        return not self.system.api.runs(pipeline, "running", "queued")
+        return nothing_runs(self.system, pipeline)

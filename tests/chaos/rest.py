@@ -10,7 +10,7 @@ from functools import partial
 
 from airflow_epochs.model import ends_of
 from airflow_epochs.testing.history import Repeat, Rest
-from tests.chaos.system import PIPELINES, System, wait_for
+from tests.chaos.system import PIPELINES, TRIGGERED, System, wait_for
 from tests.chaos.transfers import Transfers, ends
 
 STUCK_S = 300
@@ -42,7 +42,7 @@ def come_to_rest(system: System, transfers: Transfers) -> Rested:
     for _ in range(SWEEPS):
         in_time = in_time and _wait_all_taken(system)
         transfers.one_more()
-    in_time = in_time and _wait_all_taken(system)
+    in_time = in_time and _wait_all_taken(system) and wait_for(partial(_nothing_triggered_runs, system), STUCK_S)
     return Rested(in_time, {pipeline: _failed_runs(system, pipeline, since) for pipeline in PIPELINES})
 
 
@@ -63,7 +63,7 @@ def _further(system: System, before: dict[str, int]) -> bool:
 
 
 def _all_taken(system: System) -> bool:
-    """Whether both pipelines are complete up to the end of the topic; sets the one without a schedule to work."""
+    """Whether all pipelines are complete up to the end of the topic; sets those without a schedule to work."""
     taken = {pipeline: _taken(system, pipeline) for pipeline in PIPELINES}  # each, as looking sets to work
     return all(taken.values())
 
@@ -73,15 +73,26 @@ def _taken(system: System, pipeline: str) -> bool:
     record = ledger.complete_record(ledger.newest_complete())
     at = {p: end for (_, p), end in ends_of(record.ranges).items()} if record else {}
     taken = at == ends(system.broker.bootstrap)
-    if not taken and pipeline == "bank_submit":
-        submit(system)
+    if not taken and pipeline in TRIGGERED:
+        submit(system, pipeline)
     return taken
 
 
-def submit(system: System) -> None:
-    """Start a run of ``bank_submit`` unless there is one."""
-    if not system.api.runs("bank_submit", "running", "queued"):
-        system.api.trigger("bank_submit", f"submit_{time.time_ns()}")
+def submit(system: System, *pipelines: str) -> None:
+    """Start a run of each pipeline that has no schedule, or of those that are named, unless there is one."""
+    for pipeline in pipelines or TRIGGERED:
+        if not system.api.runs(pipeline, "running", "queued"):
+            system.api.trigger(pipeline, f"submit_{time.time_ns()}")
+
+
+def nothing_runs(system: System, pipeline: str) -> bool:
+    """In neither Airflow."""
+    return not any(api.runs(pipeline, "running", "queued") for api in (system.api, system.other_api))
+
+
+def _nothing_triggered_runs(system: System) -> bool:
+    """Not even a run that finds no new data: it may take an empty epoch, to close windows."""
+    return all(nothing_runs(system, pipeline) for pipeline in TRIGGERED)
 
 
 def _failed_runs(system: System, pipeline: str, since: float) -> int:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -25,14 +26,18 @@ from stack.postgres import Postgres
 from stack.processes import Process, Server
 from stack.whole import LEDGER_KEY, Stack
 from tests.chaos import books
-from tests.chaos.books import Book, DeltaBook, TopicBook
+from tests.chaos.books import Book, ClosedBook, DeltaBook, LateBook, OpenBook, TopicBook, WindowBooks
 from tests.chaos.canaries import Canaries
 from tests.chaos.transfers import create_topic
 from tests.support.kafka_world import SUDDEN
 
 PROJECT = Path(__file__).parent / "project"
-PIPELINES = ("bank", "bank_submit")
-TABLES = {"bank": ("debits",), "bank_submit": ("debits", "credits")}
+PIPELINES = ("bank", "bank_submit", "bank_windows")
+TRIGGERED = ("bank_submit", "bank_windows")
+"""Those without a schedule."""
+STATE = "open"
+"""The state table of ``bank_windows``."""
+TABLES = {"bank": ("debits",), "bank_submit": ("debits", "credits"), "bank_windows": ("closed", "late", STATE)}
 """The Delta tables of each pipeline."""
 CANARIES = (
     "kafka_default.password",
@@ -89,6 +94,7 @@ class System(Stack):
             pipeline: {name: DeltaBook(self.table(pipeline, name), App.of(pipeline, name)) for name in names}
             for pipeline, names in TABLES.items()
         }
+        found["bank_windows"] = dict(self.windows._asdict())
         found["bank"] |= {
             "payments": TopicBook(self.broker.bootstrap, "payments"),
             "withdrawals": books.of_postgres(self.postgres, "withdrawals"),
@@ -133,6 +139,13 @@ class System(Stack):
 
     def ledger_of(self, pipeline: str) -> Ledger:
         return Ledger(LocalStore(self.ledger), pipeline, checked=False)
+
+    @property
+    def windows(self) -> WindowBooks:
+        """The books of ``bank_windows``."""
+        where = {name: (self.table("bank_windows", name), App.of("bank_windows", name)) for name in WindowBooks._fields}
+        ledger = partial(self.ledger_of, "bank_windows")
+        return WindowBooks(ClosedBook(*where["closed"]), LateBook(*where["late"]), OpenBook(*where["open"], ledger))
 
     def table(self, pipeline: str, sink: str) -> Path:
         return self.lake / pipeline / sink

@@ -1,4 +1,8 @@
-"""Produces transfers without end, in transactions of which every fifth is aborted, and notes what became of each."""
+"""Produces transfers without end, in transactions of which every fifth is aborted, and notes what became of each.
+
+A transfer has a time of its own, which moves on with the number of the transfer, so it does not depend on the machine's
+clock. Most are a little out of order, and a few are late. One partition is quiet for a third of the time.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import json
 import random
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +24,15 @@ PAUSE_S = 0.4
 PATIENCE_S = 60
 LEADER_S = 30
 ABORTED_SHARE = 0.2
+BEGIN_US = 1_735_689_600_000_000
+"""2025-01-01, in microseconds since 1970: the time of the first transfer."""
+STEP_US = 100_000
+"""From one transfer to the next."""
+DISORDER_US, LATE_US = 8_000_000, (120_000_000, 900_000_000)
+"""How much a transfer may be out of order, and how late the late ones are."""
+LATE_SHARE = 0.03
+STRETCH = 3_000
+"""For so many transfers of three times as many, the last partition is quiet."""
 COMPACTED = {
     "cleanup.policy": "compact",
     "segment.ms": "10000",
@@ -113,7 +125,8 @@ class Transfers:
         producer.begin_transaction()
         for _ in range(records):
             key, value = self._transfer()
-            producer.produce(TOPIC, key=key, value=value, on_delivery=delivered)
+            partition = self.dice.randrange(_loud(self.number))
+            producer.produce(TOPIC, key=key, value=value, partition=partition, on_delivery=delivered)
         producer.flush(20)
         if abort:
             producer.abort_transaction(20)
@@ -126,8 +139,19 @@ class Transfers:
     def _transfer(self) -> tuple[str, bytes]:
         self.number += 1
         payer, payee = self.dice.sample(range(100), 2)
-        value = {"id": self.number, "payer": f"a{payer}", "payee": f"a{payee}", "amount": self.dice.randint(1, 10_000)}
+        parties = {"payer": f"a{payer}", "payee": f"a{payee}"}
+        value = {"id": self.number, **parties, "amount": self.dice.randint(1, 10_000), "at": self._time()}
         return f"t{self.number}", json.dumps(value).encode()
+
+    def _time(self) -> int:
+        """Whole tenths of a second, so some times are exactly the end of a window."""
+        back = LATE_US if self.dice.random() < LATE_SHARE else (0, DISORDER_US)
+        return BEGIN_US + (self.number - self.dice.randint(*back) // STEP_US) * STEP_US
+
+
+def _loud(number: int) -> int:
+    """How many partitions get transfers when this one is produced."""
+    return PARTITIONS - (number // STRETCH % 3 == 1)
 
 
 def _until_it_is_known(producer: Producer) -> None:
@@ -145,8 +169,8 @@ def _origin_of(message: Any) -> Origin:
     return Origin(message.topic(), message.partition(), message.offset())
 
 
-def committed(bootstrap: str) -> dict[Origin, str]:
-    """What a ``read_committed`` reader finds in the whole topic: every record, with the CRC of its value."""
+def committed(bootstrap: str) -> dict[Origin, bytes]:
+    """What a ``read_committed`` reader finds in the whole topic: every record, with its value."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -158,14 +182,14 @@ def committed(bootstrap: str) -> dict[Origin, str]:
     )
     with contextlib.closing(consumer):
         consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
-        found: dict[Origin, str] = {}
+        found: dict[Origin, bytes] = {}
         at_end: set[int] = set()
         while len(at_end) < PARTITIONS:
             for message in consumer.consume(5_000, timeout=10):
                 if message.error():
                     at_end.add(message.partition())
                 else:
-                    found[_origin_of(message)] = str(zlib.crc32(message.value()))
+                    found[_origin_of(message)] = message.value()
     return found
 
 

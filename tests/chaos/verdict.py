@@ -22,6 +22,7 @@ class Outcome:
         fired, missed: Faults per kind.
         recoveries_s: Per fault, seconds until the next epoch was complete.
         wrong: Violations that no checker of the package names.
+        windows: What ``bank_windows`` has shown, and what its state table went through.
         unclear: Why there can be no PASS, if nothing is wrong.
     """
 
@@ -37,6 +38,7 @@ class Outcome:
     transactions: dict[str, int]
     looks: int
     reports: dict[str, Report]
+    windows: dict[str, int]
     wrong: Sequence[str] = ()
     unclear: Sequence[str] = field(default_factory=list)
 
@@ -83,7 +85,8 @@ def as_markdown(outcome: Outcome) -> str:
         f"- {sum(outcome.fired.values())} faults fired, {outcome.kills} of them kills; {len(outcome.recoveries_s)} "
         f"recoveries, half of them within {middle:.0f} s, the slowest {slowest:.0f} s (from a fault to the next "
         "complete epoch; further faults strike meanwhile)",
-        f"- a concurrent reader looked {outcome.looks} times at complete epochs",
+        f"- concurrent readers looked {outcome.looks} times at complete epochs",
+        f"- `bank_windows`: {_counts(outcome.windows)}",
         "",
         "| fault | fired | nothing to hit |",
         "|---|---:|---:|",

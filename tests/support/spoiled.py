@@ -13,6 +13,7 @@ from airflow_epochs.model import (
     Marker,
     OpenRecord,
     Receipt,
+    StatePin,
 )
 from airflow_epochs.testing import (
     Act,
@@ -210,6 +211,19 @@ def a_second_attempt_with_another_seed(history: History) -> History:
     return with_record(history, attempt_key(2, 2, "open"), OpenRecord, seed=1)
 
 
+def a_second_attempt_with_another_watermark(history: History) -> History:
+    later = with_record(history, attempt_key(2, 2, "open"), OpenRecord, watermarks=(5, None))
+    return with_record(later, complete_key(2), CompleteRecord, watermarks=(5, None))
+
+
+def a_second_attempt_that_reads_another_state(history: History) -> History:
+    return with_record(history, attempt_key(2, 2, "open"), OpenRecord, state={"open": StatePin(version=3)})
+
+
+def an_epoch_completed_with_another_watermark(history: History) -> History:
+    return with_record(history, complete_key(2), CompleteRecord, watermarks=(5, None))
+
+
 def a_rerun_that_changed_a_table(history: History) -> History:
     return replace(history, repeats=[Repeat(what="run 1", before={"orders": 3}, after={"orders": 4})])
 
@@ -348,6 +362,9 @@ PLANTED: list[tuple[Plant, set[str]]] = [
     (a_record_that_nobody_produced, {"I7", "I12"}),
     (a_second_attempt_with_other_ranges, {"I7"}),
     (a_second_attempt_with_another_seed, {"I7"}),
+    (a_second_attempt_with_another_watermark, {"I7"}),
+    (a_second_attempt_that_reads_another_state, {"I7"}),
+    (an_epoch_completed_with_another_watermark, {"I7"}),
     (a_rerun_that_changed_a_table, {"I8"}),
     (too_many_recoveries, {"I9"}),
     (a_hanging_transaction, {"I9"}),

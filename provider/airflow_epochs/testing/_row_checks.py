@@ -201,7 +201,7 @@ def _changed_input(history: History) -> Iterator[Violation]:
                 f"Attempt {attempt} of epoch {epoch} has other ranges than the first.",
                 (first[epoch].ranges, record.ranges),
             )
-        for what in ("now", "seed"):
+        for what in ("now", "seed", "watermarks", "state"):
             if getattr(record, what) != getattr(first[epoch], what):
                 yield Violation(
                     f"Attempt {attempt} of epoch {epoch} has other {what} than the first.",
@@ -212,6 +212,11 @@ def _changed_input(history: History) -> Iterator[Violation]:
             yield Violation(
                 f"Epoch {epoch} was completed with other ranges than it was opened with.",
                 (newest[epoch].ranges, complete.ranges),
+            )
+        if epoch in newest and newest[epoch].watermarks != complete.watermarks:
+            yield Violation(
+                f"Epoch {epoch} was completed with other watermarks than it was opened with.",
+                (newest[epoch].watermarks, complete.watermarks),
             )
 
 

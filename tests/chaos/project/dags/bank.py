@@ -1,4 +1,7 @@
-"""Transfers between accounts, booked twice: what one side gains the other loses, so all books add up to nothing."""
+"""Transfers between accounts, booked twice: what one side gains the other loses, so all books add up to nothing.
+
+``bank_windows`` adds up what each account pays in each minute, and keeps the minutes that are not over as state.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,22 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, SparkConnect, SparkSubmit, SqlSink
+from airflow_epochs import (
+    DeltaSink,
+    EpochPipeline,
+    EventTime,
+    KafkaSink,
+    KafkaSource,
+    SparkConnect,
+    SparkSubmit,
+    SqlSink,
+    StateTable,
+)
 
 LAKE = os.environ["LAKE"]
 STAGING = f"{LAKE}/staging"
 SOON = {"retry_delay": timedelta(seconds=2), "retry_exponential_backoff": False}
+OPEN = "payer string, window_start timestamp, window_end timestamp, transfers bigint, amount bigint, crc bigint"
 
 
 def table(pipeline: str, name: str) -> DeltaSink:
@@ -41,6 +55,29 @@ with DAG("bank_submit", schedule=None, max_active_runs=1):
         transform="spark_apps/bank.py:book",
         sinks=[table("bank_submit", "debits"), table("bank_submit", "credits")],
         spark=SparkSubmit(),
+        wait_for_others=5,
+        operator_args=SOON,
+    )
+
+with DAG("bank_windows", schedule=None, max_active_runs=1):
+    EpochPipeline(
+        "bank_windows",
+        source=KafkaSource(topics=["transfers"], max_wait=0),
+        transform="spark_apps/bank.py:windows",
+        event_time=EventTime(delay="10 s", idle_after="45 s"),
+        state=[
+            StateTable(
+                "open",
+                f"{LAKE}/bank_windows/open",
+                schema=OPEN,
+                keys=["payer", "window_start"],
+                expires="window_end",
+                fold_at=0.01,
+                checkpoint_every=5,
+            )
+        ],
+        sinks=[table("bank_windows", "closed"), table("bank_windows", "late")],
+        spark=SparkConnect(),
         wait_for_others=5,
         operator_args=SOON,
     )

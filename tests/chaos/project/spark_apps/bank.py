@@ -6,16 +6,19 @@ rows should not depend on the attempt; these do so in this column alone.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+
+from airflow_epochs.transforms import windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_epochs.spark.driver.transform import EpochContext
 
-TRANSFER = "payer string, payee string, amount long"
+TRANSFER = "payer string, payee string, amount long, at long"
 PARTIES = "struct<from: string, to: string, tags: array<string>>"
 
 
@@ -68,3 +71,23 @@ def book_everywhere(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFram
         "withdrawals": transfers.select(*row, payer, debit),
         "deposits": transfers.select(*row, payee, credit),
     }
+
+
+def windows(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """What each account has paid in each minute of the transfers' own time."""
+    value = F.col("value")
+    transfer = F.from_json(value.cast("string"), TRANSFER)
+    parsed = batch.select("topic", "partition", "offset", F.crc32(value).alias("crc"), transfer.alias("t"))
+    rows = parsed.select("*", F.col("t.payer"), F.col("t.amount"), F.timestamp_micros("t.at").alias("at")).drop("t")
+    w = windowed(
+        epoch.event_time(rows, "at"),
+        state["open"],
+        epoch,
+        time="at",
+        size=timedelta(minutes=1),
+        keys=["payer"],
+        agg=[F.count("*").alias("transfers"), F.sum("amount").alias("amount"), F.sum("crc").alias("crc")],
+        merge=[F.sum(name).alias(name) for name in ("transfers", "amount", "crc")],
+    )
+    number = F.lit(epoch.number).cast("long").alias("epoch")
+    return {"closed": w.out.select("*", number), "late": w.late.select("*", number), "open": w.changes}
