@@ -16,4 +16,5 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as database:
         [extension] = Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension")
         database.execute(f"LOAD '{extension}'")
+        database.execute("SET TimeZone = 'UTC'")  # by default times are printed in the machine's zone
         yield database
