@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from stack.broker import Broker
+from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import Postgres
 from tests.support.delta_modes_world import table_in_catalog
@@ -20,6 +21,7 @@ from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
+from tests.support.state_lab import Lab
 
 # -- the Delta sink, with Spark ----------------------------------------------------------------------------------
 
@@ -41,6 +43,14 @@ def named(session: Any) -> Iterator[str]:
     """A table in the catalog that has rows, a property and a constraint."""
     with table_in_catalog(session) as name:
         yield name
+
+
+# -- state -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(tmp_path: Path, broker: Broker, connect: ConnectServer) -> Lab:
+    return Lab(tmp_path, broker, connect)
 
 
 # -- Kafka with logins -------------------------------------------------------------------------------------------

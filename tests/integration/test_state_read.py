@@ -11,9 +11,8 @@ from airflow_epochs.event_time import micros
 from airflow_epochs.read import state
 from airflow_epochs.sinks.delta.state_view import ReadableState
 from orders_demo.duck import duck
-from tests.integration.test_state import START, Lab, lab
+from tests.support.state_lab import START, Lab
 
-__all__ = ["lab"]
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 Windows = set[tuple[str, int, int, int]]
 """Page, second at which the window begins, clicks and their total."""
