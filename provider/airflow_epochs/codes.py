@@ -680,7 +680,8 @@ STATE_NOT_EMPTY = STATE.code(
     Refused,
     "A state begins, and its table exists already. Rows that no epoch of this pipeline made would be taken for state.",
     "Give the state a table that does not exist yet. To begin with the rows of an existing table, name that table in "
-    "`initial`. Then clear the failed task.",
+    "`initial`; of another state's table, first write the state to a table of its own (docs/state.md, 'Query the "
+    "state'). Then clear the failed task.",
 )
 STATE_INITIAL_MISSING = STATE.code(
     "EPOCHS-STATE-INITIAL-MISSING",
@@ -688,11 +689,21 @@ STATE_INITIAL_MISSING = STATE.code(
     "There is no Delta table at the place that `initial` of a state table names. Nothing was opened.",
     "Correct `initial`. Then clear the failed task.",
 )
+STATE_INITIAL_LOG = STATE.code(
+    "EPOCHS-STATE-INITIAL-LOG",
+    Refused,
+    "`initial` of a state table names the table of another state. That is a log: its old and deleted rows would be "
+    "state again. Nothing was opened.",
+    "Write that state, as of its newest epoch, to another Delta table (docs/state.md, 'Query the state'), and name "
+    "this one in `initial`. Then clear the failed task.",
+)
 STATE_GONE = STATE.code(
     "EPOCHS-STATE-GONE",
     Corrupt,
     "The version of a state table that the epoch must read cannot be read any more: files or log entries are gone.",
-    "Restore the files from a backup, or from the store's own versions of them. Then clear the failed task.",
+    "Restore the files from a backup, or from the store's own versions of them. Then clear the failed task. If they "
+    "are lost, give the pipeline a new name, its state new tables, and `starting` the offsets where the state shall "
+    "begin.",
 )
 STATE_SCHEMA = STATE.code(
     "EPOCHS-STATE-SCHEMA",

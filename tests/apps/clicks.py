@@ -43,9 +43,10 @@ def windows(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[s
 def unique(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
     """The first click of each page and n: what comes out depends on the keys that this very epoch adds to the state."""
     rows = clicks(batch, epoch)
+    [(name, seen)] = state.items()
     first = rows.groupBy("page", "n").agg(F.min(F.struct("ts", "partition", "offset")).alias("f"))
-    new = first.select("page", "n", "f.*").join(state["seen"], ["page", "n"], "left_anti")
-    return {"firsts": new, "seen": new.select("page", "n", F.lit(False).alias("__deleted"))}
+    new = first.select("page", "n", "f.*").join(seen, ["page", "n"], "left_anti")
+    return {"firsts": new, name: new.select("page", "n", F.lit(False).alias("__deleted"))}
 
 
 def firsts(batch: DataFrame, epoch: Any, state: dict[str, DataFrame]) -> dict[str, DataFrame]:

@@ -18,7 +18,8 @@ from airflow_epochs.model import Run
 from airflow_epochs.sinks.delta.state_pin import FOLD_EPOCHS_MIN
 from airflow_epochs.testing import Crash
 from tests.support.faults_world import crash
-from tests.support.state_lab import PARTITIONS, Lab, firsts, folds, seen_pages, some_clicks
+from tests.support.state_clicks import some_clicks
+from tests.support.state_lab import PARTITIONS, Lab, firsts, folds, seen_pages
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 PHASES = (

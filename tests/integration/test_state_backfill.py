@@ -17,9 +17,9 @@ from airflow_epochs.coordinator import backfill as backfills
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
-from tests.integration.test_state import DELAY, Lab, lab
+from tests.support.state_clicks import DELAY
+from tests.support.state_lab import Lab
 
-__all__ = ["lab"]
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 WINDOWS = ("hourly", "late")
 FIRSTS = ("firsts", "newest")

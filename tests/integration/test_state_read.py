@@ -11,7 +11,8 @@ from airflow_epochs.event_time import micros
 from airflow_epochs.read import state
 from airflow_epochs.sinks.delta.state_view import ReadableState
 from orders_demo.duck import duck
-from tests.support.state_lab import START, Lab
+from tests.support.state_clicks import START
+from tests.support.state_lab import Lab
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 Windows = set[tuple[str, int, int, int]]

@@ -4,92 +4,134 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
 
-from airflow_epochs import DeltaSink, EventTime, KafkaSource, SparkConnect, StateTable
-from airflow_epochs.contracts import Connection
+from airflow_epochs import DeltaSink, EventTime, KafkaSource, SparkConnect, SparkSubmit, StateTable
+from airflow_epochs.contracts import Connection, Limits
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.delta.log import actions_of
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run
+from airflow_epochs.model import CompleteRecord, Run
 from airflow_epochs.operators.transform_file import find_transform
+from airflow_epochs.storage.files import open_files
+from airflow_epochs.storage.options import storage_options
 from airflow_epochs.testing import run_epoch
 from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
-from tests.support.environment import Environment
+from stack.spark import S3Access
+from tests.support import s3_access
+from tests.support.environment import Action, Environment
 from tests.support.spark_world import APPS
+from tests.support.state_clicks import DELAY, EPOCH, Click, Counts, Oracle, Sent, Window, over, relative
 
 PARTITIONS = 3
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-SIZE, DELAY = 100, 30
-"""Seconds: of a window, and how late a click may be."""
-_numbers = itertools.count()
-
-
-@dataclass(frozen=True)
-class Click:
-    partition: int
-    offset: int
-    page: str
-    n: int
-    second: int
-    """Since START."""
+ALWAYS = "100000 days"
+"""As ``max_ahead``: no click is too far ahead."""
+OPEN = "page string, window_start timestamp, window_end timestamp, clicks bigint, total bigint"
+"""The columns of open windows."""
 
 
 @dataclass
 class Lab:
-    """A topic of clicks, and pipelines over it."""
+    """A topic of clicks, and pipelines over it. ``lake``: where their tables are, by default in the folder."""
 
     folder: Path
     broker: Broker
     connect: ConnectServer
     sent: list[Click] = field(default_factory=list)
     runs: Iterator[int] = field(default_factory=itertools.count)
+    topic: str = ""
+    lake: str = ""
+    s3: S3Access | None = None
+    spark: SparkConnect | SparkSubmit = field(default_factory=lambda: SparkConnect("spark"))
 
     def __post_init__(self) -> None:
-        self.topic = f"clicks{next(_numbers)}"
         self.connections = {
             "kafka": Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": self.broker.bootstrap}),
             "spark": Connection(conn_id="spark", conn_type="spark_connect", **self.connect.where),
         }
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result()
+        if self.s3:
+            self.connections["s3"] = s3_access.connection(self.s3)
+        self.lake = self.lake or str(self.folder)
+        self.topic = self.topic or self.new_topic()
 
-    def produce(self, *clicks: tuple[int, str, int, int]) -> None:
-        """Clicks as (partition, page, n, second)."""
+    def new_topic(self) -> str:
+        """An empty topic."""
+        name = f"clicks-{uuid.uuid4().hex[:8]}"
+        self.admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
+        return name
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap})
+
+    def beside(self, name: str, **changes: Any) -> Lab:
+        """The same topic, for pipelines with a ledger and tables of their own."""
+        return replace(self, folder=self.folder / name, **{"lake": "", **changes})
+
+    def produce(self, *clicks: Sent, topic: str = "") -> None:
+        """Append clicks to the topic, or to another one."""
+        topic = topic or self.topic
         producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        offsets = Counter(click.partition for click in self.sent if click.topic == topic)
         for partition, page, n, second in clicks:
-            offset = sum(click.partition == partition for click in self.sent)
-            self.sent.append(Click(partition, offset, page, n, second))
-            at = (START + timedelta(seconds=second)).isoformat()
-            producer.produce(self.topic, json.dumps({"page": page, "n": n, "ts": at}), partition=partition)
+            click = Click(topic, partition, offsets[partition], page, n, second)
+            offsets[partition] += 1
+            self.sent.append(click)
+            value = json.dumps({"page": page, "n": n, "ts": click.at.isoformat()})
+            producer.produce(topic, value, partition=partition)
         assert producer.flush(30) == 0
 
-    def windows(self, *, then: Mapping[str, Callable[[], None]] | None = None, **event_time: Any) -> Coordinator:
-        """What one task process makes of the pipeline of windows."""
-        schema = "page string, window_start timestamp, window_end timestamp, clicks bigint, total bigint"
-        state = StateTable(
-            "open",
-            str(self.folder / "open"),
-            schema=schema,
-            keys=["page", "window_start"],
-            expires="window_end",
-        )
-        outputs = [DeltaSink(name, str(self.folder / name)) for name in ("hourly", "late")]
-        times = EventTime(timedelta(seconds=DELAY), max_ahead="100000 days", **event_time)
-        return self.task("clicks", "windows", (*outputs, state), times, then)
+    # -- pipelines ---------------------------------------------------------------------------------------------------
+
+    def at(self, table: str) -> str:
+        """Where a table is."""
+        return f"{self.lake}/{table}"
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """What sinks must be told of the tables' store."""
+        return {"storage_conn_id": "s3"} if self.s3 else {}
+
+    def outputs(self, *names: str) -> list[DeltaSink]:
+        return [DeltaSink(name, self.at(name), **self.stored) for name in names]
+
+    def open_table(self, name: str = "open", *, schema: str = OPEN, **options: Any) -> StateTable:
+        """The state of open windows."""
+        given = {"keys": ["page", "window_start"], "expires": "window_end", **self.stored, **options}
+        return StateTable(name, self.at(name), schema=schema, **given)
+
+    def windows(
+        self,
+        *,
+        then: Mapping[str, Action] | None = None,
+        transform: str = "clicks.py:windows",
+        state: Sequence[StateTable] = (),
+        more: Sequence[str] = (),
+        name: str = "clicks",
+        source: Mapping[str, Any] | None = None,
+        **event_time: Any,
+    ) -> Coordinator:
+        """What one task process makes of the pipeline of windows. ``more``: the names of other outputs."""
+        times = EventTime(timedelta(seconds=DELAY), **{"max_ahead": ALWAYS, **event_time})
+        app, _, function = transform.rpartition(":")
+        sinks = (*self.outputs("hourly", "late", *more), *(state or [self.open_table()]))
+        return self.task(name, function, sinks, times, then, app=APPS / app, source=source)
 
     def task(
         self,
@@ -97,125 +139,138 @@ class Lab:
         function: str,
         sinks: tuple[Any, ...],
         event_time: EventTime | None,
-        then: Mapping[str, Callable[[], None]] | None = None,
+        then: Mapping[str, Action] | None = None,
         app: Path = APPS / "clicks.py",
         backfill: Mapping[str, int] | None = None,
+        source: Mapping[str, Any] | None = None,
     ) -> Coordinator:
         env = Environment(self.connections, dict(then or {}))
-        env.spark = SparkConnect("spark").runner(env)
+        env.spark = self.spark.runner(env)
         pipeline = Pipeline(
             wait_for_others=0,
             name=name,
             dag_id="dag",
-            source=KafkaSource(topics=[self.topic], conn_id="kafka", max_wait=0),
+            source=KafkaSource(**{"topics": [self.topic], "conn_id": "kafka", "max_wait": 0, **(source or {})}),
             sinks=sinks,
             transform=find_transform(f"{app.name}:{function}", [app.parent]),
             event_time=event_time,
             backfill=backfill or {},
         )
-        ledger = Ledger(LocalStore(self.folder / "ledger"), name)
-        return Coordinator(TaskTry(pipeline=pipeline, ledger=ledger, env=env))
+        return Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger(name), env=env))
 
-    def run(self, coordinator: Coordinator) -> None:
-        run_epoch(coordinator, Run("dag", f"run{next(self.runs)}"))
+    def run(self, coordinator: Coordinator, limits: Limits | None = None) -> None:
+        run_epoch(coordinator, Run("dag", f"run{next(self.runs)}"), limits)
 
-    def run_all(self, make: Callable[[], Coordinator]) -> None:
+    def run_all(self, make: Callable[[], Coordinator], limits: Limits | None = None) -> None:
         """Epochs until there is nothing left to do."""
         while True:
             try:
-                self.run(make())
+                self.run(make(), limits)
             except NoNewData:
                 return
 
-    # -- what is there ---------------------------------------------------------------------------------------------
+    def ledger(self, name: str) -> Ledger:
+        return Ledger(LocalStore(Path(self.ledger_root)), name)
+
+    @property
+    def ledger_root(self) -> str:
+        return str(self.folder / "ledger")
+
+    def records(self, name: str = "clicks") -> list[CompleteRecord]:
+        """The complete epochs of a pipeline."""
+        ledger = self.ledger(name)
+        found = [ledger.complete_record(number) for number in range(1, ledger.newest_complete() + 1)]
+        return [record for record in found if record]
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def delta(self, table: str) -> DeltaTable:
+        return DeltaTable(self.at(table).replace("s3a://", "s3://"), storage_options=self.options)
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """As the ``object_store`` crate names them."""
+        return storage_options(self.connections["s3"]) if self.s3 else None
 
     def rows(self, table: str, columns: str) -> list[tuple[Any, ...]]:
-        with duck() as db:
-            return db.execute(f"select {columns} from delta_scan(?)", [str(self.folder / table)]).fetchall()
+        """What DuckDB finds in a table."""
+        return self._asked(table, f"select {columns} from log")
 
-    def require_oracle(self) -> None:
+    def _asked(self, table: str, query: str) -> list[tuple[Any, ...]]:
+        with duck() as db:
+            if self.s3:  # DuckDB needs one more extension for it
+                db.register("log", self.delta(table).to_pyarrow_table())
+            else:
+                db.execute(f"create view log as select * from delta_scan('{self.at(table)}')")
+            return db.execute(query).fetchall()
+
+    def log_of(self, table: str) -> list[list[dict[str, Any]]]:
+        """The actions of each version in a table's log."""
+        files = open_files(self.at(table).replace("s3a://", "s3://"), self.options or {})
+        names = sorted(name for name in files.sizes("_delta_log") if name.endswith(".json"))
+        return [list(actions_of(files.read(name) or b"")) for name in names]
+
+    def require_oracle(self, *, ahead: Collection[Click] = (), idle_at_once: bool = False) -> None:
         """Windows out, late clicks and the open rest are what plain Python makes of the clicks and the watermarks."""
-        counts: dict[tuple[str, int], int] = defaultdict(int)
-        totals: dict[tuple[str, int], int] = defaultdict(int)
-        late = set()
-        ledger = self.windows().task.ledger
-        newest: dict[int, int] = {}
-        mark = before = None
-        for number in range(1, ledger.newest_complete() + 1):
-            record = ledger.complete_record(number)
-            assert record
-            if newest:
-                before = max((min(newest.values()) - DELAY) * 1_000_000 - 1, -(10**18) if mark is None else mark)
-            mark = before
-            assert _relative(record.watermarks[0]) == mark
-            for r in record.ranges[self.topic]:
-                for click in self.sent:
-                    if click.partition == r.partition and r.start <= click.offset < r.end:
-                        start = click.second // SIZE * SIZE
-                        if mark is not None and (start + SIZE) * 1_000_000 <= mark:
-                            late.add((click.partition, click.offset))
-                        else:
-                            counts[click.page, start] += 1
-                            totals[click.page, start] += click.n
-                        newest[click.partition] = max(newest.get(click.partition, -(10**9)), click.second)
-        wanted = {key: (counts[key], totals[key]) for key in counts}
-        over = {key: value for key, value in wanted.items() if mark is not None and (key[1] + SIZE) * 1_000_000 <= mark}
-        hourly = self.rows("hourly", "page, epoch(window_start)::bigint, clicks, total")
-        shown = {(page, start - _EPOCH): (clicks, total) for page, start, clicks, total in hourly}
-        assert len(shown) == len(hourly), "a window was shown twice"
-        assert shown == over
-        assert sorted(self.rows("late", '"partition", "offset"')) == sorted(late)
-        assert self.open_windows(mark) == {key: value for key, value in wanted.items() if key not in over}
-        total = sum(clicks for clicks, _ in (*shown.values(), *self.open_windows(mark).values())) + len(late)
-        assert total == len(self.sent)
+        oracle = Oracle(self.sent, ahead, idle_at_once)
+        for record in self.records():
+            oracle.epoch(record.ranges)
+            assert relative(record.watermarks[0]) == oracle.mark
+        shown, found = self.shown_windows(), self.open_windows(oracle.mark)
+        assert shown == oracle.final()
+        assert sorted(self.rows("late", '"partition", "offset"')) == sorted(oracle.late)
+        assert found == oracle.open()
+        counted = sum(clicks for clicks, _ in (*shown.values(), *found.values()))
+        assert counted + len(oracle.late) == len(self.sent)
 
-    def open_windows(self, mark: int | None) -> dict[tuple[str, int], tuple[int, int]]:
-        newest = (
-            "select *, row_number() over (partition by page, window_start order by __epoch desc) r from delta_scan(?)"
-        )
-        with duck() as db:
-            rows = db.execute(
-                "select page, epoch(window_start)::bigint, epoch_us(window_end), clicks, total "
-                f"from ({newest}) where r = 1 and not __deleted",
-                [str(self.folder / "open")],
-            ).fetchall()
+    def shown_windows(self) -> dict[Window, Counts]:
+        rows = self.rows("hourly", "page, epoch(window_start)::bigint, clicks, total")
+        shown = {(page, start - EPOCH): (clicks, total) for page, start, clicks, total in rows}
+        assert len(shown) == len(rows), "a window was shown twice"
+        return shown
+
+    def open_windows(self, mark: int | None, table: str = "open") -> dict[Window, Counts]:
+        """The windows in the state that have not ended by a watermark."""
+        newest = "select *, row_number() over (partition by page, window_start order by __epoch desc) r from log"
+        columns = "page, epoch(window_start)::bigint, epoch(window_end)::bigint, clicks, total"
+        rows = self._asked(table, f"select {columns} from ({newest}) where r = 1 and not __deleted")
         return {
-            (page, start - _EPOCH): (clicks, total)
+            (page, start - EPOCH): (clicks, total)
             for page, start, end, clicks, total in rows
-            if mark is None or end - _EPOCH * 1_000_000 > mark
+            if not over(end - EPOCH, mark)
         }
 
 
-_EPOCH = int(START.timestamp())
-
-
-def _relative(mark: int | None) -> int | None:
-    return None if mark is None else mark - _EPOCH * 1_000_000
-
-
-def some_clicks(dice: random.Random, epoch: int) -> list[tuple[int, str, int, int]]:
-    return [
-        (
-            dice.choice([0, 0, 1, 1, 2]) if epoch % 5 else dice.randint(0, 1),
-            dice.choice("abcdef"),
-            dice.randint(1, 9),
-            max(0, epoch * 60 + dice.randint(0, 60) - dice.choice([0, 0, 0, 20, 45, 400])),
-        )
-        for _ in range(dice.choice([5, 15, 40]))
-    ]
-
-
-def folds(lab: Lab) -> int:
+def folds(lab: Lab, table: str = "open") -> int:
     """How many commits of the state, after the first one, have put all of it into new files."""
-    entries = (lab.folder / "open/_delta_log").glob("*.json")
-    return sum('\\"epochs\\":0' in path.read_text() for path in entries) - 1
+    return sum(map(_is_whole, lab.log_of(table))) - 1
 
 
-def seen_pages(lab: Lab, *more: DeltaSink, backfill: Mapping[str, int] | None = None, **options: Any) -> Coordinator:
+def dropped_files(lab: Lab, table: str = "open") -> int:
+    """How many files commits have dropped that were no folds."""
+    return sum("remove" in action for actions in lab.log_of(table) if not _is_whole(actions) for action in actions)
+
+
+def _is_whole(actions: list[dict[str, Any]]) -> bool:
+    return '\\"epochs\\":0' in json.dumps(actions)
+
+
+def seen_pages(
+    lab: Lab,
+    *more: DeltaSink,
+    backfill: Mapping[str, int] | None = None,
+    pipeline: str = "firsts",
+    state: str = "seen",
+    then: Mapping[str, Action] | None = None,
+    source: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Coordinator:
     """What one task process makes of the pipeline of first clicks, whose outputs depend on what the epoch adds."""
-    state = StateTable("seen", str(lab.folder / "seen"), schema="page string, n bigint", keys=["page", "n"], **options)
-    sinks = (DeltaSink("firsts", str(lab.folder / "firsts")), state, *more)
-    return lab.task("firsts", "unique", sinks, EventTime("0 s", tick=False), backfill=backfill)
+    given = {"table": lab.at(state), **lab.stored, **options}
+    table = StateTable(state, schema="page string, n bigint", keys=["page", "n"], **given)
+    sinks = (*lab.outputs("firsts"), table, *more)
+    times = EventTime("0 s", tick=False)
+    return lab.task(pipeline, "unique", sinks, times, then, backfill=backfill, source=source)
 
 
 def firsts(lab: Lab) -> list[tuple[Any, ...]]:

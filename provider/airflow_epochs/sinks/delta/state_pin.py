@@ -11,8 +11,9 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.names import normalised
 from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_log import StateFacts
-from airflow_epochs.spark.driver.delta.plans import DeltaStaging, StateStaging
+from airflow_epochs.spark.driver.delta.plans import EPOCH, DeltaStaging, StateStaging
 from airflow_epochs.spark.driver.plans import StateRead
+from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import SinkAttempt
@@ -78,6 +79,12 @@ def _version_of(at: Whereabouts, initial: str) -> int:
         raise Refused(
             f"There is no Delta table {initial}, which `initial` names.",
             code=codes.STATE_INITIAL_MISSING,
+            sink=at.sink.name,
+        )
+    if {EPOCH, DELETED} <= {column.name for column in table.schema().fields}:
+        raise Refused(
+            f"`initial` names {initial}, which is the table of another state: a log, with old and deleted rows.",
+            code=codes.STATE_INITIAL_LOG,
             sink=at.sink.name,
         )
     return int(table.version())

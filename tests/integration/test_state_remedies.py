@@ -1,0 +1,253 @@
+"""What the errors of state say is done to the letter, and ends in a running pipeline whose rows are right."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import NewTopic
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs import DeltaSink, EventTime
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import Run, starting_at_ends
+from airflow_epochs.read import state
+from airflow_epochs.sinks.delta import state_pin
+from tests.support.remedies import taken_back
+from tests.support.spark_world import APPS
+from tests.support.state_clicks import EPOCH, SIZE
+from tests.support.state_lab import ALWAYS, OPEN, PARTITIONS, Lab, firsts, folds, seen_pages
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def soon_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third epoch folds; otherwise it is the sixth at best."""
+    monkeypatch.setattr(state_pin, "FOLD_EPOCHS_MIN", 1)
+
+
+def an_epoch(lab: Lab, *pages: str, **options: Any) -> None:
+    """An epoch with a click of each of these pages."""
+    lab.produce(*((0, page, 1, 1) for page in pages))
+    lab.run(seen_pages(lab, **options))
+
+
+def decided(lab: Lab, *pages: str, **options: Any) -> Run:
+    """The run of an epoch with a click of each of these pages, which no sink shows yet."""
+    lab.produce(*((0, page, 1, 1) for page in pages))
+    run, task = Run("dag", f"{len(lab.sent)} clicks"), seen_pages(lab, **options)
+    task.open(run)
+    task.vote(run, task.stage(run).stage)
+    return run
+
+
+def finished(lab: Lab, run: Run, **options: Any) -> None:
+    """The tasks that were left, cleared."""
+    task = seen_pages(lab, **options)
+    for sink in ("firsts", "seen"):
+        task.commit(run, sink)
+    task.complete(run)
+
+
+def vacuumed(table: DeltaTable) -> None:
+    """Only the files of the newest version are left."""
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def pages_of_state(lab: Lab) -> list[str]:
+    return [page for (page,) in sorted(lab.rows("seen", "page"))]
+
+
+# -- before a fold -------------------------------------------------------------------------------------------------
+
+
+def appended(table: DeltaTable) -> None:
+    row = table.to_pyarrow_table().slice(0, 1)
+    write_deltalake(table, row.set_column(row.column_names.index("page"), "page", pa.array(["x"])), mode="append")
+
+
+CHANGES: dict[str, Callable[[DeltaTable], object]] = {
+    "append": appended,
+    "delete": lambda table: table.delete("page = 'a'"),
+}
+
+
+@pytest.mark.usefixtures("soon_folded")
+def test_before_a_fold_a_change_of_rows_is_refused_until_it_is_undone_and_an_optimize_is_not(lab: Lab) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    run = decided(lab, "a", "c")
+    for change in CHANGES.values():
+        change(lab.delta("seen"))
+        with pytest.raises(Corrupt, match="EPOCHS-STATE-CHANGED") as refused:
+            seen_pages(lab).commit(run, "seen")
+        taken_back(refused.value)
+    finished(lab, run)
+    assert (folds(lab, "seen"), pages_of_state(lab)) == (1, ["a", "b", "c"])
+    vacuumed(lab.delta("seen"))  # deletes what the fold has taken out, and nothing that the next epoch reads
+    an_epoch(lab, "a", "b", "d")
+    run = decided(lab, "d", "e")
+    lab.delta("seen").optimize.compact()
+    finished(lab, run)
+    assert (folds(lab, "seen"), pages_of_state(lab)) == (2, ["a", "b", "c", "d", "e"])
+    assert firsts(lab) == [(page, 1) for page in "abcde"]
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-EPOCH-GONE(.|\n)*Read a newer epoch"):
+        state("firsts", "seen", epoch=2, ledger_root=lab.ledger_root)
+    assert state("firsts", "seen", epoch=4, ledger_root=lab.ledger_root).to_arrow().num_rows == 4
+
+
+# -- a pinned version that is gone ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("soon_folded")
+def test_when_files_of_the_pinned_version_are_vacuumed_a_backup_of_them_lets_the_epoch_go_on(lab: Lab) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    backup = shutil.copytree(lab.at("seen"), lab.at("backup"))
+
+    def put_back() -> None:
+        for file in Path(backup).rglob("*.parquet"):
+            shutil.copy(file, Path(lab.at("seen")) / file.relative_to(backup))
+
+    lab.produce((0, "a", 1, 1), (0, "c", 1, 1))
+    run, task = Run("dag", "struck"), seen_pages(lab)
+    task.open(run)
+    lab.delta("seen").optimize.compact()
+    vacuumed(lab.delta("seen"))
+    with pytest.raises(Corrupt, match=r"EPOCHS-STATE-GONE.*2 of its files(.|\n)*Restore the files from a backup"):
+        task.stage(run)
+    put_back()
+    task.vote(run, task.stage(run).stage)
+    task.commit(run, "seen")
+    assert folds(lab, "seen") == 1
+    for place in (found.places["firsts"] for found in task.task.ledger.tries(3)):
+        shutil.rmtree(place, ignore_errors=True)
+    vacuumed(lab.delta("seen"))
+    with pytest.raises(Corrupt, match=r"Version 1 of the state table.*2 of its files(.|\n)*Restore the files from a b"):
+        task.commit(run, "firsts")
+    put_back()
+    finished(lab, run)
+    an_epoch(lab, "a", "b", "c", "d")
+    assert firsts(lab) == [(page, 1) for page in "abcd"]
+
+
+def test_a_lost_state_begins_anew_under_a_new_name_of_the_pipeline(lab: Lab) -> None:
+    for page in "ab":
+        an_epoch(lab, page)
+    shutil.rmtree(lab.at("seen"))
+    said = "give the pipeline a new name, its state new tables, and `starting` the offsets where the state shall begin"
+    with pytest.raises(Corrupt, match=rf"EPOCHS-TABLE-GONE(.|\n)*{said}"):
+        an_epoch(lab, "a", "c")
+    [*_, last] = lab.records("firsts")
+    anew: dict[str, Any] = {
+        "pipeline": "anew",
+        "state": "seen_2",
+        "source": {"starting": starting_at_ends(last.ranges)},
+    }
+    lab.run(seen_pages(lab, **anew))
+    an_epoch(lab, "b", "c", **anew)
+    assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("b", 1), ("c", 1)], "a and b are new to the new state"
+
+
+# -- how a state begins --------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_cannot_begin_begins_once_the_error_is_heeded(lab: Lab) -> None:
+    write_deltalake(lab.at("known"), pa.table({"page": ["a", "z"], "n": [1, 1]}))
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-INITIAL-MISSING(.|\n)*Correct `initial`"):
+        an_epoch(lab, "a", "b", initial=lab.at("unknown"))
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-NOT-EMPTY(.|\n)*name that table in `initial`"):
+        lab.run(seen_pages(lab, table=lab.at("known")))
+    run = decided(lab, initial=lab.at("known"))
+    write_deltalake(lab.at("seen"), pa.table({"page": ["b"], "n": [1]}))
+    with pytest.raises(Corrupt, match="EPOCHS-STATE-CHANGED") as refused:
+        seen_pages(lab, initial=lab.at("known")).commit(run, "seen")
+    taken_back(refused.value)
+    finished(lab, run, initial=lab.at("known"))
+    an_epoch(lab, "a", "b", "c", "z", initial=lab.at("known"))
+    assert firsts(lab) == [("b", 1), ("c", 1)]
+
+
+def test_a_state_that_has_skipped_epochs_leaves_the_dag_again_or_begins_anew_with_rows_of_a_table(lab: Lab) -> None:
+    def without() -> None:
+        lab.run(lab.task("firsts", "stateless", tuple(lab.outputs("firsts")), None))
+
+    an_epoch(lab, "a")
+    lab.produce((0, "b", 1, 1))
+    without()
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED(.|\n)*Remove the state from the DAG again"):
+        an_epoch(lab, "c")
+    without()
+    old, known = lab.at("seen"), lab.at("known")
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-INITIAL-LOG(.|\n)*Write that state, as of its newest epoch"):
+        an_epoch(lab, "a", "d", state="seen_2", initial=old)
+    write_deltalake(known, state("firsts", "seen", ledger_root=lab.ledger_root).to_arrow())
+    lab.run(seen_pages(lab, state="seen_2", initial=known))
+    an_epoch(lab, "a", "d", "e", state="seen_2", initial=known)
+    assert [page for page, _ in firsts(lab) if page != "x"] == ["a", "d", "e"]
+
+
+def test_windows_go_on_from_the_state_after_their_topic_was_created_again_with_fewer_partitions(lab: Lab) -> None:
+    lab.produce(*((partition, "a", 1, second) for partition in range(PARTITIONS) for second in (10, 150)))
+    lab.run_all(lab.windows)
+    assert lab.shown_windows() == {("a", 0): (3, 3)}
+    lab.admin.delete_topics([lab.topic])[lab.topic].result()
+    wait_until(lambda: lab.topic not in lab.admin.list_topics(timeout=10).topics)
+    lab.admin.create_topics([NewTopic(lab.topic, 1, 1)])[lab.topic].result()
+    lab.produce((0, "a", 5, 160), (0, "z", 1, 1000))
+    with pytest.raises(Corrupt, match=r"EPOCHS-RECORDS-GONE.*the topic was deleted and created again") as gone:
+        lab.run(lab.windows())
+    named = re.search(r"give the pipeline a new name, keep its sinks, and set starting=(\{.*?\}\})", gone.value.remedy)
+    assert named, gone.value.remedy
+    anew: dict[str, Any] = {"name": "anew", "source": {"starting": json.loads(named[1])}}
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-NOT-EMPTY(.|\n)*of another state's table, first write"):
+        lab.run(lab.windows(**anew))
+    write_deltalake(lab.at("known"), state("clicks", "open", ledger_root=lab.ledger_root).to_arrow())
+    table = lab.open_table(table=lab.at("open_2"), initial=lab.at("known"))
+    lab.run_all(lambda: lab.windows(**anew, state=[table]))
+    assert lab.shown_windows() == {("a", 0): (3, 3), ("a", SIZE): (4, 8)}
+
+
+# -- other columns -------------------------------------------------------------------------------------------------
+
+
+def test_while_windows_are_open_a_column_is_added_and_a_key_gets_another_type_by_a_new_state(lab: Lab) -> None:
+    wide = f"{OPEN}, largest bigint"
+    retyped = wide.replace("page string", "page bigint")
+    lab.produce((0, "1", 5, 10), (1, "2", 6, 20), (2, "1", 7, 150))
+    lab.run(hourly(lab))
+    lab.produce((0, "1", 3, 30), (1, "2", 4, 140))
+    lab.run(hourly(lab, schema=wide))
+    lab.produce((0, "2", 8, 145))
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA.*page is string there and bigint in `schema`") as refused:
+        lab.run(hourly(lab, schema=retyped))
+    said = "write the state of the newest epoch, converted, to another Delta table"
+    assert said in refused.value.remedy and "give the state a new name and a new table" in refused.value.remedy
+    newest = state("clicks", "open", ledger_root=lab.ledger_root).to_arrow()
+    converted = newest.set_column(0, "page", newest["page"].cast(pa.int64()))
+    write_deltalake(lab.at("converted"), converted)
+    again = {"name": "open_2", "schema": retyped, "initial": lab.at("converted")}
+    lab.run(hourly(lab, **again))
+    lab.produce(*((partition, "9", 1, 1000) for partition in range(PARTITIONS)))
+    lab.run_all(lambda: hourly(lab, **again))
+    assert lab.shown_windows() == {("1", 0): (2, 8), ("2", 0): (1, 6), ("1", SIZE): (1, 7), ("2", SIZE): (2, 12)}
+    largest = lab.rows("hourly", "page, epoch(window_start)::bigint, largest")
+    found = {(page, start - EPOCH): n for page, start, n in largest}
+    assert found == {("1", 0): 3, ("2", 0): None, ("1", SIZE): None, ("2", SIZE): 8}, "n of older clicks is not known"
+    assert lab.rows("late", "page") == []
+
+
+def hourly(lab: Lab, **options: Any) -> Coordinator:
+    """The pipeline of windows, whose output takes new columns."""
+    shown = DeltaSink("hourly", lab.at("hourly"), schema_evolution="add_columns", commit="spark")
+    sinks = (shown, *lab.outputs("late"), lab.open_table(**options))
+    return lab.task("clicks", "hourly", sinks, EventTime("30 s", max_ahead=ALWAYS), app=APPS / "windows.py")
