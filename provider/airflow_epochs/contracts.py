@@ -225,6 +225,15 @@ class Explaining(Protocol):
 
 
 @runtime_checkable
+class LeavingOut(Protocol):
+    """A source that keeps the position of topics that it no longer reads."""
+
+    def leaves_out(self, topic: str) -> bool:
+        """Whether it no longer reads a topic of the position. Needs no connection."""
+        ...
+
+
+@runtime_checkable
 class Preparing(Protocol):
     """A source whose checks need the pipeline's name, sinks or position."""
 

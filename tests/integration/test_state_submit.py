@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sys
@@ -35,7 +36,7 @@ def conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[st
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("AIRFLOW_CONN_SUBMIT", f"spark://{MASTER}")
+    monkeypatch.setenv("AIRFLOW_CONN_SUBMIT", json.dumps({"conn_type": "spark", "host": MASTER}))
     quick = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": spark.QUICK_START}
     return {**spark.settings(jars), **FEW_ROWS, **quick}
 

@@ -91,9 +91,9 @@ class Oracle:
     _newest: dict[Partition, int] = field(default_factory=dict)
     _live: set[Partition] = field(default_factory=set)
 
-    def epoch(self, ranges: Ranges) -> None:
-        """One more epoch: first the watermark moves, then the clicks in these ranges count."""
-        self._move()
+    def epoch(self, topics: Collection[str], ranges: Ranges) -> None:
+        """One more epoch of a source with these topics: first the watermark moves, then the clicks count."""
+        self._move(topics)
         clicks = read_in(ranges, self.sent)
         for click in clicks:
             self._count(click)
@@ -101,11 +101,10 @@ class Oracle:
         for click in moving:
             self._newest[click.came_from] = max(click.second, self._newest.get(click.came_from, click.second))
         self._live = {click.came_from for click in moving} or self._live
-        there = {(topic, r.partition) for topic, per_topic in ranges.items() for r in per_topic}
-        self._newest = {partition: second for partition, second in self._newest.items() if partition in there}
 
-    def _move(self) -> None:
-        live = self._live if self.idle_at_once else {*self._newest}
+    def _move(self, topics: Collection[str]) -> None:
+        known = self._live if self.idle_at_once else {*self._newest}
+        live = [(topic, number) for topic, number in known if topic in topics]
         if live:
             reached = (min(self._newest[partition] for partition in live) - DELAY) * 1_000_000 - 1
             self.mark = reached if self.mark is None else max(self.mark, reached)

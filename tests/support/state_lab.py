@@ -214,7 +214,9 @@ class Lab:
         """Windows out, late clicks and the open rest are what plain Python makes of the clicks and the watermarks."""
         oracle = Oracle(self.sent, ahead, idle_at_once)
         for record in self.records():
-            oracle.epoch(record.ranges)
+            opened = self.ledger("clicks").open_record(record.txn.epoch, record.txn.attempt)
+            assert opened
+            oracle.epoch(opened.source["topics"], record.ranges)
             assert relative(record.watermarks[0]) == oracle.mark
         shown, found = self.shown_windows(), self.open_windows(oracle.mark)
         assert shown == oracle.final()

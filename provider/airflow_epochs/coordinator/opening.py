@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Explaining, Limits, PlannedEpoch, Position, Preparing, Renewing, Sink, Watching
+from airflow_epochs.contracts import (
+    Explaining,
+    LeavingOut,
+    Limits,
+    PlannedEpoch,
+    Position,
+    Preparing,
+    Renewing,
+    Sink,
+    Watching,
+)
 from airflow_epochs.coordinator import agreement, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
@@ -42,7 +52,7 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
         source.prepare(task.pipeline.name, writes, position, task.env)
     planned = source.plan(position, limits, task.env)
     now = task.now()
-    watermarks = next_watermarks(task.pipeline.event_time, before, now)
+    watermarks = next_watermarks(task.pipeline.event_time, _of_topics_read(task, before), now)
     planned = planned or _tick(task, before, watermarks)
     if planned is None:
         raise _no_new_data(task)
@@ -72,6 +82,15 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
         ),
         run,
     )
+
+
+def _of_topics_read(task: TaskTry, before: CompleteRecord | None) -> CompleteRecord | None:
+    """``before`` without the event times of topics that are no longer read: they would hold the watermark for good."""
+    source = task.pipeline.source
+    if before is None or not isinstance(source, LeavingOut):
+        return before
+    read = {topic: times for topic, times in before.event_times.items() if not source.leaves_out(topic)}
+    return replace(before, event_times=read)
 
 
 def _tick(task: TaskTry, before: CompleteRecord | None, watermarks: Watermarks) -> PlannedEpoch | None:

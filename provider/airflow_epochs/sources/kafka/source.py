@@ -93,6 +93,10 @@ class KafkaSource:
             return set()
         return {f"kafka://{config.conn_id}/{topic}" for topic in config.topics}
 
+    def leaves_out(self, topic: str) -> bool:
+        """Whether ``topics`` no longer names it."""
+        return topic not in read_config(self._raw_given()).topics
+
     def prepare(self, pipeline: str, writes: Collection[str], position: Position | None, env: Environment) -> None:
         """Raise Refused if a sink writes to an input topic, or if other consumers use the consumer group."""
         self._reader(env).prepare(writes, position)
