@@ -133,7 +133,7 @@ def _judge(
         transactions=transfers.transactions,
         looks=sum(len(reader.observations) for reader in readers),
         reports=reports,
-        windows=of_windows.counts,
+        windows={**of_windows.judged, **of_windows.upkeep},
         wrong=wrong + ([] if rested.in_time else [f"not at rest: no epoch was complete for {STUCK_S} s"]),
         unclear=unclear + of_windows.unclear + producers_view(transfers, produced),
     )

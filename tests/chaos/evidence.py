@@ -60,13 +60,13 @@ def judged_windows(system: System, reader: ReaderOfWindows, produced: Mapping[Or
     facts = _facts(reader)
     return Judgement(
         wrong=judged_by_oracle(taken(facts), _transfers(produced), shown),
-        counts={
+        judged={
             "windows closed": len(shown.closed),
             "windows open": len(shown.open),
             "late transfers": len(shown.late),
             "epochs looked at": len(shown.totals),
-            **_upkeep(facts, log_of(still_open.path)),
         },
+        upkeep=_upkeep(facts, log_of(still_open.path)),
     )
 
 

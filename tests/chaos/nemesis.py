@@ -324,8 +324,8 @@ class Nemesis:
         return self.dice.choice(changed) if changed else None
 
     def _require_a_stop(self, pipeline: str, newest: int) -> None:
-        submit(self.system)
-        wait_for(lambda: self._nothing_runs(pipeline), SETTLED_S)
+        submit(self.system, pipeline)
+        wait_for(lambda: nothing_runs(self.system, pipeline), SETTLED_S)
         ledger = self.system.ledger_of(pipeline)
         if ledger.newest_complete() > newest or ledger.view(newest + 1).open is not None:
             self.wrong.append(f"{pipeline} went on after RESTORE had taken epoch {newest} away")
@@ -346,8 +346,5 @@ class Nemesis:
         ledger = self.system.ledger_of(pipeline)
         begun = ledger.view(ledger.newest_complete() + 1).open is not None
         if begun:
-            submit(self.system)
-        return not begun and self._nothing_runs(pipeline)
-
-    def _nothing_runs(self, pipeline: str) -> bool:
-        return nothing_runs(self.system, pipeline)
+            submit(self.system, pipeline)
+        return not begun and nothing_runs(self.system, pipeline)

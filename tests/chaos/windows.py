@@ -161,15 +161,16 @@ class Shown:
 
 @dataclass(frozen=True)
 class Judgement:
-    """``wrong``: in sentences; ``counts``: how much there was to judge, by what it is."""
+    """``wrong``: in sentences; ``judged``: how much of what there was; ``upkeep``: what the state went through."""
 
     wrong: list[str]
-    counts: dict[str, int]
+    judged: dict[str, int]
+    upkeep: dict[str, int]
 
     @property
     def unclear(self) -> list[str]:
         """What there was none of: then it says nothing that nothing is wrong."""
-        return [f"bank_windows: no {what}" for what, count in self.counts.items() if not count]
+        return [f"bank_windows: {what}: none" for what, count in self.judged.items() if not count]
 
 
 def judged_by_oracle(epochs: Sequence[Taken], topic: Mapping[Origin, Transfer], shown: Shown) -> list[str]:

@@ -17,7 +17,6 @@ from airflow_epochs.delta.table import App
 from airflow_epochs.testing.history import Origin
 from tests.chaos.books import OpenBook
 from tests.chaos.windows import (
-    DELAY_US,
     SIZE_US,
     Closed,
     Late,
@@ -96,6 +95,7 @@ def test_the_oracle_closes_windows_by_the_recorded_watermarks_and_tells_late_tra
         ("b", 1, 4),
     ]
     assert [closed.total.amount for _, closed in good.shown.closed] == [1, 2, 4 + 8 + 16, 64]
+    assert good.shown.closed[2][1].total.crc == FIRST[2].crc + SECOND_EPOCH[0].crc + SECOND_EPOCH[1].crc
     assert [(origin.offset, late.epoch) for origin, late in good.shown.late] == [(5, 3)]
     assert [(window.payer, total.amount) for window, total in good.shown.open] == [("b", 128), ("c", 256)]
     assert good.wrong() == []
@@ -196,8 +196,21 @@ def a_transfer_in_the_place_of_another(good: Bank) -> Bank:
 
 
 def a_reader_that_saw_state_and_outputs_of_different_epochs(good: Bank) -> Bank:
-    rows, _, amount = good.shown.totals[3]
-    totals = {**good.shown.totals, 3: (rows + 3, rows + 3, amount + 29)}
+    return _seen(good, rows=3, transfers=3)
+
+
+def a_reader_that_saw_a_window_twice(good: Bank) -> Bank:
+    return _seen(good, rows=3)
+
+
+def a_reader_that_saw_another_amount(good: Bank) -> Bank:
+    return _seen(good, amount=29)
+
+
+def _seen(good: Bank, rows: int = 0, transfers: int = 0, amount: int = 0) -> Bank:
+    """So much more in epoch 3."""
+    was = good.shown.totals[3]
+    totals = {**good.shown.totals, 3: (was[0] + rows, was[1] + transfers, was[2] + amount)}
     return replace(good, shown=replace(good.shown, totals=totals))
 
 
@@ -218,6 +231,8 @@ PLANTED: list[tuple[Callable[[Bank], Bank], str]] = [
     (an_older_row_of_a_key_come_back, "an open window is shown that should not be, 1 times"),
     (a_transfer_in_the_place_of_another, "a closed window is shown wrong, 1 times"),
     (a_reader_that_saw_state_and_outputs_of_different_epochs, "up to epoch 3 8 transfers of 255 went in, and a reader"),
+    (a_reader_that_saw_a_window_twice, "up to epoch 3 8 transfers of 255 went in, and a reader saw 11"),
+    (a_reader_that_saw_another_amount, "up to epoch 3 8 transfers of 255 went in, and a reader saw 8"),
 ]
 
 
@@ -227,21 +242,40 @@ def test_a_planted_mistake_is_told(plant: Callable[[Bank], Bank], told: str) -> 
     assert any(sentence.startswith(told) for sentence in wrong), wrong
 
 
-@pytest.mark.parametrize(("seconds", "mark"), [(45, 80), (46, 190)])
-def test_a_partition_that_is_idle_for_long_enough_does_not_hold_the_watermark_back(seconds: int, mark: int) -> None:
+def test_a_window_is_over_once_the_watermark_is_its_end() -> None:
+    epoch = Taken(number=1, now=NOON, watermark=SIZE_US, ranges={})
+    assert epoch.is_over(Window("a", 0))
+    assert not replace(epoch, watermark=SIZE_US - 1).is_over(Window("a", 0))
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "mark"), [(30, 45, 80), (30, 46, 190), (30, 500, 80), (50, 500, 190)], ids=str
+)
+def test_a_partition_that_is_idle_for_long_enough_does_not_hold_the_watermark_back(
+    second: int, third: int, mark: int
+) -> None:
     """Partition 1 has its newest transfer at 90, and none in the second epoch."""
-    topic = {
-        Origin(TOPIC, 0, 0): transfer("a", 1, 100),
-        Origin(TOPIC, 1, 0): transfer("a", 1, 90),
-        Origin(TOPIC, 0, 1): transfer("a", 1, 200),
-    }
-    ranges = [(range(1), range(1)), (range(1, 2), range(1, 1)), (range(2, 2), range(1, 1))]
-    passed = [timedelta(0), timedelta(seconds=30), timedelta(seconds=seconds)]
-    marks = [None, 90 * SECOND - DELAY_US - 1, mark * SECOND - 1]
-    epochs = [
-        Taken(number=number + 1, now=NOON + after, watermark=at, ranges={(TOPIC, 0): zero, (TOPIC, 1): one})
-        for number, (after, at, (zero, one)) in enumerate(zip(passed, marks, ranges, strict=True))
-    ]
+    require_watermarks([{0: 100, 1: 90}, {0: 200}, {}], [0, second, third], [None, 80, mark])
+
+
+def test_a_partition_that_begins_late_does_not_take_the_watermark_back() -> None:
+    require_watermarks([{0: 100}, {1: 20}, {}], [0, 10, 20], [None, 90, 90])
+
+
+def require_watermarks(times: Sequence[dict[int, int]], opened: Sequence[int], marks: Sequence[int | None]) -> None:
+    """In every epoch at most one transfer per partition. ``marks``: as in ``bank``."""
+    topic: dict[Origin, Transfer] = {}
+    epochs = []
+    for number, (found, after, mark) in enumerate(zip(times, opened, marks, strict=True)):
+        topic |= {Origin(TOPIC, partition, number): transfer("a", 1, second) for partition, second in found.items()}
+        epochs.append(
+            Taken(
+                number=number + 1,
+                now=NOON + timedelta(seconds=after),
+                watermark=None if mark is None else mark * SECOND - 1,
+                ranges={(TOPIC, partition): range(number, number + 1) for partition in (0, 1)},
+            )
+        )
     assert judged_by_oracle(epochs, topic, shown_of(Wanted.of(epochs, topic))) == []
 
 
