@@ -1,9 +1,10 @@
-"""An alert for each card that pays more than three times within an hour of event time.
+"""An alert for each card that pays more than three times in an hour of event time, which its first payment begins.
 
+The next payment after this hour begins a new one. So four payments that lie on both sides of its end raise no alert.
 What is known of a card is state: a table of the same decision. It is forgotten when the hour is over (``timer``).
 Payments that are late go to ``late``, records that are no payment to ``rejected``.
 
-Starts paused. Before you unpause it, create the topic ``card_payments``.
+Starts paused. Before you unpause it, create the topic ``card_payments``. Spark's workers need pandas and pyarrow.
 Environment variables: ``LAKE``, the folder or URL of the tables.
 """
 
@@ -36,6 +37,6 @@ with DAG("card_fraud", schedule="@continuous", max_active_runs=1, catchup=False,
             DeltaSink("late", f"{LAKE}/silver/late_card_payments"),
             DeltaSink("rejected", f"{LAKE}/silver/card_payments_rejected"),
         ],
-        spark=SparkConnect("spark_connect_default"),
+        spark=SparkConnect("spark_connect_default", session_conf={"spark.sql.session.timeZone": "UTC"}),
         ledger_conn_id="epochs_default",
     )

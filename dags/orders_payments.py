@@ -1,10 +1,12 @@
 """Orders with the payments that come within an hour of event time, from two topics.
 
 Orders and payments that may yet find each other are state: two tables of the same decision. An order that is not paid
-within the hour is shown nowhere; it leaves the state when no payment can come any more. Records that are late go to
-tables of their own, since their partner may have gone. Records that are neither go to ``rejected``.
+within the hour is shown nowhere; it leaves the state when no payment can come any more. To find such orders, compare
+``paid`` with a table of all orders, as the example ``orders`` writes it. Records that are late go to tables of their
+own, since their partner may have gone. So do the first records of a topic that begins long after the other one.
+Records that are neither go to ``rejected``.
 
-Starts paused. Before you unpause it, create the topics ``orders`` and ``payments``.
+Starts paused. Before you unpause it, create the topics ``orders``, which the local stack has, and ``payments``.
 Environment variables: ``LAKE``, the folder or URL of the tables.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 PAYMENT = "card string, amount decimal(12, 2), ts timestamp"
 ORIGIN = ("topic", "partition", "offset")
+EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 ALERT = "card string, since timestamp, ts timestamp, total decimal(22, 2)"
 HOUR = timedelta(hours=1)
 PAYMENTS_MAX = 3
 
 
 def alerts(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
-    """An alert for each card that pays for the fourth time within an hour of its first payment."""
-    rows = epoch.event_time(_parsed(batch), "ts")
+    """An alert for each card that pays for the fourth time within an hour of its first payment, once in this hour."""
+    rows = epoch.event_time(_parsed(batch, epoch), "ts")
     s = stateful(
-        rows.where("reason is null").drop("raw", "reason"),
+        rows.where("reason is null").drop("value", "reason"),
         state["cards"],
         epoch,
         time="ts",
@@ -36,7 +37,7 @@ def alerts(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -
         func=_counted,
         out=ALERT,
     )
-    rejected = rows.where("reason is not null").select("raw", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
     return {"alerts": s.out, "late": s.late, "cards": s.changes, "rejected": rejected}
 
 
@@ -61,18 +62,20 @@ def _counted(
     return pd.DataFrame(found) if found else None, known
 
 
-def _parsed(batch: DataFrame) -> DataFrame:
-    text = F.col("value").cast("string")
+def _parsed(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     # exploded: Spark would otherwise parse a record anew for every field that is looked at
-    parsed = F.explode(F.array(F.from_json(text, PAYMENT)))
-    rows = batch.select(*ORIGIN, text.alias("raw"), parsed.alias("r")).select(*ORIGIN, "raw", "r.*")
-    return rows.withColumn("reason", _reason())
+    parsed = F.explode(F.array(F.from_json(F.col("value").cast("string"), PAYMENT)))
+    rows = batch.select(*ORIGIN, "value", parsed.alias("r")).select(*ORIGIN, "value", "r.*")
+    return rows.withColumn("reason", _reason(epoch.now + timedelta(hours=1)))
 
 
-def _reason() -> Column:
+def _reason(latest: datetime) -> Column:
     """Why a record is no payment; null if it is one."""
     return (
-        F.when(F.col("card").isNull(), "no card")
+        F.when(~F.is_valid_utf8(F.col("value").cast("string")), "not UTF-8")
+        .when(F.col("card").isNull(), "no card")
         .when(F.col("amount").isNull(), "no amount")
         .when(F.col("ts").isNull(), "no timestamp")
+        # the state would wait for such a time for years
+        .when(~F.col("ts").between(F.lit(EARLIEST), F.lit(latest)), "a time before 1970, or to come")
     )

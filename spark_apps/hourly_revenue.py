@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -16,17 +16,14 @@ if TYPE_CHECKING:
 
 SALE = "shop string, amount decimal(12, 2), ts timestamp"
 ORIGIN = ("topic", "partition", "offset")
+EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def hourly(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
     """An hour is shown when it is over, and shown again whenever a sale of up to two hours later corrects it."""
-    text = F.col("value").cast("string")
-    # exploded: Spark would otherwise parse a record anew for every field that is looked at
-    sale = F.explode(F.array(F.from_json(text, SALE)))
-    parsed = batch.select(*ORIGIN, text.alias("raw"), sale.alias("s")).select(*ORIGIN, "raw", "s.*")
-    rows = epoch.event_time(parsed.withColumn("reason", _reason()), "ts")
+    rows = epoch.event_time(_parsed(batch, epoch), "ts")
     w = windowed(
-        rows.where("reason is null").drop("raw", "reason"),
+        rows.where("reason is null").drop("value", "reason"),
         state["open"],
         epoch,
         time="ts",
@@ -36,14 +33,24 @@ def hourly(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -
         agg=[F.count("*").alias("sales"), F.sum("amount").alias("revenue")],
         merge=[F.sum("sales").alias("sales"), F.sum("revenue").alias("revenue")],
     )
-    rejected = rows.where("reason is not null").select("raw", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
     return {"hourly": w.out, "late": w.late, "open": w.changes, "rejected": rejected}
 
 
-def _reason() -> Column:
+def _parsed(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    # exploded: Spark would otherwise parse a record anew for every field that is looked at
+    parsed = F.explode(F.array(F.from_json(F.col("value").cast("string"), SALE)))
+    rows = batch.select(*ORIGIN, "value", parsed.alias("r")).select(*ORIGIN, "value", "r.*")
+    return rows.withColumn("reason", _reason(epoch.now + timedelta(hours=1)))
+
+
+def _reason(latest: datetime) -> Column:
     """Why a record is no sale; null if it is one."""
     return (
-        F.when(F.col("shop").isNull(), "no shop")
+        F.when(~F.is_valid_utf8(F.col("value").cast("string")), "not UTF-8")
+        .when(F.col("shop").isNull(), "no shop")
         .when(F.col("amount").isNull(), "no amount")
         .when(F.col("ts").isNull(), "no timestamp")
+        # the state would wait for such a time for years
+        .when(~F.col("ts").between(F.lit(EARLIEST), F.lit(latest)), "a time before 1970, or to come")
     )

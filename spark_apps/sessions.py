@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 VIEW = "visitor string, page string, ts timestamp"
 ORIGIN = ("topic", "partition", "offset")
+EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def sessions(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -> dict[str, DataFrame]:
     """A visit is over after a pause of 30 minutes. It is shown once, when no view can belong to it any more."""
-    rows = epoch.event_time(_parsed(batch), "ts")
+    rows = epoch.event_time(_parsed(batch, epoch), "ts")
     s = sessionize(
-        rows.where("reason is null").drop("raw", "reason"),
+        rows.where("reason is null").drop("value", "reason"),
         state["open"],
         epoch,
         time="ts",
@@ -31,22 +32,24 @@ def sessions(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame])
         agg=[F.count("*").alias("views"), F.count_if(F.col("page") == "order").alias("orders")],
         merge=[F.sum("views").alias("views"), F.sum("orders").alias("orders")],
     )
-    rejected = rows.where("reason is not null").select("raw", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
     return {"visits": s.out, "late": s.late, "open": s.changes, "rejected": rejected}
 
 
-def _parsed(batch: DataFrame) -> DataFrame:
-    text = F.col("value").cast("string")
+def _parsed(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     # exploded: Spark would otherwise parse a record anew for every field that is looked at
-    parsed = F.explode(F.array(F.from_json(text, VIEW)))
-    rows = batch.select(*ORIGIN, text.alias("raw"), parsed.alias("r")).select(*ORIGIN, "raw", "r.*")
-    return rows.withColumn("reason", _reason())
+    parsed = F.explode(F.array(F.from_json(F.col("value").cast("string"), VIEW)))
+    rows = batch.select(*ORIGIN, "value", parsed.alias("r")).select(*ORIGIN, "value", "r.*")
+    return rows.withColumn("reason", _reason(epoch.now + timedelta(hours=1)))
 
 
-def _reason() -> Column:
+def _reason(latest: datetime) -> Column:
     """Why a record is no view; null if it is one."""
     return (
-        F.when(F.col("visitor").isNull(), "no visitor")
+        F.when(~F.is_valid_utf8(F.col("value").cast("string")), "not UTF-8")
+        .when(F.col("visitor").isNull(), "no visitor")
         .when(F.col("page").isNull(), "no page")
         .when(F.col("ts").isNull(), "no timestamp")
+        # the state would wait for such a time for years
+        .when(~F.col("ts").between(F.lit(EARLIEST), F.lit(latest)), "a time before 1970, or to come")
     )

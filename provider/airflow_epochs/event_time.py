@@ -84,6 +84,8 @@ class EventTime:
 
 
 DEPTH_MAX = 16
+_YEAR_1 = -62_135_596_800_000_000
+"""0001-01-01 in UTC. Some clients write it for a time that is not set; no datetime before it could tell a transform."""
 
 
 def next_watermarks(event_time: EventTime | None, before: CompleteRecord | None, now: str) -> Watermarks:
@@ -118,6 +120,8 @@ def _own(event_time: EventTime | None, before: CompleteRecord | None, now: str) 
     latest = max((at.seen for at in times), key=datetime.fromisoformat)
     live = _live(event_time, times, now) or _live(event_time, times, latest)
     reached = min(at.newest for at in live) - event_time.delay // _MICROSECOND - 1
+    if reached < _YEAR_1:
+        return last
     return reached if last is None else max(reached, last)
 
 

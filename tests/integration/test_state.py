@@ -167,6 +167,8 @@ def test_changes_that_are_no_state_are_a_vote_to_abort_that_says_why(lab: Lab) -
             lab.run(changing(lab, sql))
         assert told in str(refused.value)
     assert not (lab.folder / "seen/_delta_log").exists()
+    lab.run(changing(lab, "select 'a' as page, 1L as n"))
+    assert lab.rows("seen", "page, n") == [("a", 1)]
 
 
 def test_a_new_column_is_added_and_is_null_in_older_rows_but_no_column_gets_another_type(lab: Lab) -> None:

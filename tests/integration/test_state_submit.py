@@ -64,7 +64,7 @@ def test_windows_by_spark_submit_are_those_by_connect_and_a_task_killed_in_the_s
 ) -> None:
     for app in ("clicks.py", "windows.py"):
         shutil.copy(APPS / app, lab.folder)
-    by_submit, by_connect = submitting(lab, conf), lab.beside("by-connect")
+    by_connect, by_submit = lab.beside("by-connect"), submitting(lab, conf)
     shutil.copytree(lab.folder, by_connect.folder, ignore=shutil.ignore_patterns("by-connect"))
     dice = random.Random(2)
     for epoch in range(3):

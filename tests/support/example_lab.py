@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,7 @@ class Lab:
         command = ["kafka-console-consumer.sh", "--topic", topic, "--from-beginning", "--timeout-ms", "3000"]
         command += ["--isolation-level", "read_committed"]
         lines = run_tool(jars, self.bootstrap, command)
-        return [
-            json.loads(line) for line in lines if line.startswith("{")
-        ]  # the others are about the tool's own timeout
+        return [json.loads(line) for line in lines if line.startswith("{")]  # the others: the tool's own timeout
 
     def table(self, path: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = DeltaTable(str(self.lake / path)).to_pyarrow_table().to_pylist()
@@ -104,6 +102,36 @@ def _bytes(told: str | bytes | None, reason: str) -> bytes | None:
     if isinstance(told, str):
         return base64.b64decode(told) if "base64" in reason else told.encode()
     return told
+
+
+def poison(missing: str, no_amount: str, **record: Any) -> dict[bytes | None, str]:
+    """Records that stop or spoil a pipeline that takes them, and what an example with state says of them.
+
+    Args:
+        missing: What it says without the first field, which is text.
+        no_amount: What it says without the last field.
+        record: A good record, but for its time.
+    """
+
+    def but(ts: object = "2026-01-02T10:00:00Z", **changes: Any) -> bytes:
+        return json.dumps({**record, "ts": ts, **changes}).encode()
+
+    text, amount = next(iter(record)), list(record)[-1]
+    no_times = (None, "soon", "+300000-01-02T03:04:05Z")
+    times = ("0001-01-01T00:00:00Z", "1600-01-01T00:00:00Z", "2500-01-01T00:00:00Z", "+294247-01-10T03:59:59Z")
+    found: dict[bytes | None, str] = dict.fromkeys((None, b"", b"\0", b"[]", b"[" + but() + b"]"), missing)
+    found[but(**{text: None})] = missing
+    found |= dict.fromkeys((but(**{amount: None}), but(**{amount: {}})), no_amount)
+    found[but(**{text: "bad?"}).replace(b"?", b"\xff")] = "not UTF-8"
+    found |= dict.fromkeys(map(but, no_times), "no timestamp")
+    return found | dict.fromkeys(map(but, times), "a time before 1970, or to come")
+
+
+def told(
+    sent: Mapping[Place, bytes | None], reasons: Mapping[bytes | None, str]
+) -> dict[Place, tuple[bytes | None, str]]:
+    """What ``rejected`` has to have: every record that has a reason, once, under its place."""
+    return {place: (value, reasons[value]) for place, value in sent.items() if value in reasons}
 
 
 def dags_of(name: str) -> dict[str, Harness]:

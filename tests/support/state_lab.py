@@ -113,8 +113,8 @@ class Lab:
 
     def open_table(self, name: str = "open", *, schema: str = OPEN, **options: Any) -> StateTable:
         """The state of open windows."""
-        given = {"keys": ["page", "window_start"], "expires": "window_end", **self.stored, **options}
-        return StateTable(name, self.at(name), schema=schema, **given)
+        usual = {"table": self.at(name), "keys": ["page", "window_start"], "expires": "window_end"}
+        return StateTable(name, schema=schema, **{**usual, **self.stored, **options})
 
     def windows(
         self,

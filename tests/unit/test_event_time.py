@@ -49,6 +49,14 @@ def test_it_never_falls_and_the_one_before_comes_with_it() -> None:
     assert next_watermarks(EventTime("10 s"), before, now(0)) == (at(100), at(100))
 
 
+def test_there_is_none_before_the_year_1_of_which_no_datetime_could_tell_a_transform() -> None:
+    first = micros(datetime.min.replace(tzinfo=timezone.utc))
+    newest = {"clicks": {"0": PartitionTime(newest=first + 10 * SECOND, seen=now(0))}}
+    assert next_watermarks(EventTime("10 s"), complete(newest, None, None), now(0)) == (None, None)
+    assert next_watermarks(EventTime("9 s"), complete(newest, None, None), now(0)) == (first + SECOND - 1, None)
+    assert next_watermarks(EventTime("10 s"), complete(newest, at(0), None), now(0)) == (at(0), at(0))
+
+
 def test_a_partition_that_is_idle_does_not_hold_it_back() -> None:
     before = complete({"clicks": {"0": PartitionTime(newest=at(5), seen=now(0)), **times(90, 80, seen=50)["clicks"]}})
     before.event_times["clicks"]["2"] = PartitionTime(newest=at(5), seen=now(0))

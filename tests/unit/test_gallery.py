@@ -67,7 +67,7 @@ def test_an_example_that_needs_more_than_the_local_stack_has_starts_paused(name:
 @of_each_example
 def test_an_example_is_run_by_a_test_and_shown_by_the_readme(name: str) -> None:
     """By its file, or, where a stack has them all, by its DAG."""
-    places = ("integration/test_example_dags.py", "e2e/*.py", "support/running_stack.py")
+    places = ("integration/test_*example*.py", "e2e/*.py", "support/running_stack.py")
     tests = "".join(path.read_text() for place in places for path in (ROOT / "tests").glob(place))
     assert f'"{name}' in tests or f"dags/{name}/" in tests
     assert f"dags/{name}.py" in (ROOT / "README.md").read_text()

@@ -151,6 +151,11 @@ def test_spec_is_json_and_from_spec_is_its_inverse() -> None:
     assert again._config() == source._config()
 
 
+def test_a_topic_that_topics_no_longer_names_is_left_out() -> None:
+    source = KafkaSource(["orders"])
+    assert [topic for topic in ("orders", "payments") if source.leaves_out(topic)] == ["payments"]
+
+
 def test_importing_the_source_imports_no_kafka_client() -> None:
     heavy = ("kafka", "ssl", "cryptography", "pyspark", "airflow")
     code = f"import sys, airflow_epochs.sources.kafka.source; print([m for m in {heavy} if m in sys.modules])"
@@ -188,6 +193,12 @@ def test_an_empty_epoch_is_a_read_of_empty_ranges() -> None:
     options = KafkaSource(["b"]).spark_read({"b": RANGES["b"]}, PLAIN).options
     assert (options["assign"], options["startingOffsets"]) == ('{"b":[0]}', '{"b":{"0":3}}')
     assert options["startingOffsets"] == options["endingOffsets"]
+
+
+def test_an_empty_epoch_is_no_read_of_topics_that_are_left_out_and_may_be_deleted() -> None:
+    empty = {"b": RANGES["b"], "gone": (OffsetRange(0, 7, 7),)}
+    assert KafkaSource(["b"]).spark_read(empty, PLAIN).options["assign"] == '{"b":[0]}'
+    assert KafkaSource(["new"]).spark_read(empty, PLAIN).options["assign"] == '{"b":[0],"gone":[0]}'
 
 
 def test_a_group_that_no_program_uses_is_deleted_by_a_command_that_can_be_pasted() -> None:

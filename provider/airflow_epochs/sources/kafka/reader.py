@@ -164,7 +164,8 @@ class KafkaReader:
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
         config = self.config
-        full = _to_read(ranges) or ranges  # if all ranges are empty, Spark still wants partitions
+        # if all ranges are empty, Spark still wants partitions: of topics that are there
+        full = _to_read(ranges) or _of_topics(ranges, config.topics) or ranges
         options = {
             **_with_defaults(config.options),
             **self.access.spark_options(),
