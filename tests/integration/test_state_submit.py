@@ -7,7 +7,6 @@ import random
 import shutil
 import sys
 from collections.abc import Mapping
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,15 +17,18 @@ import pytest
 from airflow_epochs import SparkSubmit
 from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.model import Run
+from airflow_epochs.testing import run_epoch
 from stack import spark
 from stack.connect import ConnectServer
 from stack.jars import Jars
+from tests.support.delta_world import in_process
 from tests.support.spark_world import APPS, FEW_ROWS
 from tests.support.state_clicks import some_clicks
 from tests.support.state_lab import Lab
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 MASTER = "local[2]"
 
 
@@ -56,7 +58,7 @@ def one_run(folder: Path, bootstrap: str, topic: str, conf: Mapping[str, str]) -
     broker = cast(Any, SimpleNamespace(bootstrap=bootstrap))
     nowhere = cast(ConnectServer, SimpleNamespace(where={}))
     lab = submitting(Lab(folder, broker, nowhere, topic=topic), conf)
-    lab.run(halting(lab))
+    run_epoch(halting(lab), Run("dag", "killed"))
 
 
 def test_windows_by_spark_submit_are_those_by_connect_and_a_task_killed_in_the_stage_changes_nothing(
@@ -87,13 +89,17 @@ def kill_in_the_stage(lab: Lab, conf: Mapping[str, str]) -> None:
     """A run whose process is killed, and one that ends what it has left, and does the epoch."""
     (lab.folder / "halt").touch()
     halted = lab.folder / "halted"
-    process = SpawnProcess(target=one_run, args=(lab.folder, lab.broker.bootstrap, lab.topic, conf))
-    process.start()
+    process = in_process(one_run, lab.folder, lab.broker.bootstrap, lab.topic, conf)
     try:
-        wait_until(lambda: halted.exists() and halted.read_text().endswith("\n"), 120, "the transform halts")
+        wait_until(lambda: not process.is_alive() or is_whole(halted), 120, "the transform halts")
     finally:
         process.kill()
         process.join()
     driver = psutil.Process(int(halted.read_text()))
     lab.run(halting(lab))
     assert not driver.is_running()
+    (lab.folder / "halt").unlink()
+
+
+def is_whole(halted: Path) -> bool:
+    return halted.exists() and halted.read_text().endswith("\n")
