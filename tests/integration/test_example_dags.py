@@ -15,7 +15,7 @@ from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
 from stack.postgres import DATABASE, USER, Postgres
-from tests.support.example_lab import Lab, Place, dags_of, poison, told
+from tests.support.example_lab import NO_AMOUNTS, Lab, Place, dags_of, poison, told
 from tests.support.sql_world import new_postgres
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
@@ -197,7 +197,7 @@ def test_an_hour_of_revenue_is_shown_when_it_is_over_and_corrected_by_late_sales
         [a_sale("a", "7.00", "14:30:00"), a_sale("b", "7.00", "14:30:00")],
         [a_sale("a", "100.00", "10:00:01"), a_sale("b", "7.00", "14:30:00")],
     ]
-    bad = {b"no sale": "no shop", **poison("no shop", "no amount", shop="bad", amount="1.00")}
+    bad = {b"no sale": "no shop", **poison("no shop", {"no amount": NO_AMOUNTS}, shop="bad", amount="1.00")}
     epochs[0] += bad
     shown = []
     sent: dict[Place, bytes | None] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ PARTITIONS = 2
 MARKERS = "airflow-epochs-markers"
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
+NO_AMOUNTS: Sequence[Any] = (None, "a lot", 10**10, {}, "NaN")
+"""What is no decimal of the examples: missing, no number, too large."""
 
 
 class Lab:
@@ -104,26 +106,24 @@ def _bytes(told: str | bytes | None, reason: str) -> bytes | None:
     return told
 
 
-def poison(missing: str, no_amount: str, **record: Any) -> dict[bytes | None, str]:
-    """Records that stop or spoil a pipeline that takes them, and what an example with state says of them.
+def poison(missing: str, unfit: Mapping[str, Sequence[Any]], **record: Any) -> dict[bytes | None, str]:
+    """Records that would stop or spoil a pipeline that took them, and what an example with state says of them.
 
     Args:
         missing: What it says without the first field, which is text.
-        no_amount: What it says without the last field.
+        unfit: What it says of values that the last field must not have.
         record: A good record, but for its time.
     """
 
     def but(ts: object = "2026-01-02T10:00:00Z", **changes: Any) -> bytes:
         return json.dumps({**record, "ts": ts, **changes}).encode()
 
-    text, amount = next(iter(record)), list(record)[-1]
-    no_times = (None, "soon", "+300000-01-02T03:04:05Z")
+    first, last = next(iter(record)), list(record)[-1]
+    found: dict[bytes | None, str] = {but(**{first: "bad?"}).replace(b"?", b"\xff"): "not UTF-8"}
+    found |= dict.fromkeys((None, b"", b"\0", b"[]", b"[" + but() + b"]", but(**{first: None})), missing)
+    found |= {but(**{last: value}): reason for reason, values in unfit.items() for value in values}
+    found |= dict.fromkeys((but(ts) for ts in (None, "soon", "+300000-01-02T03:04:05Z")), "no timestamp")
     times = ("0001-01-01T00:00:00Z", "1600-01-01T00:00:00Z", "2500-01-01T00:00:00Z", "+294247-01-10T03:59:59Z")
-    found: dict[bytes | None, str] = dict.fromkeys((None, b"", b"\0", b"[]", b"[" + but() + b"]"), missing)
-    found[but(**{text: None})] = missing
-    found |= dict.fromkeys((but(**{amount: None}), but(**{amount: {}})), no_amount)
-    found[but(**{text: "bad?"}).replace(b"?", b"\xff")] = "not UTF-8"
-    found |= dict.fromkeys(map(but, no_times), "no timestamp")
     return found | dict.fromkeys(map(but, times), "a time before 1970, or to come")
 
 
