@@ -111,7 +111,7 @@ def test_a_state_can_neither_be_waived_nor_come_back_after_epochs_without_it(lab
     lab.produce((0, "b", 1, 2))
     lab.run(lab.task("firsts", "stateless", (DeltaSink("firsts", str(lab.folder / "firsts")),), None))
     lab.produce((0, "c", 1, 3))
-    with pytest.raises(Corrupt, match="EPOCHS-BACKFILL-GONE.*Epoch 2 read no state 'seen'"):
+    with pytest.raises(Corrupt, match=r"EPOCHS-BACKFILL-GONE.*Epoch 2 read no state 'seen'"):
         lab.run(seen_pages(lab, DeltaSink("more", str(lab.folder / "more")), backfill={"more": 1}))
     with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED.*'seen' is as of epoch 1, and epochs 2 to 2"):
         lab.run(seen_pages(lab))
