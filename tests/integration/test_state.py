@@ -117,6 +117,14 @@ def test_a_state_can_neither_be_waived_nor_come_back_after_epochs_without_it(lab
         lab.run(seen_pages(lab))
 
 
+def test_a_state_lives_wherever_a_table_can(lab: Lab) -> None:
+    lab.lake = str(lab.folder / "a=1" / "_of {all} [kinds]*? ä")
+    for page in "ab":
+        lab.produce((0, "a", 1, 1), (1, page, 1, 2))
+        lab.run(seen_pages(lab))
+    assert firsts(lab) == [("a", 1), ("b", 1)]
+
+
 def test_a_state_begins_with_the_rows_of_another_table_and_in_no_table_with_rows(lab: Lab) -> None:
     old = str(lab.folder / "old")
     write_deltalake(old, pa.table({"page": ["a", "z"], "n": [1, 1], "more": ["x", "y"]}))

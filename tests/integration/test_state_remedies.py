@@ -227,7 +227,7 @@ def test_while_windows_are_open_a_column_is_added_and_a_key_gets_another_type_by
     lab.run(hourly(lab))
     lab.produce((0, "1", 3, 30), (1, "2", 4, 140))
     lab.run(hourly(lab, schema=wide))
-    lab.produce((0, "2", 8, 145))
+    lab.produce((0, "2", 3, 145))
     with pytest.raises(Refused, match=r"EPOCHS-STATE-SCHEMA.*page is string there and bigint in `schema`") as refused:
         lab.run(hourly(lab, schema=retyped))
     said = "write the state of the newest epoch, converted, to another Delta table"
@@ -239,10 +239,10 @@ def test_while_windows_are_open_a_column_is_added_and_a_key_gets_another_type_by
     lab.run(hourly(lab, **again))
     lab.produce(*((partition, "9", 1, 1000) for partition in range(PARTITIONS)))
     lab.run_all(lambda: hourly(lab, **again))
-    assert lab.shown_windows() == {("1", 0): (2, 8), ("2", 0): (1, 6), ("1", SIZE): (1, 7), ("2", SIZE): (2, 12)}
+    assert lab.shown_windows() == {("1", 0): (2, 8), ("2", 0): (1, 6), ("1", SIZE): (1, 7), ("2", SIZE): (2, 7)}
     largest = lab.rows("hourly", "page, epoch(window_start)::bigint, largest")
     found = {(page, start - EPOCH): n for page, start, n in largest}
-    assert found == {("1", 0): 3, ("2", 0): None, ("1", SIZE): None, ("2", SIZE): 8}, "n of older clicks is not known"
+    assert found == {("1", 0): 3, ("2", 0): None, ("1", SIZE): None, ("2", SIZE): 4}, "n of older clicks is not known"
     assert lab.rows("late", "page") == []
 
 

@@ -377,7 +377,7 @@ def read_by_the_driver(session: Any) -> Any:
     def frame(columns: dict[str, str]) -> Any:
         schema = ", ".join(f"{name} {kind.replace('long', 'bigint')}" for name, kind in columns.items())
         keys = tuple(columns)[:1]
-        read = StateRead(location="/", version=None, schema=schema, keys=keys, expires=None, hidden_to=None)
+        read = StateRead(location="/", files=None, stored=None, schema=schema, keys=keys, expires=None, hidden_to=None)
         return states(session, {"it": read})["it"]
 
     return frame

@@ -27,6 +27,7 @@ BENCHMARKS = (
     "parse_figures",
     "spark_figures",
     "state_figures",
+    "event_time_figures",
     "airflow_figures",
     "recovery_figures",
 )

@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 APP = Path(__file__).parent / "apps" / "state.py"
 AT_MOST = {100_000: 1.5, 1_000_000: 3.0, 10_000_000: 8.0}
 """Keys -> seconds over an epoch without state."""
+WARM_UP = 100_000
+"""Keys of the epochs in which Java compiles, and which are not measured."""
 FOLD_AFTER = 5
 """Epochs of changes, each of 1 % of the keys."""
 
 
 def figures() -> list[Figure]:
     jars = fetch("spark", "broker")
-    with tempfile.TemporaryDirectory() as folder, _session(jars, Path(folder)) as spark:
+    with tempfile.TemporaryDirectory() as folder, warm_session(jars, Path(folder)) as spark:
+        _of(WARM_UP, jars, spark, Path(folder, "warm-up"))
         return [line for keys in AT_MOST for line in _of(keys, jars, spark, Path(folder, str(keys)))]
 
 
@@ -136,7 +139,8 @@ class _Lab:
 
 
 @contextmanager
-def _session(jars: Jars, folder: Path) -> Iterator[SparkSession]:
+def warm_session(jars: Jars, folder: Path) -> Iterator[SparkSession]:
+    """Spark with Delta and Kafka in this process, for the time of the block."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "8g")

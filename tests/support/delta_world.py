@@ -143,7 +143,7 @@ def fill_with_spark(session: Any, plan: JsonDict, frame: Any, *, files_of_0_1: b
     from airflow_epochs.spark.driver.delta.session import prepare_staging
 
     job = prepare_staging(session, records=0, files_of_0_1=files_of_0_1)
-    fill = stage.STAGERS[plan["kind"]](json.loads(json.dumps(plan)))
+    fill = stage.STAGERS[plan["kind"]](json.loads(json.dumps(plan)), None)
     return StagedClaim(**as_json(fill(session, job, frame)))
 
 

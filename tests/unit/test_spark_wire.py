@@ -56,9 +56,15 @@ APPEND = DeltaStaging(
 )
 UPSERT = DeltaChangeStaging.of(APPEND, Mode(mode="upsert", keys=("id", "p")).plan())
 READ = StateRead(
-    location="/t", version=3, schema="k string, until timestamp", keys=("k",), expires="until", hidden_to=10**15
+    location="/t",
+    files={"part-1.parquet": (1, 3), "part-2.parquet": ()},
+    stored={"type": "struct", "fields": []},
+    schema="k string, until timestamp",
+    keys=("k",),
+    expires="until",
+    hidden_to=10**15,
 )
-STATE = StateStaging.of(APPEND, READ, fold=True, expired_to=None)
+STATE = StateStaging.of(APPEND, fold=True, expired_to=None)
 TIMES = EventTimePlan(partitions={"clicks": (0, 1)}, newest_allowed=10**15, depth=2)
 DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
 AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)

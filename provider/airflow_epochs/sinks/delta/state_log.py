@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from airflow_epochs import codes
@@ -17,7 +18,11 @@ from airflow_epochs.errors import Corrupt
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import JsonDict
 from airflow_epochs.spark.driver.delta.jobs import identifier
+from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.storage.files import Files
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _MILLISECOND = 1_000
 """Of microseconds. Delta's statistics cut instants off after the millisecond."""
@@ -57,8 +62,8 @@ class StateFacts:
         }
 
 
-def files_at(location: TableLocation, version: int) -> list[JsonDict]:
-    """The files of a version: path, size, and the statistics of every column.
+def table_at(location: TableLocation, version: int) -> DeltaTable:
+    """The table at a version.
 
     Raises:
         Corrupt: The version cannot be read any more.
@@ -67,11 +72,20 @@ def files_at(location: TableLocation, version: int) -> list[JsonDict]:
     from deltalake.exceptions import DeltaError
 
     try:
-        table = DeltaTable(location.url, version=version, storage_options=location.options or None)
-        found: list[JsonDict] = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
+        return DeltaTable(location.url, version=version, storage_options=location.options or None)
     except DeltaError as error:
         raise gone(location, version, str(error).splitlines()[0]) from error
+
+
+def files_of(table: DeltaTable) -> list[JsonDict]:
+    """The files of a table's version: path, size, and the statistics of every column."""
+    found: list[JsonDict] = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
     return found
+
+
+def files_at(location: TableLocation, version: int) -> list[JsonDict]:
+    """The files of a version. Raises as ``table_at``."""
+    return files_of(table_at(location, version))
 
 
 def gone(location: TableLocation, version: int, why: str) -> Corrupt:
@@ -173,6 +187,12 @@ def _require_empty(location: TableLocation, newest: int) -> None:
             remedy=f"Remove the rows: DELETE FROM {identifier(location.name)} in Spark, or "
             f'DeltaTable("{location.url}").delete() of deltalake. Then clear the commit task.',
         )
+
+
+def epochs_of(file: JsonDict) -> tuple[int, ...]:
+    """The first and the last epoch of a file's rows; empty if its statistics do not tell."""
+    first, last = file.get(f"min.{EPOCH}"), file.get(f"max.{EPOCH}")
+    return () if first is None or last is None else (int(first), int(last))
 
 
 def _has_expired(file: JsonDict, facts: StateFacts) -> bool:

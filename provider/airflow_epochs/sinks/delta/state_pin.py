@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -92,43 +93,38 @@ def _version_of(at: Whereabouts, initial: str) -> int:
 
 def readable(at: Whereabouts, state: StateTable, pin: StatePin, watermarks: Watermarks) -> StateRead:
     """``StateTable.plan_read``, after a look whether the files are there."""
-    location = at.location()
-    if pin.version is not None:
-        _require_files(location, pin.version)
-    return _read(state, pin, watermarks[-1] if watermarks else None)
-
-
-def _read(state: StateTable, pin: StatePin, hidden_to: int | None) -> StateRead:
+    files, stored = (None, None) if pin.version is None else _found(at.location(), pin.version)
     return StateRead(
         location=state.target,
-        version=pin.version,
+        files=files,
+        stored=stored,
         schema=state.schema,
         keys=tuple(state.keys),
         expires=state.expires,
-        hidden_to=hidden_to,
+        hidden_to=watermarks[-1] if watermarks else None,
         folded_in=pin.folded_in,
         initial=normalised(state.initial.strip()) if state.initial and pin.initial is not None else None,
         initial_version=pin.initial,
     )
 
 
-def _require_files(location: TableLocation, version: int) -> None:
-    """Raise Corrupt if a VACUUM has deleted files of the version: it keeps those of the newest version only."""
-    paths = [file["path"] for file in state_log.files_at(location, version)]
-    if missing := sorted(location.files.missing(path for path in paths if ":/" not in path)):
+def _found(location: TableLocation, version: int) -> tuple[dict[str, tuple[int, ...]], JsonDict]:
+    """The files of a version, each with the first and the last epoch of its rows, and the version's schema.
+
+    Raises:
+        Corrupt: A VACUUM has deleted some of the files: it keeps those of the newest version only.
+    """
+    table = state_log.table_at(location, version)
+    files = {file["path"]: state_log.epochs_of(file) for file in state_log.files_of(table)}
+    if missing := sorted(location.files.missing(path for path in files if ":/" not in path)):
         raise state_log.gone(location, version, f"{len(missing)} of its files are gone, for example {missing[0]}")
+    return files, json.loads(table.schema().to_json())
 
 
-def staging(state: StateTable, append: DeltaStaging, attempt: SinkAttempt) -> StateStaging:
+def staging(append: DeltaStaging, attempt: SinkAttempt) -> StateStaging:
     """``StateTable.staging``."""
     assert attempt.state is not None
-    marks = attempt.watermarks
-    return StateStaging.of(
-        append,
-        _read(state, attempt.state, marks[-1] if marks else None),
-        fold=attempt.state.fold,
-        expired_to=expired_to(marks),
-    )
+    return StateStaging.of(append, fold=attempt.state.fold, expired_to=expired_to(attempt.watermarks))
 
 
 def facts(state: StateTable, attempt: SinkAttempt) -> JsonDict:

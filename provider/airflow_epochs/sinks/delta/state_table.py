@@ -122,7 +122,7 @@ class StateTable(DeltaSink):
         """Spark's plan: the changes, or the whole state."""
         from airflow_epochs.sinks.delta import state_pin
 
-        return state_pin.staging(self, append, attempt)
+        return state_pin.staging(append, attempt)
 
     def replaces_by(self) -> None:
         """None: the state of an epoch rests on that of the epoch before, so no epoch can be taken without it."""

@@ -45,7 +45,9 @@ class StateRead:
 
     Attributes:
         location: Where the table is.
-        version: The version to read; None if there is no table yet.
+        files: The files of the version to read, as its log names them, each with the first and the last epoch of its
+            rows, or with nothing if its statistics lack them. None: there is no table yet.
+        stored: The schema of that version, in Spark's JSON.
         schema: The columns, as SQL.
         keys: The columns that identify a row.
         expires: The column up to which a row matters; None if every row matters for ever.
@@ -56,7 +58,8 @@ class StateRead:
     """
 
     location: str
-    version: int | None
+    files: dict[str, tuple[int, ...]] | None
+    stored: JsonDict | None
     schema: str
     keys: tuple[str, ...]
     expires: str | None

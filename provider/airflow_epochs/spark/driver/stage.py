@@ -22,7 +22,7 @@ from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, StateStaging
-from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
 from airflow_epochs.transforms.changes import LATE
 
@@ -33,12 +33,12 @@ log = secrecy.logger(__name__)
 
 P = TypeVar("P", bound=DeltaStaging)
 StageSink = Callable[["SparkSession", delta_session.StageJob, "DataFrame"], Claim]
-Stager = Callable[[JsonDict], StageSink]
-"""Understands the plan of one sink; returns what stages it."""
+Stager = Callable[[JsonDict, "StateRead | None"], StageSink]
+"""Understands the plan of one sink, and the state that the epoch reads of it; returns what stages it."""
 
 
 def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.StageJob, DataFrame], Claim]) -> Stager:
-    def understood(told: JsonDict) -> StageSink:
+    def understood(told: JsonDict, read: StateRead | None) -> StageSink:
         plan = from_json(kind, told)
 
         def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
@@ -49,10 +49,20 @@ def _stages(kind: type[P], stage_sink: Callable[[SparkSession, P, delta_session.
     return understood
 
 
+def _stages_state(told: JsonDict, read: StateRead | None) -> StageSink:
+    plan = from_json(StateStaging, told)
+    assert read is not None
+
+    def staged(spark: SparkSession, job: delta_session.StageJob, frame: DataFrame) -> Claim:
+        return delta_state.stage_sink(spark, plan, read, job, frame)
+
+    return staged
+
+
 STAGERS: dict[str, Stager] = {
     DeltaStaging.kind: _stages(DeltaStaging, delta_jobs.stage_sink),
     DeltaChangeStaging.kind: _stages(DeltaChangeStaging, delta_merge.stage_sink),
-    StateStaging.kind: _stages(StateStaging, delta_state.stage_sink),
+    StateStaging.kind: _stages_state,
 }
 """By the kind of a sink's plan."""
 
@@ -69,7 +79,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
     Raises:
         Refused: The transform is wrong; nothing was staged.
     """
-    stagers = {name: _stager(told["kind"])(told) for name, told in plan.sinks.items()}
+    stagers = {name: _stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
     epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:
         batch = kafka_read.batch(spark, plan.read, secrets).alias(BATCH)

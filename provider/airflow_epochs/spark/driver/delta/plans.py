@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_epochs.spark.driver.plans import JobPlan, StateRead
+from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import JsonDict
 
 EPOCH = "__epoch"
@@ -77,21 +77,21 @@ class DeltaChangeStaging(DeltaStaging):
 class StateStaging(DeltaStaging):
     """The same, for the changes of a state table.
 
+    The changes rest on the state that the transform reads: ``StagePlan.state`` has it.
+
     Attributes:
-        read: The state that the changes rest on.
         fold: Whether the whole state is staged instead of its changes.
         expired_to: A fold leaves out rows that have expired by then; None: it keeps all rows.
     """
 
     kind: str = "state"
-    read: StateRead
     fold: bool
     expired_to: int | None
 
     @classmethod
-    def of(cls, staging: DeltaStaging, read: StateRead, *, fold: bool, expired_to: int | None) -> StateStaging:
+    def of(cls, staging: DeltaStaging, *, fold: bool, expired_to: int | None) -> StateStaging:
         """What is staged as a plain append would be, for a state table."""
-        return cls(**{**vars(staging), "kind": cls.kind}, read=read, fold=fold, expired_to=expired_to)
+        return cls(**{**vars(staging), "kind": cls.kind}, fold=fold, expired_to=expired_to)
 
 
 # -- commit ------------------------------------------------------------------------------------------------------

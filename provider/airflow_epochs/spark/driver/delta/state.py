@@ -7,12 +7,15 @@ an epoch stages a *fold* instead of its changes: the whole state, which takes th
 Rows whose ``expires`` is behind the watermark are left out *before* the newest row of each key is looked for, so Delta
 skips whole files. That is right because ``expires`` never falls for a key: if a key's newest row has not expired, the
 rows left out are older ones.
+
+The task's side has read the table's log, and says which files the version has. So Spark need not read the log again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,36 +32,40 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
+_SPECIAL = re.compile(r"[{}\[\]*?\\]")
 SHOWN_MAX = 5
 """How many keys a message names."""
 
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
     """State table -> the state as a transform gets it: one row per key."""
-    return {name: _state(changes(spark, read), read) for name, read in reads.items()}
+    return {name: _state(spark, read) for name, read in reads.items()}
 
 
-def _state(rows: DataFrame, read: StateRead) -> DataFrame:
+def _state(spark: SparkSession, read: StateRead) -> DataFrame:
     """The newest row of each key that is not deleted.
 
     The rows of the last fold have each key once. So only the few rows of later epochs are aggregated, and the others
-    are those whose keys have no later row.
+    are those whose keys have no later row. Each is read from its own files: so Spark knows how few the later rows are.
     """
-    if read.folded_in is None:
-        return newest(rows, read.keys).where(f"not {DELETED}").drop(EPOCH, DELETED)
-    later = newest(rows.where(f"{EPOCH} > {read.folded_in}"), read.keys)
-    base = rows.where(f"{EPOCH} <= {read.folded_in}")
-    unchanged = base.join(later.select(*map(quoted, read.keys)), list(read.keys), "left_anti").select(*rows.columns)
+    if read.folded_in is None or read.files is None:
+        return newest(changes(spark, read), read.keys).where(f"not {DELETED}").drop(EPOCH, DELETED)
+    told = {file: epochs or (0, read.folded_in + 1) for file, epochs in read.files.items()}
+    folded = [file for file, (first, _) in told.items() if first <= read.folded_in]
+    since = [file for file, (_, last) in told.items() if last > read.folded_in]
+    later = newest(changes(spark, read, since).where(f"{EPOCH} > {read.folded_in}"), read.keys)
+    base = changes(spark, read, folded).where(f"{EPOCH} <= {read.folded_in}")
+    unchanged = base.join(later.select(*map(quoted, read.keys)), list(read.keys), "left_anti").select(*base.columns)
     return unchanged.unionByName(later).where(f"not {DELETED}").drop(EPOCH, DELETED)
 
 
-def changes(spark: SparkSession, read: StateRead) -> DataFrame:
-    """Every row of the log that has not expired, with ``EPOCH`` and ``DELETED``."""
+def changes(spark: SparkSession, read: StateRead, files: Iterable[str] | None = None) -> DataFrame:
+    """Every row of the log, or of some of its files, that has not expired, with ``EPOCH`` and ``DELETED``."""
     from pyspark.sql import functions as F
 
     schema = _schema(spark, read)
-    if read.version is not None:
-        table = _at(spark, read.location, read.version)
+    if read.files is not None:
+        table = _stored(spark, read, read.files if files is None else files)
         rows = _as_declared(table, schema, read.location, EPOCH, DELETED)
     elif read.initial is not None:
         table = _as_declared(_at(spark, read.initial, read.initial_version), schema, read.initial)
@@ -87,42 +94,40 @@ def newest(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     return found.select(*(F.col(_NEWEST)[n].alias(n) if n not in keys else F.col(quoted(n)) for n in rows.columns))
 
 
-def stage_sink(spark: SparkSession, plan: StateStaging, job: session.StageJob, df: DataFrame) -> Claim:
-    """Stage the epoch's changes of the state, or the whole state.
+def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: session.StageJob, df: DataFrame) -> Claim:
+    """Stage the epoch's changes of the state, or the whole state. ``read``: the state that the changes rest on.
 
     The claim has a problem if the changes do not have the state's columns, if a key is NULL, or if ``expires`` of a key
     falls. Of a fold, also if a key changes twice; of changes, the vote looks at that.
     """
-    declared = _schema(spark, plan.read)
+    declared = _schema(spark, read)
     if problem := _misfit(declared, df, plan):
         return Claim(place=plan.place, problem=problem)
-    changed = _changed(df, declared, plan)
-    before = changes(spark, plan.read)
-    rows = _folded(before, changed, plan) if plan.fold else changed
+    changed = _changed(df, declared, plan, read.keys)
+    before = changes(spark, read)
+    rows = _folded(before, changed, plan, read) if plan.fold else changed
     claim = jobs.stage_sink(spark, replace(plan, kind="delta"), job, rows)
     if claim.problem or plan.fold:
         return claim
-    return replace(claim, problem=_fallen(spark, before, plan))
+    return replace(claim, problem=_fallen(spark, before, plan.place, read))
 
 
-def _changed(df: DataFrame, declared: StructType, plan: StateStaging) -> DataFrame:
+def _changed(df: DataFrame, declared: StructType, plan: StateStaging, keys: tuple[str, ...]) -> DataFrame:
     """The changes as the table has them. Spark fails on a NULL key when it computes them."""
     from pyspark.sql import functions as F
 
     named = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in declared.fields]
     rows = df.select(*named, F.lit(plan.epoch).cast("bigint").alias(EPOCH), F.col(DELETED))
-    rules = [
-        (f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in plan.read.keys
-    ]
+    rules = [(f"rule of state that its key column {key} is not NULL", f"{quoted(key)} IS NOT NULL") for key in keys]
     rules.append((f"rule of state that {DELETED} is not NULL", f"{DELETED} IS NOT NULL"))
     return jobs.ruled(rows, plan.target, rules)
 
 
-def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging) -> DataFrame:
+def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging, read: StateRead) -> DataFrame:
     """The whole state after this epoch, as changes of this epoch."""
     from pyspark.sql import functions as F
 
-    keys, names = plan.read.keys, before.columns
+    keys, names = read.keys, before.columns
     columns = [F.col(quoted(name)) for name in names if name not in keys]
     is_new = F.col(EPOCH) == F.lit(plan.epoch)
     found = [
@@ -130,23 +135,23 @@ def _folded(before: DataFrame, changed: DataFrame, plan: StateStaging) -> DataFr
         F.count(F.when(is_new, F.lit(1))).alias(_TIMES),
     ]
     rules = [("rule of state that an epoch changes a key at most once", f"{_TIMES} <= 1")]
-    if plan.read.initial is not None:
+    if read.initial is not None:
         found.append(F.count(F.when(~is_new, F.lit(1))).alias(_BEFORE))
         rules.append(("rule of state that the table in `initial` has a key at most once", f"{_BEFORE} <= 1"))
         rules += [
             (f"rule of state that {key} is not NULL in the table in `initial`", f"{quoted(key)} IS NOT NULL")
             for key in keys
         ]
-    if plan.read.expires is not None:
-        last = F.struct(_until(plan.read.expires).alias("until"), F.col(DELETED).alias("deleted"))
+    if read.expires is not None:
+        last = F.struct(_until(read.expires).alias("until"), F.col(DELETED).alias("deleted"))
         found.append(F.max_by(last, F.when(~is_new, F.col(EPOCH))).alias(_UNTIL))
-        newest_until = f"coalesce({_NEWEST}.{quoted(plan.read.expires)}, {_NEVER})"
+        newest_until = f"coalesce({_NEWEST}.{quoted(read.expires)}, {_NEVER})"
         never_falls = f"{_TIMES} = 0 OR {_UNTIL} IS NULL OR {_UNTIL}.deleted OR {_UNTIL}.until <= {newest_until}"
-        rules.append((f"rule of state that {plan.read.expires} never falls for a key", never_falls))
+        rules.append((f"rule of state that {read.expires} never falls for a key", never_falls))
     rows = jobs.ruled(before.unionByName(changed).groupBy(*map(quoted, keys)).agg(*found), plan.target, rules)
     state = rows.select(*(F.col(_NEWEST)[n].alias(n) if n not in keys else F.col(quoted(n)) for n in names))
     state = state.where(f"not {DELETED}").withColumn(EPOCH, F.lit(plan.epoch).cast("bigint"))
-    return unexpired(state, replace(plan.read, hidden_to=plan.expired_to))
+    return unexpired(state, replace(read, hidden_to=plan.expired_to))
 
 
 _NEVER = "TIMESTAMP '9999-12-31 23:59:59.999999 UTC'"
@@ -159,22 +164,22 @@ def _until(expires: str) -> Column:
     return F.coalesce(F.col(quoted(expires)), F.expr(_NEVER))
 
 
-def _fallen(spark: SparkSession, before: DataFrame, plan: StateStaging) -> str | None:
+def _fallen(spark: SparkSession, before: DataFrame, place: str, read: StateRead) -> str | None:
     """Some keys whose ``expires`` is earlier now than before; None if there are none.
 
     Older rows are dropped, file by file, once they have expired. A newer row that expires sooner would be dropped
     first, and the older row would be the state again. Behind a deletion an earlier time does no harm: the deletion
     stays for longer than what it deletes.
     """
-    if plan.read.expires is None or (plan.read.version is None and plan.read.initial is None):
+    if read.expires is None or (read.files is None and read.initial is None):
         return None
-    keys = [quoted(key) for key in plan.read.keys]
-    now = jobs.staged_rows(spark, plan.place).select(*keys, _until(plan.read.expires).alias(_UNTIL))
-    touched = before.join(now.select(*keys), list(plan.read.keys), "left_semi")
-    last = newest(touched, plan.read.keys).where(f"not {DELETED}")
-    earlier = last.select(*keys, _until(plan.read.expires).alias(_NEWEST))
-    shown = _shown(earlier.join(now, list(plan.read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys))
-    return f"For some keys {plan.read.expires} is earlier than in an earlier epoch: {shown}." if shown else None
+    keys = [quoted(key) for key in read.keys]
+    now = jobs.staged_rows(spark, place).select(*keys, _until(read.expires).alias(_UNTIL))
+    touched = before.join(now.select(*keys), list(read.keys), "left_semi")
+    last = newest(touched, read.keys).where(f"not {DELETED}")
+    earlier = last.select(*keys, _until(read.expires).alias(_NEWEST))
+    shown = _shown(earlier.join(now, list(read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys))
+    return f"For some keys {read.expires} is earlier than in an earlier epoch: {shown}." if shown else None
 
 
 def _shown(keys: DataFrame) -> str:
@@ -232,6 +237,22 @@ def _as_declared(table: DataFrame, declared: StructType, where: str, *more: str)
         for field in declared.fields
     ]
     return table.select(*known, *more)
+
+
+def _stored(spark: SparkSession, read: StateRead, files: Iterable[str]) -> DataFrame:
+    """The rows of the files. A file that is missing or damaged is an error, whatever the server is set up to ignore."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(read.stored or {})
+    if not (paths := [_path(read.location, file) for file in files]):
+        return spark.createDataFrame([], schema)
+    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    return spark.read.schema(schema).options(**strict).parquet(*paths)
+
+
+def _path(location: str, file: str) -> str:
+    """A file of a table, in Spark's spelling: a path may be a pattern, so its special characters are escaped."""
+    return _SPECIAL.sub(r"\\\g<0>", jobs.for_spark(file if ":/" in file else f"{location}/{file}"))
 
 
 def _at(spark: SparkSession, location: str, version: int | None) -> DataFrame:
