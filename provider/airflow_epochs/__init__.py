@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_epochs.event_time import EventTime as EventTime
+    from airflow_epochs.expectations import expect as expect
+    from airflow_epochs.expectations import expect_row_count as expect_row_count
     from airflow_epochs.pipeline import EpochPipeline as EpochPipeline
     from airflow_epochs.sinks.delta.sink import DeltaSink as DeltaSink
     from airflow_epochs.sinks.delta.state_table import StateTable as StateTable
@@ -27,6 +29,8 @@ _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta.sink",
     "EpochPipeline": "airflow_epochs.pipeline",
     "EventTime": "airflow_epochs.event_time",
+    "expect": "airflow_epochs.expectations",
+    "expect_row_count": "airflow_epochs.expectations",
     "KafkaSink": "airflow_epochs.sinks.kafka.sink",
     "KafkaSource": "airflow_epochs.sources.kafka.source",
     "SparkConnect": "airflow_epochs.spark.runners",
@@ -45,6 +49,8 @@ __all__ = [
     "SparkSubmit",
     "SqlSink",
     "StateTable",
+    "expect",
+    "expect_row_count",
 ]
 
 

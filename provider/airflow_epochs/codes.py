@@ -659,6 +659,23 @@ EVENT_TIME_DEPTH = TRANSFORM.code(
     "task.",
 )
 
+EXPECTATION_UNMET = TRANSFORM.code(
+    "EPOCHS-EXPECTATION-UNMET",
+    Refused,
+    "Rows of the epoch do not meet what `expectations` of the pipeline says of them. The sink voted VOTE_ABORT, and no "
+    "sink shows the epoch.",
+    "Correct the transform: let it leave such rows out, or put them right. If such rows are right, change or remove "
+    "the expectation in the DAG. Then clear the stage task.",
+)
+EXPECTATION_INVALID = TRANSFORM.code(
+    "EPOCHS-EXPECTATION-INVALID",
+    Refused,
+    "The condition of an expectation cannot be computed over the rows that the transform returns for its sink. Nothing "
+    "was written.",
+    "Correct the condition in the DAG: it must be true or false, in Spark's SQL, over the columns of these rows. Then "
+    "clear the failed task.",
+)
+
 STATE = Chapter("State")
 
 STATE_SKIPPED = STATE.code(

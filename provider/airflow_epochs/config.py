@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument, Refused
+from airflow_epochs.expectations import Expectations, require_expectations
 from airflow_epochs.names import NAME_RULE, is_name
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Pipeline:
         backfill: Sink name -> the epoch whose input the sink's first epoch begins with.
         wait_for_others: Seconds that ``open`` leaves another run's attempt alone before it aborts it.
         event_time: How the watermark follows the rows; None without event time.
+        expectations: Sink -> what is expected of its rows.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Pipeline:
     backfill: Mapping[str, int] = field(default_factory=dict)
     wait_for_others: float = WAIT_FOR_OTHERS_S
     event_time: EventTime | None = None
+    expectations: Expectations = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_name("pipeline", self.name)
@@ -73,6 +76,7 @@ class Pipeline:
         require_no_loop(self.source, self.sinks)
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
+        require_expectations(self.expectations, [sink.name for sink in self.sinks])
 
 
 @runtime_checkable

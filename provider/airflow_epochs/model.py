@@ -271,6 +271,7 @@ class StagedClaim:
     place: str
     problem: str | None = None
     content: JsonDict | None = None
+    unmet: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from airflow_epochs.config import (
     require_one_run_at_a_time,
     require_wait,
 )
+from airflow_epochs.expectations import require_expectations
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
     CommitSinkOperator,
@@ -29,6 +30,7 @@ from airflow_epochs.operators.epoch import (
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.event_time import EventTime
+    from airflow_epochs.expectations import Expectations
     from airflow_epochs.sinks.delta.state_table import StateTable
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -62,7 +64,7 @@ class EpochPipeline(TaskGroup):
     Args:
         name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
-            event_time: See ``EpochOperator``.
+            event_time, expectations: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
@@ -82,6 +84,7 @@ class EpochPipeline(TaskGroup):
         sinks: Sequence[Sink],
         state: Sequence[StateTable] = (),
         event_time: EventTime | None = None,
+        expectations: Expectations | None = None,
         spark: SparkConnect | SparkSubmit,
         ledger_conn_id: str = "epochs_default",
         keep_epochs: int = 1000,
@@ -96,6 +99,7 @@ class EpochPipeline(TaskGroup):
         require_no_loop(source, sinks)
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
+        require_expectations(expectations or {}, [sink.name for sink in sinks])
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)
@@ -112,6 +116,7 @@ class EpochPipeline(TaskGroup):
             "backfill": backfill,
             "wait_for_others": wait_for_others,
             "event_time": event_time,
+            "expectations": expectations,
             **_start_of_continuous(self.dag),
         }
         with self:

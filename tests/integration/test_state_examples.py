@@ -82,7 +82,9 @@ def test_a_reading_that_a_sensor_repeats_passes_once(lab: Lab) -> None:
     }
     assert lab.rejected("silver/readings_rejected", "value") == told(sent, bad)
     ledger = Ledger(LocalStore(lab.lake.parent / "ledger"), "unique_readings")
-    assert [done.metrics["rows_late"] for n in (1, 2, 3) if (done := ledger.complete_record(n))] == [0, 0, 1]
+    done = [record.metrics for n in (1, 2, 3) if (record := ledger.complete_record(n))]
+    assert [metrics["rows_late"] for metrics in done] == [0, 0, 1]
+    assert [metrics["broken"] for metrics in done] == [{"readings": {"celsius BETWEEN -40 AND 60": 0}}] * 3
 
 
 def test_a_visit_is_shown_once_when_it_is_over_however_many_epochs_it_lasts(lab: Lab) -> None:

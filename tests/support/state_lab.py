@@ -23,6 +23,7 @@ from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.delta.log import actions_of
 from airflow_epochs.errors import NoNewData
+from airflow_epochs.expectations import Expectations
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import CompleteRecord, Run
@@ -143,6 +144,7 @@ class Lab:
         app: Path = APPS / "clicks.py",
         backfill: Mapping[str, int] | None = None,
         source: Mapping[str, Any] | None = None,
+        expectations: Expectations | None = None,
     ) -> Coordinator:
         env = Environment(self.connections, dict(then or {}))
         env.spark = self.spark.runner(env)
@@ -155,6 +157,7 @@ class Lab:
             transform=find_transform(f"{app.name}:{function}", [app.parent]),
             event_time=event_time,
             backfill=backfill or {},
+            expectations=expectations or {},
         )
         return Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger(name), env=env))
 

@@ -30,7 +30,10 @@ from airflow_epochs.spark.driver.plans import (
     EventTimePlan,
     InputMetrics,
     JobPlan,
+    RowCountRule,
     RowDigest,
+    RowRule,
+    Rules,
     StageOutcome,
     StagePlan,
     StateRead,
@@ -66,6 +69,10 @@ READ = StateRead(
 )
 STATE = StateStaging.of(APPEND, fold=True, expired_to=None)
 TIMES = EventTimePlan(partitions={"clicks": (0, 1)}, newest_allowed=10**15, depth=2)
+RULES = Rules(
+    rows=(RowRule(condition="n > 0", max_fraction=0.5, otherwise="warn", show=("id",)),),
+    counts=(RowCountRule(least=1, most=None, otherwise="abort"),),
+)
 DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
 AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)
 PLANS: list[JobPlan] = [
@@ -75,6 +82,7 @@ PLANS: list[JobPlan] = [
         watermarks=(2, 1, None),
         event_time=TIMES,
         state={"s": READ},
+        expectations={"a": RULES},
     ),
     commit_plan(partition_by=("p",), previous="orders/1/1/aa", previous_epoch=1),
     change_plan(mode="overwrite"),
@@ -87,9 +95,9 @@ OTHERS: list[Any] = [
     APPEND,
     UPSERT,
     STATE,
-    StageOutcome(sinks={"a": Claim(place="/p", content=DIGEST), "b": Claim(place="/q", problem="no")}),
+    StageOutcome(sinks={"a": Claim(place="/p", content=DIGEST), "b": Claim(place="/q", problem="no", unmet="n")}),
     StageOutcome(sinks={}, metrics=InputMetrics(rows_in=3), warnings=("it is not deterministic",)),
-    StageOutcome(sinks={}, event_times={"clicks": {"0": 10**15}}),
+    StageOutcome(sinks={}, event_times={"clicks": {"0": 10**15}}, broken={"a": {"n > 0": 3}}),
     Described(format="parquet"),
     AFTER,
     Committed(about=AFTER.about, marker=AFTER.marker, refused="the table is gone"),

@@ -52,9 +52,7 @@ def _votes(
         those = [(sinks[name], attempt, claims[name]) for name, attempt in attempts.items()]
         return first.vote_together(those, env)
     ((name, claim),) = claims.items()
-    if claim.problem:
-        return {name: vote_against_rows(claim.problem)}
-    return {name: first.vote(attempts[name], claim, env)}
+    return {name: vote_against_rows(claim) or first.vote(attempts[name], claim, env)}
 
 
 def _against_unreported() -> Vote:

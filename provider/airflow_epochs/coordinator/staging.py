@@ -26,6 +26,7 @@ from airflow_epochs.coordinator.backfill import replayed
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, tolerated
+from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
 from airflow_epochs.model import (
     JsonDict,
     OpenRecord,
@@ -36,7 +37,17 @@ from airflow_epochs.model import (
     attempt_fields,
 )
 from airflow_epochs.spark import reports
-from airflow_epochs.spark.driver.plans import Claim, EventTimePlan, StageOutcome, StagePlan, StateRead, TransformFile
+from airflow_epochs.spark.driver.plans import (
+    Claim,
+    EventTimePlan,
+    RowCountRule,
+    RowRule,
+    Rules,
+    StageOutcome,
+    StagePlan,
+    StateRead,
+    TransformFile,
+)
 from airflow_epochs.spark.driver.wire import as_json
 
 log = secrecy.logger(__name__)
@@ -148,10 +159,15 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         txn_id=opened.txn_id,
         try_id=try_id,
         claims={name: _claim(told) for name, told in report.sinks.items()},
-        metrics={name: value for name, value in as_json(report.metrics).items() if value is not None},
+        metrics=_metrics(report),
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
         event_times=report.event_times,
     )
+
+
+def _metrics(report: StageOutcome) -> JsonDict:
+    known = {name: value for name, value in as_json(report.metrics).items() if value is not None}
+    return known | ({"broken": report.broken} if report.broken else {})
 
 
 def planned(sink: Sink, attempt: SinkAttempt, try_id: str, place: str, env: Environment) -> JsonDict:
@@ -165,6 +181,7 @@ def _claim(told: Claim) -> StagedClaim:
     return StagedClaim(
         place=told.place,
         problem=told.problem and secrecy.scrubbed(told.problem),
+        unmet=told.unmet and secrecy.scrubbed(told.unmet),
         content=as_json(told.content) if told.content else None,
     )
 
@@ -211,6 +228,7 @@ def _stage_job(
         sinks=plans,
         earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),
         replaces_by=_replaces_by(this),
+        expectations={} if again else _expectations(task, this),
     )
     return SparkJob(
         kind=plan.JOB,
@@ -233,6 +251,22 @@ def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
     return {
         name: tuple(sink.replaces_by() or ()) for name, (sink, _) in this.sinks.items() if isinstance(sink, Replacing)
     }
+
+
+def _expectations(task: TaskTry, this: _Try) -> dict[str, Rules]:
+    """Of rows that have yet to be voted on: promised rows are staged again as they are."""
+    keys = _replaces_by(this)
+    expected = task.pipeline.expectations
+    return {name: _rules(expected[name], keys.get(name, ())) for name in this.sinks if name in expected}
+
+
+def _rules(expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...]) -> Rules:
+    """``keys``: the columns that a message shows where an expectation names none."""
+    rows = [each for each in expected if isinstance(each, ExpectedRows)]
+    return Rules(
+        rows=tuple(RowRule(**{**vars(each), "show": each.show or keys}) for each in rows),
+        counts=tuple(RowCountRule(**vars(each)) for each in expected if isinstance(each, ExpectedRowCount)),
+    )
 
 
 def _stage_plan(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.event_time import EventTime
+    from airflow_epochs.expectations import Expectations
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -54,6 +55,8 @@ class EpochOperator(BaseOperator):
         wait_for_others: Seconds that ``open`` leaves another run's young attempt alone before it aborts it. Without
             this, two installations, or runs started by hand, could abort each other's attempts for ever. 0: no wait.
         event_time: How the watermark follows the rows; None without event time.
+        expectations: Sink -> what must be true of its rows, made by ``expect`` and ``expect_row_count``. Spark counts
+            the rows that break it while it stages them. Then the sink votes against the epoch, or the task warns.
         checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
             ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
     """
@@ -77,6 +80,7 @@ class EpochOperator(BaseOperator):
         backfill: Mapping[str, int] | None = None,
         wait_for_others: float = WAIT_FOR_OTHERS_S,
         event_time: EventTime | None = None,
+        expectations: Expectations | None = None,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -95,6 +99,7 @@ class EpochOperator(BaseOperator):
         self.backfill = dict(backfill or {})
         self.wait_for_others = wait_for_others
         self.event_time = event_time
+        self.expectations = dict(expectations or {})
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -173,6 +178,7 @@ class EpochOperator(BaseOperator):
                 backfill=self.backfill,
                 wait_for_others=self.wait_for_others,
                 event_time=self.event_time,
+                expectations=self.expectations,
             )
         except ValueError as error:
             raise Refused(

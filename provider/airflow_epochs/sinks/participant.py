@@ -16,8 +16,8 @@ from airflow_epochs.model import Staged, StagedClaim, Vote, VoteKind
 
 def vote_on(claim: StagedClaim, checked: Callable[[], Staged]) -> Vote:
     """VOTE_COMMIT on what ``checked`` returns; a problem of the rows, or a check that fails, is a VOTE_ABORT."""
-    if claim.problem:
-        return vote_against_rows(claim.problem)
+    if against := vote_against_rows(claim):
+        return against
     try:
         return Vote(vote=VoteKind.VOTE_COMMIT, staged=checked())
     except (Refused, RowsGone) as no:
@@ -29,9 +29,11 @@ def vote_against(no: Refused | Corrupt) -> Vote:
     return Vote(vote=VoteKind.VOTE_ABORT, reason=no.reason)
 
 
-def vote_against_rows(problem: str) -> Vote:
-    """A VOTE_ABORT for rows that Spark could not stage; ``problem`` says why."""
-    return vote_against(Refused(problem, code=codes.ROWS_UNFIT))
+def vote_against_rows(claim: StagedClaim) -> Vote | None:
+    """A VOTE_ABORT for rows that Spark could not stage, or that do not meet the expectations; else None."""
+    if claim.problem:
+        return vote_against(Refused(claim.problem, code=codes.ROWS_UNFIT))
+    return vote_against(Refused(claim.unmet, code=codes.EXPECTATION_UNMET)) if claim.unmet else None
 
 
 @contextmanager

@@ -70,6 +70,33 @@ class StateRead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowRule:
+    """What ``expectations.expect`` documents."""
+
+    condition: str
+    max_fraction: float
+    otherwise: str
+    show: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCountRule:
+    """What ``expectations.expect_row_count`` documents."""
+
+    least: int
+    most: int | None
+    otherwise: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """All expectations of one sink."""
+
+    rows: tuple[RowRule, ...] = ()
+    counts: tuple[RowCountRule, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagePlan(JobPlan):
     """One try to stage an epoch's rows in some sinks.
 
@@ -93,6 +120,7 @@ class StagePlan(JobPlan):
         state: State table -> what the transform reads of it.
         earlier: Epochs that the sinks take together with this one, oldest first. Their own ``sinks`` are empty.
         replaces_by: Sink -> the columns by which its rows of a later epoch replace those of an earlier one.
+        expectations: Sink -> what is expected of its rows.
     """
 
     JOB = "stage"
@@ -115,6 +143,7 @@ class StagePlan(JobPlan):
     state: dict[str, StateRead] = field(default_factory=dict)
     earlier: tuple[StagePlan, ...] = ()
     replaces_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    expectations: dict[str, Rules] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +157,14 @@ class RowDigest:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What was staged for one sink. With a ``problem``, the rows or their schema do not fit, and nothing need be."""
+    """What was staged for one sink. With a ``problem``, the rows or their schema do not fit, and nothing need be.
+
+    ``unmet``: which expectations the rows do not meet, in sentences; None if they meet all that may abort the epoch.
+    """
 
     place: str
     problem: str | None = None
+    unmet: str | None = None
     content: RowDigest | None = None
 
 
@@ -154,10 +187,13 @@ class InputMetrics:
 class StageOutcome:
     """What a stage job did for each sink, and what it noticed.
 
-    ``event_times``: topic -> partition -> the newest event time that may move the watermark.
+    Attributes:
+        event_times: Topic -> partition -> the newest event time that may move the watermark.
+        broken: Sink -> condition of an expectation -> how many rows break it.
     """
 
     sinks: dict[str, Claim]
     metrics: InputMetrics = InputMetrics()
     warnings: tuple[str, ...] = ()
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
+    broken: dict[str, dict[str, int]] = field(default_factory=dict)

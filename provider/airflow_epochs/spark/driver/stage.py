@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver import determinism, event_times, kafka_read, observed, replay, transform
+from airflow_epochs.spark.driver import determinism, event_times, expectations, kafka_read, observed, replay, transform
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import session as delta_session
 from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.delta.plans import DeltaChangeStaging, DeltaStaging, StateStaging
+from airflow_epochs.spark.driver.expectations import Audit
 from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, StateRead
 from airflow_epochs.spark.driver.wire import JsonDict, from_json
 from airflow_epochs.transforms.changes import LATE
@@ -87,17 +88,25 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         state = delta_state.frames(spark, plan.state)
         every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None, state)
         own = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
+        expectations.require_computable(own, plan.expectations)
         analysed = determinism.analysed_plans(spark, own)
         uses, reads = _uses(analysed, epoch.clock)
         frames = replay.with_earlier(spark, plan, secrets, users, own) if plan.earlier else own
         offsets = sum(kafka_read.planned(each.read) for each in (*plan.earlier, plan))
         job = delta_session.prepare_staging(spark, offsets, files_of_0_1=plan.files_of_0_1)
         with _read_once(batch, observation, reads) as input_metrics, _event_times(epoch.clock) as seen:
-            tasks = {sink: _task(spark, plan, partial(stagers[sink], spark, job, frames[sink])) for sink in frames}
-            staged = _staged(spark, tasks)
+            fills = {sink: partial(stagers[sink], spark, job) for sink in frames}
+            tasks = {
+                sink: _task(spark, plan, partial(expectations.audited, frame, plan.expectations.get(sink), fills[sink]))
+                for sink, frame in frames.items()
+            }
+            audits = _staged(spark, tasks)
+            staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
-    warnings = (*_warnings(analysed, frames, users, uses), *_of_event_times(epoch.clock, seen))
-    return StageOutcome(sinks=staged, metrics=metrics, warnings=warnings, event_times=seen.newest)
+    doubts = (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
+    warnings = (*_warnings(analysed, frames, users, uses), *_of_event_times(epoch.clock, seen), *doubts)
+    broken = {sink: audit.counts for sink, audit in audits.items() if audit.counts}
+    return StageOutcome(sinks=staged, metrics=metrics, warnings=warnings, event_times=seen.newest, broken=broken)
 
 
 def _uses(plans: dict[str, str], clock: event_times.Clock | None) -> tuple[int, int]:
@@ -174,8 +183,8 @@ def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> 
             batch.unpersist()
 
 
-def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Claim]) -> Callable[[], Claim]:
-    def task() -> Claim:
+def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Audit]) -> Callable[[], Audit]:
+    def task() -> Audit:
         # The tag shows in Spark's UI whose job it is. A tag belongs to its thread, and this thread ends with the job.
         spark.addTag(f"epochs:{plan.pipeline}:{plan.epoch}:{plan.attempt}")
         return fill()
@@ -183,10 +192,10 @@ def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Claim]) -> Ca
     return task
 
 
-def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Claim]]) -> dict[str, Claim]:
+def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
     """Run all tasks at once. If one raises, interrupt the others and raise its error."""
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
-        futures: dict[str, Future[Claim]] = {name: pool.submit(task) for name, task in tasks.items()}
+        futures: dict[str, Future[Audit]] = {name: pool.submit(task) for name, task in tasks.items()}
         done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)
         if running:
             spark.interruptAll()

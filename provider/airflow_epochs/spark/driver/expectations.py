@@ -1,0 +1,129 @@
+"""Counts the rows that break the expectations of a sink while Spark stages them, and says what that means."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import codes, secrecy
+from airflow_epochs.errors import Refused
+from airflow_epochs.spark.driver import observed
+from airflow_epochs.spark.driver.plans import Claim, RowRule, Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+log = secrecy.logger(__name__)
+
+SHOWN_MAX = 5
+"""How many rows a message shows."""
+_ROWS = "rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What the expectations of one sink make of its rows.
+
+    Attributes:
+        claim: What was staged, and which expectations abort the epoch.
+        warnings: Expectations that are broken and only warn.
+        counts: Condition -> how many rows break it.
+    """
+
+    claim: Claim
+    warnings: tuple[str, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def audited(frame: DataFrame, rules: Rules | None, stage: Callable[[DataFrame], Claim]) -> Audit:
+    """Stage the rows of a sink, and look what its expectations make of them.
+
+    The rows are counted as they flow to the staging table. Where Spark has lost the counts on the way, they are counted
+    once more.
+    """
+    from pyspark.sql import Observation
+
+    if rules is None:
+        return Audit(claim=stage(frame))
+    observation, sums = Observation(f"expectations {uuid.uuid4().hex}"), _sums(rules)
+    claim = stage(frame.observe(observation, *sums))
+    if claim.problem:
+        return Audit(claim=claim)
+    found = observed.result(observation) or frame.agg(*sums).collect()[0].asDict()
+    broken = [*_broken_rows(frame, rules, found), *_broken_counts(rules, found[_ROWS])]
+    fatal = [text for text, otherwise in broken if otherwise == "abort"]
+    return Audit(
+        claim=replace(claim, unmet=" ".join(fatal) or None),
+        warnings=tuple(text for text, otherwise in broken if otherwise == "warn"),
+        counts={rule.condition: found[_name(number)] for number, rule in enumerate(rules.rows)},
+    )
+
+
+def _sums(rules: Rules) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    counts = [F.count(F.when(_breaks(rule), 1)).alias(_name(number)) for number, rule in enumerate(rules.rows)]
+    return [F.count(F.lit(1)).alias(_ROWS), *counts]
+
+
+def _name(number: int) -> str:
+    return f"broken_{number}"
+
+
+def _breaks(rule: RowRule) -> Column:
+    from pyspark.sql import functions as F
+
+    return ~F.coalesce(F.expr(rule.condition).cast("boolean"), F.lit(False))
+
+
+def _broken_rows(frame: DataFrame, rules: Rules, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for number, rule in enumerate(rules.rows):
+        broken, rows = found[_name(number)], found[_ROWS]
+        if broken > rule.max_fraction * rows:
+            allowed = f", and {rule.max_fraction:.3%} may" if rule.max_fraction else ""
+            text = f"{broken} of {rows} rows break the expectation {rule.condition!r}{allowed}{_shown(frame, rule)}."
+            yield text, rule.otherwise
+
+
+def _shown(frame: DataFrame, rule: RowRule) -> str:
+    if not rule.show:
+        return ""
+    rows = frame.where(_breaks(rule)).select(*(f"`{name}`" for name in rule.show)).limit(SHOWN_MAX).collect()
+    texts = (", ".join(f"{name}={value!r}" for name, value in row.asDict().items()) for row in rows)
+    return f", for example {'; '.join(texts)}"
+
+
+def _broken_counts(rules: Rules, rows: int) -> Iterator[tuple[str, str]]:
+    for rule in rules.counts:
+        if rows < rule.least or (rule.most is not None and rows > rule.most):
+            most = "" if rule.most is None else f" and at most {rule.most}"
+            yield f"The sink gets {rows} rows, and at least {rule.least}{most} are expected.", rule.otherwise
+
+
+def require_computable(frames: Mapping[str, DataFrame], expectations: Mapping[str, Rules]) -> None:
+    """Raise Refused unless each condition can be computed over the rows of its sink, and each shown column is there."""
+    for sink, frame in frames.items():
+        for rule in expectations[sink].rows if sink in expectations else ():
+            _require_computable(sink, frame, rule)
+
+
+def _require_computable(sink: str, frame: DataFrame, rule: RowRule) -> None:
+    from pyspark.sql import functions as F
+
+    try:
+        columns = (F.col(f"`{name}`") for name in rule.show)
+        kind = frame.select(F.expr(rule.condition), *columns).schema[0].dataType.simpleString()
+    except Exception as error:
+        raise _not_computable(sink, rule, str(error).strip().splitlines()[0]) from error
+    if kind != "boolean":
+        raise _not_computable(sink, rule, f"It is of type {kind}. It must be true or false.")
+
+
+def _not_computable(sink: str, rule: RowRule, why: str) -> Refused:
+    return Refused(
+        f"The expectation {rule.condition!r} cannot be computed over the rows of sink {sink!r}. {why}",
+        code=codes.EXPECTATION_INVALID,
+        sink=sink,
+    )
