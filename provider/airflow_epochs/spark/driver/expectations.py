@@ -19,6 +19,9 @@ log = secrecy.logger(__name__)
 
 SHOWN_MAX = 5
 """How many rows a message shows."""
+VALUE_LENGTH_MAX = 60
+MESSAGE_LENGTH_MAX = 2_000
+"""Of what a sink's vote says: it travels through XCom, and stands in the ledger."""
 _ROWS = "rows"
 
 
@@ -55,7 +58,7 @@ def audited(frame: DataFrame, rules: Rules | None, stage: Callable[[DataFrame], 
     broken = [*_broken_rows(frame, rules, found), *_broken_counts(rules, found[_ROWS])]
     fatal = [text for text, otherwise in broken if otherwise == "abort"]
     return Audit(
-        claim=replace(claim, unmet=" ".join(fatal) or None),
+        claim=replace(claim, unmet=_short(" ".join(fatal), MESSAGE_LENGTH_MAX) or None),
         warnings=tuple(text for text, otherwise in broken if otherwise == "warn"),
         counts={rule.condition: found[_name(number)] for number, rule in enumerate(rules.rows)},
     )
@@ -91,8 +94,12 @@ def _shown(frame: DataFrame, rule: RowRule) -> str:
     if not rule.show:
         return ""
     rows = frame.where(_breaks(rule)).select(*(f"`{name}`" for name in rule.show)).limit(SHOWN_MAX).collect()
-    texts = (", ".join(f"{name}={value!r}" for name, value in row.asDict().items()) for row in rows)
+    texts = (", ".join(f"{name}={_short(repr(value))}" for name, value in row.asDict().items()) for row in rows)
     return f", for example {'; '.join(texts)}"
+
+
+def _short(text: str, most: int = VALUE_LENGTH_MAX) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _broken_counts(rules: Rules, rows: int) -> Iterator[tuple[str, str]]:
