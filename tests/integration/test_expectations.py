@@ -80,7 +80,8 @@ def test_a_row_whose_condition_is_null_breaks_it_and_a_number_of_rows_may_be_out
     [
         ("m > 0", [], "m"),
         ("n +", [], "PARSE_SYNTAX_ERROR"),
-        ("n + 1", [], "It is of type bigint"),
+        ("n + 1", [], "BIGINT"),
+        ("sum(n) > 0", [], "INVALID_WHERE_CONDITION"),
         ("n > 0", ["nobody"], "nobody"),
     ],
 )

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, EventTime
+from airflow_epochs import DeltaSink, EventTime, SparkConnect
 from airflow_epochs.coordinator.coordinator import Coordinator
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Run, starting_at_ends
 from airflow_epochs.read import state
 from airflow_epochs.sinks.delta import state_pin
@@ -138,6 +138,19 @@ def test_when_files_of_the_pinned_version_are_vacuumed_a_backup_of_them_lets_the
     finished(lab, run)
     an_epoch(lab, "a", "b", "c", "d")
     assert firsts(lab) == [(page, 1) for page in "abcd"]
+
+
+def test_a_damaged_file_stops_the_epoch_even_where_the_server_is_set_up_to_ignore_such_files(lab: Lab) -> None:
+    an_epoch(lab, "a")
+    lab.spark = SparkConnect("spark", session_conf={"spark.sql.files.ignoreCorruptFiles": "true"})
+    (file,) = Path(lab.at("seen")).rglob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(b"x" * len(whole))
+    with pytest.raises(NotApplied, match="EPOCHS-SPARK-JOB-FAILED"):
+        an_epoch(lab, "a")
+    file.write_bytes(whole)
+    lab.run_all(lambda: seen_pages(lab))
+    assert firsts(lab) == [("a", 1)]
 
 
 def test_a_lost_state_begins_anew_under_a_new_name_of_the_pipeline(lab: Lab) -> None:
