@@ -29,14 +29,14 @@ _EXPORTS = {
     "DeltaSink": "airflow_epochs.sinks.delta.sink",
     "EpochPipeline": "airflow_epochs.pipeline",
     "EventTime": "airflow_epochs.event_time",
-    "expect": "airflow_epochs.expectations",
-    "expect_row_count": "airflow_epochs.expectations",
     "KafkaSink": "airflow_epochs.sinks.kafka.sink",
     "KafkaSource": "airflow_epochs.sources.kafka.source",
     "SparkConnect": "airflow_epochs.spark.runners",
     "SparkSubmit": "airflow_epochs.spark.runners",
     "SqlSink": "airflow_epochs.sinks.sql.sink",
     "StateTable": "airflow_epochs.sinks.delta.state_table",
+    "expect": "airflow_epochs.expectations",
+    "expect_row_count": "airflow_epochs.expectations",
 }
 
 __all__ = [

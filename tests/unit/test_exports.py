@@ -37,6 +37,8 @@ def test_the_public_names_are_these() -> None:
         "SparkSubmit",
         "SqlSink",
         "StateTable",
+        "expect",
+        "expect_row_count",
     ]
 
 
