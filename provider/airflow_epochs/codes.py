@@ -980,7 +980,7 @@ DELTA_TABLE_UNREADABLE = DELTA.code(
     "EPOCHS-DELTA-TABLE-UNREADABLE",
     Refused,
     'The library deltalake cannot open the table, and the sink has commit="deltalake".',
-    'Repair the table, or give the sink commit="spark". Then clear the failed task.',
+    'Repair the table. A sink that is no state table may get commit="spark" instead. Then clear the failed task.',
 )
 DELTA_TABLE_SPARK_ONLY = DELTA.code(
     "EPOCHS-DELTA-TABLE-SPARK-ONLY",
