@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument, Refused
-from airflow_epochs.expectations import Expectations, require_expectations
+from airflow_epochs.expectations import Expectations, require_list
 from airflow_epochs.names import NAME_RULE, is_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Pipeline:
         require_no_loop(self.source, self.sinks)
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
-        require_expectations(self.expectations, [sink.name for sink in self.sinks])
+        require_expectations(self.expectations, self.sinks)
 
 
 @runtime_checkable
@@ -139,18 +139,29 @@ def require_no_loop(source: Source, sinks: Sequence[Sink]) -> None:
 
 def require_backfill(backfill: Mapping[str, int], sinks: Sequence[Sink]) -> None:
     """Raise BadArgument unless ``backfill`` maps names of the pipeline's sinks to epoch numbers from 1."""
-    if unknown := sorted(backfill.keys() - {sink.name for sink in sinks}):
-        raise BadArgument(
-            f"`backfill` names {', '.join(unknown)}. The pipeline has no sink of this name; its sinks are "
-            f"{', '.join(sink.name for sink in sinks)}.",
-            code=codes.PIPELINE_ARGUMENT,
-        )
+    _require_sinks_of_the_pipeline("backfill", backfill, sinks)
     for sink, epoch in backfill.items():
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise BadArgument(
                 f"`backfill` of sink {sink!r} is {epoch!r}. It must be the number of an epoch, 1 or larger.",
                 code=codes.PIPELINE_ARGUMENT,
             )
+
+
+def require_expectations(expectations: Expectations, sinks: Sequence[Sink]) -> None:
+    """Raise BadArgument unless ``expectations`` maps names of the pipeline's sinks to what is expected of them."""
+    _require_sinks_of_the_pipeline("expectations", expectations, sinks)
+    for sink, expected in expectations.items():
+        require_list(sink, expected)
+
+
+def _require_sinks_of_the_pipeline(option: str, names: Collection[str], sinks: Sequence[Sink]) -> None:
+    if unknown := sorted(set(names) - {sink.name for sink in sinks}):
+        raise BadArgument(
+            f"`{option}` names {', '.join(unknown)}. The pipeline has no sink of this name; its sinks are "
+            f"{', '.join(sink.name for sink in sinks)}.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
 
 
 def require_wait(seconds: object) -> None:

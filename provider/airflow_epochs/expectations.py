@@ -6,7 +6,7 @@ So an epoch that breaks one shows nothing in any sink.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs import codes
@@ -82,22 +82,16 @@ def expect_row_count(*, min: int = 0, max: int | None = None, otherwise: str = "
     return ExpectedRowCount(least=min, most=max, otherwise=otherwise)
 
 
-def require_expectations(expectations: Expectations, sinks: Collection[str]) -> None:
-    """Raise BadArgument unless ``expectations`` maps names of the pipeline's sinks to what is expected of them."""
-    if unknown := sorted(set(expectations) - set(sinks)):
-        raise _bad(
-            f"`expectations` names {', '.join(unknown)}. The pipeline has no sink of this name; its sinks are "
-            f"{', '.join(sinks)}."
-        )
-    for sink, rules in expectations.items():
-        if isinstance(rules, (str, ExpectedRows, ExpectedRowCount)) or not isinstance(rules, Sequence):
-            raise _bad(f"`expectations` of sink {sink!r} is {rules!r}. It must be a list.")
-        for rule in rules:
-            if not isinstance(rule, (ExpectedRows, ExpectedRowCount)):
-                raise _bad(
-                    f"`expectations` of sink {sink!r} has {rule!r}. Each one must be made by `expect` or "
-                    "`expect_row_count`."
-                )
+def require_list(sink: str, expected: object) -> None:
+    """Raise BadArgument unless ``expected`` is a list of what ``expect`` and ``expect_row_count`` have made."""
+    if isinstance(expected, str) or not isinstance(expected, Sequence):
+        raise _bad(f"`expectations` of sink {sink!r} is {expected!r}. It must be a list.")
+    for each in expected:
+        if not isinstance(each, (ExpectedRows, ExpectedRowCount)):
+            raise _bad(
+                f"`expectations` of sink {sink!r} has {each!r}. Each one must be made by `expect` or "
+                "`expect_row_count`."
+            )
 
 
 def _require_otherwise(otherwise: str) -> None:

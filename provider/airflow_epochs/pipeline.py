@@ -12,12 +12,12 @@ from airflow_epochs.config import (
     WAIT_FOR_OTHERS_S,
     require_backfill,
     require_distinct,
+    require_expectations,
     require_name,
     require_no_loop,
     require_one_run_at_a_time,
     require_wait,
 )
-from airflow_epochs.expectations import require_expectations
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
     CommitSinkOperator,
@@ -99,7 +99,7 @@ class EpochPipeline(TaskGroup):
         require_no_loop(source, sinks)
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
-        require_expectations(expectations or {}, [sink.name for sink in sinks])
+        require_expectations(expectations or {}, sinks)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)

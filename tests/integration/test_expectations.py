@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
 
 def audited(lab: Lab, expectations: Expectations, function: str = "clicks", **options: Any) -> Coordinator:
-    sinks = [*lab.outputs("clicks")]
+    sinks = lab.outputs("clicks")
     if function == "doubled":
         sinks.append(DeltaSink("newest", lab.at("newest"), mode="upsert", keys=["page"]))
     app = APPS / "audited.py"

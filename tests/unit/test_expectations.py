@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs import expect, expect_row_count
+from airflow_epochs import DeltaSink, expect, expect_row_count
+from airflow_epochs.config import require_expectations
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.expectations import require_expectations
 
+SINKS = [DeltaSink("a", "/a")]
 WRONG: dict[str, tuple[Any, str]] = {
     "an empty condition": (lambda: expect(" "), "condition of `expect`"),
     "a fraction above 1": (lambda: expect("a", max_fraction=2), "`max_fraction`"),
@@ -18,9 +19,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "an unknown end": (lambda: expect("a", otherwise="ignore"), "`otherwise` is 'ignore'"),
     "less than no rows": (lambda: expect_row_count(min=-1), "`min` of `expect_row_count` is -1"),
     "an empty range": (lambda: expect_row_count(min=3, max=2), "min=3 and max=2"),
-    "an unknown sink": (lambda: require_expectations({"b": [expect("a")]}, ["a"]), "`expectations` names b"),
-    "no list": (lambda: require_expectations({"a": expect("a")}, ["a"]), "It must be a list"),  # type: ignore[dict-item]
-    "a text": (lambda: require_expectations({"a": ["n > 0"]}, ["a"]), "made by `expect`"),  # type: ignore[list-item]
+    "an unknown sink": (lambda: require_expectations({"b": [expect("a")]}, SINKS), "`expectations` names b"),
+    "no list": (lambda: require_expectations({"a": expect("a")}, SINKS), "It must be a list"),  # type: ignore[dict-item]
+    "a text": (lambda: require_expectations({"a": ["n > 0"]}, SINKS), "made by `expect`"),  # type: ignore[list-item]
 }
 
 

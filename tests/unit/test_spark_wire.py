@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.spark.driver.delta.plans import (
     ChangePlan,
@@ -30,9 +31,7 @@ from airflow_epochs.spark.driver.plans import (
     EventTimePlan,
     InputMetrics,
     JobPlan,
-    RowCountRule,
     RowDigest,
-    RowRule,
     Rules,
     StageOutcome,
     StagePlan,
@@ -70,8 +69,8 @@ READ = StateRead(
 STATE = StateStaging.of(APPEND, fold=True, expired_to=None)
 TIMES = EventTimePlan(partitions={"clicks": (0, 1)}, newest_allowed=10**15, depth=2)
 RULES = Rules(
-    rows=(RowRule(condition="n > 0", max_fraction=0.5, otherwise="warn", show=("id",)),),
-    counts=(RowCountRule(least=1, most=None, otherwise="abort"),),
+    rows=(ExpectedRows(condition="n > 0", max_fraction=0.5, otherwise="warn", show=("id",)),),
+    counts=(ExpectedRowCount(least=1, most=None, otherwise="abort"),),
 )
 DIGEST = RowDigest(rows=3, sums=(2**62, -1), columns="c")
 AFTER = seen(epoch=2, txn="orders/2/1/aa", version=7)

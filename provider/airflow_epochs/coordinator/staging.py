@@ -40,8 +40,6 @@ from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.plans import (
     Claim,
     EventTimePlan,
-    RowCountRule,
-    RowRule,
     Rules,
     StageOutcome,
     StagePlan,
@@ -264,8 +262,8 @@ def _rules(expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str,
     """``keys``: the columns that a message shows where an expectation names none."""
     rows = [each for each in expected if isinstance(each, ExpectedRows)]
     return Rules(
-        rows=tuple(RowRule(**{**vars(each), "show": each.show or keys}) for each in rows),
-        counts=tuple(RowCountRule(**vars(each)) for each in expected if isinstance(each, ExpectedRowCount)),
+        rows=tuple(replace(each, show=each.show or keys) for each in rows),
+        counts=tuple(each for each in expected if isinstance(each, ExpectedRowCount)),
     )
 
 

@@ -48,6 +48,7 @@ _DRIVER_FILES = (
     "__init__.py",
     "codes.py",
     "errors.py",
+    "expectations.py",
     "secrecy.py",
     "storage/__init__.py",
     "storage/fsync.py",

@@ -93,7 +93,7 @@ def _version_of(at: Whereabouts, initial: str) -> int:
 
 def readable(at: Whereabouts, state: StateTable, pin: StatePin, watermarks: Watermarks) -> StateRead:
     """``StateTable.plan_read``, after a look whether the files are there."""
-    files, stored = (None, None) if pin.version is None else _found(at.location(), pin.version)
+    files, stored = (None, None) if pin.version is None else _files_and_schema(at.location(), pin.version)
     return StateRead(
         location=state.target,
         files=files,
@@ -108,7 +108,7 @@ def readable(at: Whereabouts, state: StateTable, pin: StatePin, watermarks: Wate
     )
 
 
-def _found(location: TableLocation, version: int) -> tuple[dict[str, tuple[int, ...]], JsonDict]:
+def _files_and_schema(location: TableLocation, version: int) -> tuple[dict[str, tuple[int, ...]], JsonDict]:
     """The files of a version, each with the first and the last epoch of its rows, and the version's schema.
 
     Raises:

@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs import codes, secrecy
+from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+from airflow_epochs.expectations import ExpectedRows
 from airflow_epochs.spark.driver import observed
+from airflow_epochs.spark.driver.delta import keys
 from airflow_epochs.spark.driver.delta.schema import quoted
-from airflow_epochs.spark.driver.plans import Claim, RowRule, Rules
+from airflow_epochs.spark.driver.plans import Claim, Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-log = secrecy.logger(__name__)
-
-SHOWN_MAX = 5
-"""How many rows a message shows."""
 VALUE_LENGTH_MAX = 60
 MESSAGE_LENGTH_MAX = 2_000
 """Of what a sink's vote says: it travels through XCom, and stands in the ledger."""
@@ -76,7 +74,7 @@ def _name(number: int) -> str:
     return f"broken_{number}"
 
 
-def _breaks(rule: RowRule) -> Column:
+def _breaks(rule: ExpectedRows) -> Column:
     from pyspark.sql import functions as F
 
     return ~F.coalesce(F.expr(rule.condition), F.lit(False))
@@ -91,15 +89,14 @@ def _broken_rows(frame: DataFrame, rules: Rules, found: dict[str, Any]) -> Itera
             yield text, rule.otherwise
 
 
-def _shown(frame: DataFrame, rule: RowRule) -> str:
+def _shown(frame: DataFrame, rule: ExpectedRows) -> str:
     if not rule.show:
         return ""
-    rows = frame.where(_breaks(rule)).select(*map(quoted, rule.show)).limit(SHOWN_MAX).collect()
-    texts = (", ".join(f"{name}={_short(repr(value))}" for name, value in row.asDict().items()) for row in rows)
-    return f", for example {'; '.join(texts)}"
+    rows = frame.where(_breaks(rule)).select(*map(quoted, rule.show)).limit(keys.SHOWN_MAX).collect()
+    return f", for example {keys.shown(rows, lambda value: _short(repr(value), VALUE_LENGTH_MAX))}"
 
 
-def _short(text: str, most: int = VALUE_LENGTH_MAX) -> str:
+def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -117,7 +114,7 @@ def require_computable(frames: Mapping[str, DataFrame], expectations: Mapping[st
             _require_computable(sink, frame, rule)
 
 
-def _require_computable(sink: str, frame: DataFrame, rule: RowRule) -> None:
+def _require_computable(sink: str, frame: DataFrame, rule: ExpectedRows) -> None:
     from pyspark.sql import functions as F
 
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
 from airflow_epochs.spark.driver.wire import JsonDict
 
 
@@ -70,30 +71,11 @@ class StateRead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowRule:
-    """What ``expectations.expect`` documents."""
-
-    condition: str
-    max_fraction: float
-    otherwise: str
-    show: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowCountRule:
-    """What ``expectations.expect_row_count`` documents."""
-
-    least: int
-    most: int | None
-    otherwise: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rules:
     """All expectations of one sink."""
 
-    rows: tuple[RowRule, ...] = ()
-    counts: tuple[RowCountRule, ...] = ()
+    rows: tuple[ExpectedRows, ...] = ()
+    counts: tuple[ExpectedRowCount, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

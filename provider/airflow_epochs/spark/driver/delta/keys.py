@@ -6,6 +6,7 @@ columns in question from the staged files.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from airflow_epochs.spark.driver.delta.plans import How
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 SHOWN_MAX = 5
-"""How many keys a message names."""
+"""How many rows a message shows."""
 DELETED = "__epochs_deleted"
 _RANK, _TIMES, _CONTENTS, _NEWEST = (f"__epochs_{name}" for name in ("rank", "n", "c", "newest"))
 _EXACT_TIMES = {
@@ -30,13 +31,13 @@ def problem(rows: DataFrame, how: How) -> str | None:
     keys, sequence = list(how.keys), how.sequence_by
     named = [*keys, sequence] if sequence else keys
     if nulls := rows.where(_any_null(named)).select(*map(column, named)).limit(SHOWN_MAX).collect():
-        return f"Some rows have NULL in {' or '.join(named)}: {_shown(nulls)}."
+        return f"Some rows have NULL in {' or '.join(named)}: {shown(nulls)}."
     if sequence is None:
         repeated = _times(rows, keys).select(*map(column, keys)).limit(SHOWN_MAX).collect()
         hint = "" if how.mode == "merge" else ", and the sink has no `sequence_by` that tells which row is the newest"
-        return f"Some keys have more than one row{hint}: {_shown(repeated)}." if repeated else None
+        return f"Some keys have more than one row{hint}: {shown(repeated)}." if repeated else None
     if ties := _ties(rows, keys, sequence):
-        return f"Some keys have several newest rows, which differ although their {sequence} is equal: {_shown(ties)}."
+        return f"Some keys have several newest rows, which differ although their {sequence} is equal: {shown(ties)}."
     return None
 
 
@@ -89,5 +90,6 @@ def _any_null(names: list[str]) -> str:
     return " OR ".join(f"{quoted(name)} IS NULL" for name in names)
 
 
-def _shown(rows: list[Row]) -> str:
-    return "; ".join(", ".join(f"{name}={value!r}" for name, value in row.asDict().items()) for row in rows)
+def shown(rows: Iterable[Row], told: Callable[[object], str] = repr) -> str:
+    """The values of some rows, for a message."""
+    return "; ".join(", ".join(f"{name}={told(value)}" for name, value in row.asDict().items()) for row in rows)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import jobs, session
+from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import Claim, StateRead
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
 _SPECIAL = re.compile(r"[{}\[\]*?\\]")
-SHOWN_MAX = 5
-"""How many keys a message names."""
+"""What would make a path a pattern."""
 
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
@@ -48,27 +48,29 @@ def _state(spark: SparkSession, read: StateRead) -> DataFrame:
     The rows of the last fold have each key once. So only the few rows of later epochs are aggregated, and the others
     are those whose keys have no later row. Each is read from its own files: so Spark knows how few the later rows are.
     """
+    declared = _schema(spark, read)
     if read.folded_in is None or read.files is None:
-        return newest(changes(spark, read), read.keys).where(f"not {DELETED}").drop(EPOCH, DELETED)
+        return newest(changes(spark, read, declared), read.keys).where(f"not {DELETED}").drop(EPOCH, DELETED)
     told = {file: epochs or (0, read.folded_in + 1) for file, epochs in read.files.items()}
     folded = [file for file, (first, _) in told.items() if first <= read.folded_in]
     since = [file for file, (_, last) in told.items() if last > read.folded_in]
-    later = newest(changes(spark, read, since).where(f"{EPOCH} > {read.folded_in}"), read.keys)
-    base = changes(spark, read, folded).where(f"{EPOCH} <= {read.folded_in}")
+    later = newest(changes(spark, read, declared, since).where(f"{EPOCH} > {read.folded_in}"), read.keys)
+    base = changes(spark, read, declared, folded).where(f"{EPOCH} <= {read.folded_in}")
     unchanged = base.join(later.select(*map(quoted, read.keys)), list(read.keys), "left_anti").select(*base.columns)
     return unchanged.unionByName(later).where(f"not {DELETED}").drop(EPOCH, DELETED)
 
 
-def changes(spark: SparkSession, read: StateRead, files: Iterable[str] | None = None) -> DataFrame:
+def changes(
+    spark: SparkSession, read: StateRead, declared: StructType, files: Iterable[str] | None = None
+) -> DataFrame:
     """Every row of the log, or of some of its files, that has not expired, with ``EPOCH`` and ``DELETED``."""
     from pyspark.sql import functions as F
 
-    schema = _schema(spark, read)
     if read.files is not None:
         table = _stored(spark, read, read.files if files is None else files)
-        rows = _as_declared(table, schema, read.location, EPOCH, DELETED)
+        rows = _as_declared(table, declared, read.location, EPOCH, DELETED)
     elif read.initial is not None:
-        table = _as_declared(_at(spark, read.initial, read.initial_version), schema, read.initial)
+        table = _as_declared(_at(spark, read.initial, read.initial_version), declared, read.initial)
         rows = table.select("*", F.lit(0).cast("bigint").alias(EPOCH), F.lit(False).alias(DELETED))
     else:
         rows = spark.createDataFrame([], f"{read.schema}, {EPOCH} bigint, {DELETED} boolean")
@@ -104,7 +106,7 @@ def stage_sink(spark: SparkSession, plan: StateStaging, read: StateRead, job: se
     if problem := _misfit(declared, df, plan):
         return Claim(place=plan.place, problem=problem)
     changed = _changed(df, declared, plan, read.keys)
-    before = changes(spark, read)
+    before = changes(spark, read, declared)
     rows = _folded(before, changed, plan, read) if plan.fold else changed
     claim = jobs.stage_sink(spark, replace(plan, kind="delta"), job, rows)
     if claim.problem or plan.fold:
@@ -178,13 +180,8 @@ def _fallen(spark: SparkSession, before: DataFrame, place: str, read: StateRead)
     touched = before.join(now.select(*keys), list(read.keys), "left_semi")
     last = newest(touched, read.keys).where(f"not {DELETED}")
     earlier = last.select(*keys, _until(read.expires).alias(_NEWEST))
-    shown = _shown(earlier.join(now, list(read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys))
-    return f"For some keys {read.expires} is earlier than in an earlier epoch: {shown}." if shown else None
-
-
-def _shown(keys: DataFrame) -> str:
-    rows = keys.limit(SHOWN_MAX).collect()
-    return "; ".join(", ".join(f"{name}={value!r}" for name, value in row.asDict().items()) for row in rows)
+    fallen = earlier.join(now, list(read.keys)).where(f"{_NEWEST} > {_UNTIL}").select(*keys).limit(SHOWN_MAX).collect()
+    return f"For some keys {read.expires} is earlier than in an earlier epoch: {shown(fallen)}." if fallen else None
 
 
 # -- columns -----------------------------------------------------------------------------------------------------
