@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from argparse import Namespace
-from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, GroupCommand
 from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.helpers import ask_yesno
 
 from airflow_epochs import codes
-from airflow_epochs.config import require_name
+from airflow_epochs.cli_asking import CONN, EPOCH, OUTPUT, PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.cli_orders import order_commands
 from airflow_epochs.coordinator import admin
-from airflow_epochs.errors import BadArgument, Refused, located, with_remedy
+from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
-from airflow_epochs.hooks.audit import as_text, caller, logged
+from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
@@ -46,16 +43,10 @@ from airflow_epochs.spark.kafka_credentials import properties
 from airflow_epochs.spark.runners import SparkConnect
 from airflow_epochs.storage.options import storage_options
 
-_PIPELINE = Arg(("pipeline",), help="The pipeline's name")
-_EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
-_WHY = Arg(("--why",), required=True, help="Recorded in the ledger")
-_CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Connection of type epochs")
-_OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
-
 
 def get_cli_commands() -> list[CLICommand]:
     """The commands that Airflow adds to its command line."""
-    commands = [*_reading(), *_changing(), _kafka_credentials()]
+    commands = [*_reading(), *_changing(), *order_commands(), _kafka_credentials()]
     return [GroupCommand(name="epochs", help="Exactly-once epoch pipelines", subcommands=commands)]
 
 
@@ -65,19 +56,19 @@ def _reading() -> list[ActionCommand]:
             name="list",
             help="The newest epochs of a pipeline, newest first",
             func=list_epochs,
-            args=(_PIPELINE, _CONN, Arg(("--limit",), type=int, default=20, help="How many"), _OUTPUT),
+            args=(PIPELINE, CONN, Arg(("--limit",), type=int, default=20, help="How many"), OUTPUT),
         ),
         ActionCommand(
             name="show",
             help="One epoch, as JSON: its completion record, or else the records of its newest attempt",
             func=show_epoch,
-            args=(_PIPELINE, _EPOCH, _CONN),
+            args=(PIPELINE, EPOCH, CONN),
         ),
         ActionCommand(
             name="in-doubt",
             help="What a pipeline waits for: sinks of an epoch in doubt, open transactions in its topics",
             func=show_in_doubt,
-            args=(_PIPELINE, _CONN),
+            args=(PIPELINE, CONN),
         ),
         _state(),
     ]
@@ -89,13 +80,13 @@ def _state() -> ActionCommand:
         help="The state tables of a pipeline: size, changes, watermark; or the SQL that reads one",
         func=show_state,
         args=(
-            _PIPELINE,
+            PIPELINE,
             Arg(("name",), nargs="?", help="A state table; without it, all of the newest complete epoch"),
             Arg(("--epoch",), type=int, help="A complete epoch; without it, the newest one"),
             Arg(("--sql",), choices=["duckdb", "spark"], help="Print the statement that makes a view of the state"),
             Arg(("--storage-conn-id",), help="Connection of the tables' store, instead of the one on record"),
-            _CONN,
-            _OUTPUT,
+            CONN,
+            OUTPUT,
         ),
     )
 
@@ -107,11 +98,11 @@ def _changing() -> list[ActionCommand]:
             help="Hand a pipeline to another DAG",
             func=take_over,
             args=(
-                _PIPELINE,
+                PIPELINE,
                 Arg(("--dag-id",), required=True, help="The DAG that runs it from now on"),
-                _WHY,
+                WHY,
                 ARG_YES,
-                _CONN,
+                CONN,
             ),
         ),
         ActionCommand(
@@ -119,19 +110,19 @@ def _changing() -> list[ActionCommand]:
             help="Last resort: let an epoch in doubt be completed without one of its sinks",
             func=waive,
             args=(
-                _PIPELINE,
-                _EPOCH,
+                PIPELINE,
+                EPOCH,
                 Arg(("sink",), help="The sink that cannot keep its promise"),
-                _WHY,
+                WHY,
                 ARG_YES,
-                _CONN,
+                CONN,
             ),
         ),
         ActionCommand(
             name="sign",
             help="Let the ledger's records count as they are; later ones count only if today's key has signed them",
             func=sign,
-            args=(_PIPELINE, _WHY, ARG_YES, _CONN),
+            args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
     ]
 
@@ -148,29 +139,7 @@ def _kafka_credentials() -> ActionCommand:
     )
 
 
-Command = Callable[[Namespace], None]
-
-
-def _tells_refusals(command: Command) -> Command:
-    """Let the command end with the text of the error if it is refused, and with exit code 1."""
-
-    @wraps(command)
-    def telling(args: Namespace) -> None:
-        pipeline = getattr(args, "pipeline", None)
-        try:
-            if pipeline is not None:
-                require_name("pipeline", pipeline)
-            command(args)
-        except BadArgument as error:
-            raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
-        except Refused as error:
-            error.pipeline = error.pipeline or pipeline
-            raise SystemExit(str(error)) from error
-
-    return telling
-
-
-@_tells_refusals
+@tells_refusals
 def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
@@ -178,7 +147,7 @@ def list_epochs(args: Namespace) -> None:
     AirflowConsole().print_as(data=rows, output=args.output)
 
 
-@_tells_refusals
+@tells_refusals
 def show_epoch(args: Namespace) -> None:
     """``airflow epochs show``: print the records of one epoch as JSON. Reads only."""
     view = EpochsHook(args.ledger_conn_id).ledger(args.pipeline).view(args.epoch)
@@ -191,7 +160,7 @@ def show_epoch(args: Namespace) -> None:
     print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view)}, indent=2))
 
 
-@_tells_refusals
+@tells_refusals
 def show_in_doubt(args: Namespace) -> None:
     """``airflow epochs in-doubt``: print the unfinished epoch, and open transactions that keep records unreadable."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
@@ -207,7 +176,7 @@ def show_in_doubt(args: Namespace) -> None:
         print("\n".join(waiting) or "No open transaction keeps records of its topics from being read.")
 
 
-@_tells_refusals
+@tells_refusals
 def show_state(args: Namespace) -> None:
     """``airflow epochs state``: print figures of state tables, or the SQL of a view of one. Reads only."""
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
@@ -272,14 +241,14 @@ def _sentence(view: EpochView) -> str:
     return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."
 
 
-@_tells_refusals
+@tells_refusals
 def take_over(args: Namespace) -> None:
     """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
-    by = _account(args)
+    by = account_of(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     owner = admin.owner_of(ledger, args.pipeline)
     view = unfinished(ledger)
-    _confirm(
+    confirm(
         args,
         f"Pipeline {args.pipeline} goes from DAG {owner} to DAG {args.dag_id}.",
         f"Runs of DAG {owner} cannot open it any more.",
@@ -292,13 +261,13 @@ def take_over(args: Namespace) -> None:
     print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
 
 
-@_tells_refusals
+@tells_refusals
 def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
-    by = _account(args)
+    by = account_of(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     view = admin.with_promise(ledger, args.epoch, args.sink)
-    _confirm(
+    confirm(
         args,
         f"Epoch {args.epoch} of pipeline {args.pipeline} will be complete without sink {args.sink}.",
         _lost(ledger, view, args.sink),
@@ -310,10 +279,10 @@ def waive(args: Namespace) -> None:
     print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
 
 
-@_tells_refusals
+@tells_refusals
 def sign(args: Namespace) -> None:
     """``airflow epochs sign``: let unsigned records count, after a look at their keys and a yes."""
-    by = _account(args)
+    by = account_of(args)
     ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
     if not ledger.signing.has_keys:
         raise Refused(
@@ -326,7 +295,7 @@ def sign(args: Namespace) -> None:
     if not unsigned:
         print(f"Nothing to do: today's keys vouch for all that the next epoch of pipeline {args.pipeline} rests on.")
         return
-    _confirm(
+    confirm(
         args,
         f"These records of pipeline {args.pipeline} are signed with no key of connection {args.ledger_conn_id}:",
         *(f"  {key}" for key in unsigned),
@@ -349,32 +318,7 @@ def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
     )
 
 
-def _account(args: Namespace) -> admin.Account:
-    """The user who typed the command, as the operating system knows it, and the reason after ``--why``."""
-    by = caller()
-    return admin.Account(who=by.who, host=by.host, login=by.login, why=as_text(args.why).strip())
-
-
-def _confirm(args: Namespace, *change: str) -> None:
-    """Print what will change. Returns only after a yes, or with ``--yes``."""
-    print("\n".join(map(_printable, change)))
-    if args.yes:
-        return
-    if not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
-        raise Refused(
-            "The command asks for a confirmation, and it has no terminal to ask at. Nothing was changed.",
-            code=codes.NOT_CONFIRMED,
-        )
-    if not _says_yes():
-        raise Refused("The answer was no. Nothing was changed.", code=codes.NOT_CONFIRMED)
-
-
-def _printable(line: str) -> str:
-    """``line`` without control characters: text from a forged record could clear the screen or move the cursor."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-
-
-@_tells_refusals
+@tells_refusals
 def write_kafka_credentials(args: Namespace) -> None:
     """``airflow epochs kafka-credentials``: write the file with which a Spark server logs in to Kafka, mode 0600."""
     text = "".join(_credentials_of(conn_id) for conn_id in args.conn_id)
@@ -404,13 +348,6 @@ def _write_privately(path: Path, text: str) -> None:
         raise Refused(
             f"The credentials file {path} cannot be written: {error.strerror}.", code=codes.CREDENTIALS_NOT_WRITTEN
         ) from None
-
-
-def _says_yes() -> bool:
-    try:
-        return ask_yesno("Proceed? [y/n]")
-    except EOFError:  # Ctrl-D
-        return False
 
 
 def _printed(row: EpochRow) -> dict[str, object]:

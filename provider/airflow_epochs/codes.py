@@ -408,6 +408,12 @@ BACKFILL_GONE = STEPS.code(
     "open record of an earlier epoch or the state that it has read.",
     "Let `backfill` name a later epoch, of which everything is still there, or remove the sink from `backfill`.",
 )
+BACKFILL_MOVED = STEPS.code(
+    "EPOCHS-BACKFILL-MOVED",
+    Refused,
+    "`backfill` names an epoch from before an operator's command moved the pipeline's input.",
+    "Let `backfill` name the epoch in the message, or a later one. Then clear the failed task.",
+)
 SINKS_COLLIDE = STEPS.code(
     "EPOCHS-SINKS-COLLIDE",
     Refused,
@@ -465,6 +471,72 @@ VERSION_MISSING = COMMANDS.code(
     Refused,
     "The sink has no versions, or it has no part in this epoch.",
     "Read another epoch, or the newest state of the sink.",
+)
+COMMAND_OPTIONS = COMMANDS.code(
+    "EPOCHS-COMMAND-OPTIONS",
+    Refused,
+    "The options of the command do not fit each other. Nothing was changed.",
+    "Type the command with `--help`: it lists its options.",
+)
+EPOCH_UNFINISHED = COMMANDS.code(
+    "EPOCHS-EPOCH-UNFINISHED",
+    Refused,
+    "A run is at work on an epoch, or left it in doubt. The command acts only after an epoch is complete or aborted. "
+    "Nothing was changed.",
+    "Let the run end, or start one: it completes the epoch or aborts it. `airflow epochs in-doubt PIPELINE` shows what "
+    "the epoch waits for. Then type the command again.",
+)
+COMMAND_RACE = COMMANDS.code(
+    "EPOCHS-COMMAND-RACE",
+    Refused,
+    "A run opened the epoch, or another command was recorded, while this command waited for a confirmation. Nothing "
+    "was changed.",
+    "Let the run end. Then type the command again: it looks anew, and prints what changes now.",
+)
+POSITION_MISSING = COMMANDS.code(
+    "EPOCHS-POSITION-MISSING",
+    Refused,
+    "The pipeline has not opened an epoch, so it has no position that a command could change.",
+    "Check the pipeline's name. For a new pipeline, set `starting` of the source in the DAG instead.",
+)
+SOURCE_NOT_MOVABLE = COMMANDS.code(
+    "EPOCHS-SOURCE-NOT-MOVABLE",
+    Refused,
+    "The pipeline's source has no positions that a command could move.",
+    "Use the command only for a pipeline that reads from Kafka.",
+)
+TOPIC_UNKNOWN = COMMANDS.code(
+    "EPOCHS-TOPIC-UNKNOWN",
+    Refused,
+    "The pipeline does not read this topic.",
+    "Name one of the topics in the message. To read a new topic, add it to `topics` in the DAG.",
+)
+TOPIC_REPLACED = COMMANDS.code(
+    "EPOCHS-TOPIC-REPLACED",
+    Refused,
+    "The topic was deleted, or deleted and created again. The old offsets mean nothing there, so nothing can be "
+    "skipped.",
+    "Run `airflow epochs reset-source PIPELINE --topic TOPIC --starting earliest --why …` for a topic that was created "
+    "again. If the topic is gone, remove it from `topics` in the DAG, and run `airflow epochs replan PIPELINE --why …` "
+    "if an aborted epoch has records of it.",
+)
+OFFSETS_UNUSABLE = COMMANDS.code(
+    "EPOCHS-OFFSETS-UNUSABLE",
+    Refused,
+    "The offsets of the command cannot be read, or the topics do not have them. Nothing was changed.",
+    'Write a JSON object such as {"orders": {"0": 4711}} into the file, with offsets that the message allows.',
+)
+NOTHING_TO_REPLAN = COMMANDS.code(
+    "EPOCHS-NOTHING-TO-REPLAN",
+    Refused,
+    "No epoch was aborted since the newest complete one, so the next run plans its epoch anew in any case.",
+    "Do nothing, or start a run.",
+)
+SINK_NOT_ADOPTED = COMMANDS.code(
+    "EPOCHS-SINK-NOT-ADOPTED",
+    Refused,
+    "The command cannot take the sink as it is. Nothing was changed.",
+    "Do what the message says. Or give the sink another name in the DAG: a new sink begins with the next epoch.",
 )
 CREDENTIALS_EMPTY = COMMANDS.code(
     "EPOCHS-CREDENTIALS-EMPTY",
@@ -563,14 +635,15 @@ CLUSTER_CHANGED = SOURCE.code(
     Corrupt,
     "The connection leads to another Kafka cluster than before. Offsets of one cluster have no meaning in another.",
     "Point the connection back to the old cluster, and clear the failed task. To move to the new cluster on purpose, "
-    "give the pipeline a new name, and set `starting` of the KafkaSource to where it begins there.",
+    "run `airflow epochs reset-source PIPELINE --offsets FILE --why …`, with the offsets at which the pipeline goes on "
+    "there: docs/operations.md#another-topic-or-cluster.",
 )
 RECORDS_GONE = SOURCE.code(
     "EPOCHS-RECORDS-GONE",
     Corrupt,
     "Kafka no longer has records that the pipeline must read.",
     "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
-    "the loss instead, give the pipeline a new name and the `starting` that the message prints.",
+    "the loss instead, run the command that the message names: it prints what is lost, and asks.",
 )
 STARTING_UNUSABLE = SOURCE.code(
     "EPOCHS-STARTING-UNUSABLE",

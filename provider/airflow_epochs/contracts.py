@@ -147,6 +147,23 @@ class PlannedEpoch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Move:
+    """Another place for the next epoch to begin at, by an operator's command.
+
+    Attributes:
+        position: Where the next epoch begins, as empty ranges.
+        lost, again, left: As in ``model.Command``.
+        ahead: What can be read now in the partitions that were moved.
+    """
+
+    position: Position
+    lost: Ranges = field(default_factory=dict)
+    again: Ranges = field(default_factory=dict)
+    left: Ranges = field(default_factory=dict)
+    ahead: Ranges = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SparkRead:
     """The Spark options that read exactly the planned ranges.
 
@@ -241,6 +258,38 @@ class Preparing(Protocol):
         """Raise Refused if the pipeline may not read this source. Called before each new epoch. Changes nothing.
 
         ``writes`` holds every sink's ``destination``.
+        """
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A source whose position an operator may move. No method changes anything."""
+
+    def before(self, base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
+        """The position at which an aborted epoch began: ``base``, and what the epoch was the first to read.
+
+        ``ranges`` and ``state``: those that were planned. Needs no connection.
+        """
+        ...
+
+    def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
+        """Go on with what there is after losses in ``topics`` (none: in all), and leave out no record that there is.
+
+        Raises:
+            Refused: The source does not read a topic, or another topic has taken its place.
+        """
+        ...
+
+    def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
+        """Go on at these offsets; a partition that they do not name stays. Raises Refused if they do not exist."""
+        ...
+
+    def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
+        """Go on in the topics that have these names now (none: all), at ``starting``.
+
+        Raises:
+            Refused: The source does not read a topic, or there is no such topic or offset.
         """
         ...
 

@@ -30,6 +30,9 @@ _REMEDY = "What to do: "
 """Begins an error's last line. Version 0.1 put it into the middle of one line."""
 
 
+_COMMAND = re.compile(r"`airflow epochs [^`]*`")
+
+
 @dataclass(frozen=True)
 class Code:
     """One kind of failure, by a name that one can search for. ``codes`` declares those of this package.
@@ -82,7 +85,17 @@ class EpochError(Exception):
         place = {"pipeline": self.pipeline, "epoch": self.epoch, "attempt": self.attempt, "sink": self.sink}
         known = ", ".join(f"{key} {value}" for key, value in place.items() if value is not None)
         where = f"Where: {known}\n" if known else ""
-        return secrecy.scrubbed(f"{self.cause}\n{where}{_REMEDY}{self.remedy}")
+        return secrecy.scrubbed(f"{self.cause}\n{where}{_REMEDY}{self._filled_remedy}")
+
+    @property
+    def _filled_remedy(self) -> str:
+        """The remedy, whose commands have the known place, so that they can be pasted."""
+        place = {"PIPELINE": self.pipeline, "EPOCH": self.epoch, "SINK": self.sink}
+
+        def filled(command: re.Match[str]) -> str:
+            return re.sub(r"\b(PIPELINE|EPOCH|SINK)\b", lambda word: str(place[word[0]] or word[0]), command[0])
+
+        return _COMMAND.sub(filled, self.remedy)
 
     @property
     def cause(self) -> str:

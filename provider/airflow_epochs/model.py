@@ -399,12 +399,39 @@ class SigningRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Command:
+    """What an operator ordered for the next epoch. ``who``, ``host``, ``login``: as in ``TakeoverRecord``.
+
+    Attributes:
+        name: The command, as typed after ``airflow epochs``.
+        lost: The offsets that no epoch will read, half-open.
+        again: The offsets that an epoch has read, and that the next epochs read once more, half-open.
+        left: Where the pipeline left a topic whose place another topic has taken, as empty ranges.
+    """
+
+    name: str
+    who: str
+    why: str
+    at: str
+    host: str = ""
+    login: str = ""
+    lost: Ranges = field(default_factory=dict)
+    again: Ranges = field(default_factory=dict)
+    left: Ranges = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenRecord:
     """``<attempt>.open.json``: VOTE_REQUEST. The attempt exists once this record does.
 
+    An operator's command is an attempt too. Nothing is staged for it, and it counts as aborted from the beginning. Its
+    ``ranges`` are empty, and the next attempt is planned from there. An attempt has one record, so a command and a run
+    that opens the epoch cannot both have it: either the run obeys the command, or the command is refused.
+
     Attributes:
         ledger_id: As in ``PipelineRecord``.
-        ranges: The input, half-open. Every attempt of the epoch has the same, except as ``Renewing`` says.
+        ranges: The input, half-open. Every attempt of the epoch has the same, except as ``Renewing`` says, and after a
+            command.
         now, seed: Those of attempt 1, so every attempt computes the same rows.
         code: ``Transform.digest`` of the transform; None if unknown.
         ledger: The location of the ledger when the attempt was opened; empty if unknown. A copy of the ledger lies
@@ -412,6 +439,10 @@ class OpenRecord:
         warnings: What other writers have done to the sinks' rows since they were committed.
         watermarks: Those of attempt 1 (``event_time.next_watermarks``). Empty without event time.
         state: State table -> the version that this epoch reads; those of attempt 1.
+        command: The command that the attempt holds; None: a run opened it.
+        obeys: The attempt with the newest command of this epoch; 0 if there is none. Of a command: itself.
+        moved: Whether a command of this epoch moved its input.
+        adopted: Sink -> the transaction that it shows before this epoch, by a command of this epoch; None: no epoch.
     """
 
     txn_id: str
@@ -432,12 +463,18 @@ class OpenRecord:
     warnings: tuple[str, ...] = ()
     watermarks: Watermarks = ()
     state: dict[str, StatePin] = field(default_factory=dict)
+    command: Command | None = None
+    obeys: int = 0
+    moved: bool = False
+    adopted: dict[str, str | None] = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
         validated_name("ledger", self.ledger_id)
         for sink in self.sinks:
             validated_name("sink", sink)
+        for txn_id in filter(None, self.adopted.values()):
+            TransactionId.parse(txn_id)
 
     @property
     def txn(self) -> TransactionId:
@@ -563,6 +600,8 @@ class CompleteRecord:
             committed any of them late.
         watermarks: As in ``OpenRecord``.
         event_times: Per partition, the newest event time up to this epoch.
+        moved: The newest epoch whose input a command moved, up to this epoch; 0 if there is none. Since then, each
+            epoch begins where the one before ended.
     """
 
     txn_id: str
@@ -579,6 +618,7 @@ class CompleteRecord:
     waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
+    moved: int = 0
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -659,6 +699,11 @@ def seed_of(pipeline: str, epoch: int, ledger_id: str) -> int:
 def ends_of(ranges: Mapping[str, tuple[OffsetRange, ...]]) -> dict[tuple[str, int], int]:
     """The position after the ranges: ``(topic, partition) -> first offset not read``."""
     return {(topic, r.partition): r.end for topic, per_topic in ranges.items() for r in per_topic}
+
+
+def empty_at_ends(ranges: Ranges) -> Ranges:
+    """The position after the ranges, as ranges with nothing to read."""
+    return {topic: tuple(r._replace(start=r.end) for r in of) for topic, of in ranges.items()}
 
 
 def starting_at_ends(ranges: Ranges) -> dict[str, dict[str, int]]:

@@ -245,7 +245,7 @@ MUTATIONS = [
             (
                 "coordinator/coordinator.py",
                 "                    self._presume_abort(view, run, reason)\n",
-                "                    return EpochView(number=view.number, open=reopen(self.task, view, run))\n",
+                "                    return EpochView(number=view.number, open=reopen(self.task, view, run, limits))\n",
             )
         ],
         [CRASHES],

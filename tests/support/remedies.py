@@ -66,8 +66,8 @@ def backfill_in(error: EpochError) -> int:
 
 def typed(ledger_root: Path, error: EpochError, command: str) -> str:
     """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows."""
-    named = re.search(rf"`airflow (epochs {command} [^`]*)`", error.remedy)
-    assert named, error.remedy
+    named = re.search(rf"`airflow (epochs {command} [^`]*)`", str(error))
+    assert named, str(error)
     words = shlex.split(named[1].replace("…", "'the remedy says so'"))
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_epochs.contracts import Position
+from airflow_epochs.contracts import Move, Position
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
+from airflow_epochs.model import OffsetRange, Ranges, ends_of, records_upper_bound
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
 from airflow_epochs.sources.kafka.loss import (
     SHOWN_MAX,
@@ -19,6 +20,7 @@ from airflow_epochs.sources.kafka.loss import (
     require_was_readable,
     tails_of,
 )
+from airflow_epochs.sources.kafka.moves import before, past_losses, to_another, to_offsets
 from airflow_epochs.sources.kafka.plan import (
     available,
     begun_again,
@@ -160,7 +162,7 @@ def test_offsets_that_retention_has_deleted_stop_the_pipeline_with_the_exact_ran
         plan(position(orders={0: 20, 3: 120}), log)
     assert "orders[3] offsets [120, 4711) (retention or kafka-delete-records deleted" in stopped.value.what
     assert "orders[0]" not in stopped.value.what
-    assert '{"orders": {"0": 20, "3": 4711}}' in stopped.value.remedy
+    assert starts(going_on(position(orders={0: 20, 3: 120}), log)) == {("orders", 0): 20, ("orders", 3): 4711}
 
 
 def test_one_deleted_offset_is_enough() -> None:
@@ -182,17 +184,28 @@ def test_a_log_that_ends_before_the_position_stops_the_pipeline() -> None:
         plan(position(orders={0: 20}), cluster(orders={0: (0, 15)}))
 
 
-def starting_in(remedy: str) -> list[object]:
-    """Every ``starting=`` that a remedy names, first things first."""
-    decoder = json.JSONDecoder()
-    return [decoder.raw_decode(part)[0] for part in remedy.split("starting=")[1:] if part.startswith("{")]
+def commands_in(remedy: str) -> list[str]:
+    """What the remedy says to type after ``airflow epochs``."""
+    return re.findall(r"`airflow epochs ([^`]*) --why …`", remedy)
+
+
+def going_on(at: Position, log: ClusterLog, batches: Mapping[Partition, Batch] | None = None) -> Move:
+    """What `skip --to-available` makes of it."""
+    return past_losses(at, sorted(at.ranges), log, batches or {})
+
+
+def starts(move: Move) -> dict[Partition, int]:
+    return ends_of(move.position.ranges)
 
 
 def test_a_truncated_log_is_begun_at_its_oldest_record_so_that_no_new_record_is_left_out() -> None:
+    at, log = position(orders={0: 20, 1: 7}), cluster(orders={0: (3, 15), 1: (0, 9)})
     with pytest.raises(Corrupt) as stopped:
-        plan(position(orders={0: 20, 1: 7}), cluster(orders={0: (3, 15), 1: (0, 9)}))
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3, "1": 7}}]
-    assert "(orders[0]) a second time, so the sinks get those rows twice." in stopped.value.remedy
+        plan(at, log)
+    assert commands_in(stopped.value.remedy) == ["skip PIPELINE --topic orders --to-available"]
+    move = going_on(at, log)
+    assert starts(move) == {("orders", 0): 3, ("orders", 1): 7}
+    assert (move.lost, move.again) == ({}, {"orders": (OffsetRange(0, 3, 20),)})
 
 
 def test_a_log_that_was_truncated_and_has_grown_past_the_position_stops_the_pipeline_with_the_exact_range() -> None:
@@ -201,14 +214,17 @@ def test_a_log_that_was_truncated_and_has_grown_past_the_position_stops_the_pipe
     log = cluster(orders={0: (3, 500, 4)}, epoch_ends={("orders", 0): 15})
     with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log was truncated") as stopped:
         plan(at, log)
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}, {"orders": {"0": 15}}]
+    assert commands_in(stopped.value.remedy) == ["skip PIPELINE --topic orders --to-available"]
+    move = going_on(at, log)
+    assert starts(move) == {("orders", 0): 15}
+    assert (move.lost, move.again) == ({}, {}), "by its leader epochs, the log was written anew from there"
 
 
 def test_a_log_that_does_not_know_the_leader_epoch_of_the_position_stops_the_pipeline() -> None:
-    log = cluster(orders={0: (3, 500)}, epoch_ends={("orders", 0): None})
-    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[3, 20\) \(the log was truncated") as stopped:
-        plan(position(orders={0: 20}), log)
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}]
+    at, log = position(orders={0: 20}), cluster(orders={0: (3, 500)}, epoch_ends={("orders", 0): None})
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[3, 20\) \(the log was truncated"):
+        plan(at, log)
+    assert starts(going_on(at, log)) == {("orders", 0): 3}
 
 
 def test_a_new_leader_that_lost_nothing_is_no_loss() -> None:
@@ -220,9 +236,9 @@ def test_where_a_log_was_cut_is_not_believed_to_a_leader_that_is_as_old_as_the_p
     at = position(orders={0: 20})
     at.state["tails"] = {"orders": {"0": [3, 77]}}
     log = cluster(orders={0: (3, 15, 3)}, epoch_ends={("orders", 0): 15})
-    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log is shorter than before") as stopped:
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[15, 20\) \(the log is shorter than before"):
         plan(at, log)
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 3}}]
+    assert starts(going_on(at, log)) == {("orders", 0): 3}
 
 
 READ = {("orders", 0): 20, ("orders", 1): 30}
@@ -232,15 +248,16 @@ READ = {("orders", 0): 20, ("orders", 1): 30}
 def test_the_same_batch_one_that_was_compacted_and_none_are_not_suspected(batch: Batch | None) -> None:
     state = {"tails": {"orders": {"0": [3, 77]}}}
     batches = {("orders", 0): batch} if batch else {}
-    require_same_records(READ, state, cluster(orders={0: (2, 50), 1: (0, 50)}), batches, {})
+    require_same_records(READ, state, cluster(orders={0: (2, 50), 1: (0, 50)}), batches)
 
 
 def test_another_batch_before_the_position_stops_the_pipeline() -> None:
-    state = {"tails": {"orders": {"0": [3, 77]}}}
+    at = position(orders={0: 20, 1: 30})
+    at.state["tails"] = {"orders": {"0": [3, 77]}}
     log, batches = cluster(orders={0: (2, 50), 1: (0, 50)}), {("orders", 0): Batch(78, whole=True)}
-    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[2, 20\) \(the log was truncated") as stopped:
-        require_same_records(READ, state, log, batches, {"orders": {0: 20, 1: 30}})
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 2, "1": 30}}]
+    with pytest.raises(Corrupt, match=r"orders\[0\] offsets \[2, 20\) \(the log was truncated"):
+        require_same_records(READ, at.state, log, batches)
+    assert starts(going_on(at, log, batches)) == {("orders", 0): 2, ("orders", 1): 30}
 
 
 def test_a_plan_records_leader_epoch_and_batch_at_its_ends_and_keeps_those_of_partitions_that_stand_still() -> None:
@@ -278,8 +295,13 @@ def test_a_topic_that_was_created_again_is_begun_at_its_oldest_records_all_of_wh
     log = cluster(orders={0: (0, 1500), 1: (4, 6), 2: (1, 3)}, refunds={0: (0, 9)})
     with pytest.raises(Corrupt) as stopped:
         plan(at, log, topics=("orders", "refunds"))
-    assert starting_in(stopped.value.remedy) == [{"orders": {"0": 0, "1": 4, "2": 1}, "refunds": {"0": 5}}]
-    assert "the new pipeline leaves out no record that Kafka has now" in stopped.value.remedy
+    assert commands_in(stopped.value.remedy) == ["reset-source PIPELINE --topic orders --starting earliest"]
+    with pytest.raises(Refused, match="Nothing can be skipped in topic orders: the topic was deleted"):
+        going_on(at, log)
+    move = to_another(at, ["orders"], Earliest(), log, {})
+    assert starts(move) == {("orders", 0): 0, ("orders", 1): 4, ("orders", 2): 1, ("refunds", 0): 5}
+    assert move.left == {"orders": (OffsetRange(0, 1500, 1500), OffsetRange(1, 20, 20))}
+    assert plan(move.position, log, topics=("orders", "refunds"))["orders"] == move.ahead["orders"]
 
 
 def test_a_vanished_partition_stops_the_pipeline() -> None:
@@ -310,7 +332,85 @@ def test_many_gaps_are_counted_and_not_all_listed() -> None:
         plan(position(orders=dict.fromkeys(range(many), 1)), cluster(orders=dict.fromkeys(range(many), (3, 9))))
     assert stopped.value.what.count("orders[") == SHOWN_MAX
     assert "and in 5 more partitions" in stopped.value.what
-    assert starting_in(stopped.value.remedy) == [{"orders": {str(p): 3 for p in range(many)}}], "but all are named"
+    assert commands_in(stopped.value.remedy) == ["skip PIPELINE --topic orders --to-available"], "one for all"
+
+
+# --- other places to go on at ---------------------------------------------------------------------------------
+
+
+def test_deleted_records_are_left_behind_and_their_offsets_are_told() -> None:
+    at, log = position(orders={0: 20, 1: 7}), cluster(orders={0: (25, 90), 1: (0, 9), 2: (4, 6)})
+    move = going_on(at, log)
+    assert starts(move) == {("orders", 0): 25, ("orders", 1): 7, ("orders", 2): 4}
+    assert (move.lost, move.again) == ({"orders": (OffsetRange(0, 20, 25), OffsetRange(2, 0, 4))}, {})
+    assert move.ahead == {"orders": (OffsetRange(0, 25, 90), OffsetRange(2, 4, 6))}
+    assert plan(move.position, log) == {
+        "orders": (OffsetRange(0, 25, 90), OffsetRange(1, 7, 9), OffsetRange(2, 4, 6))
+    }, "the next epoch"
+
+
+def test_without_a_loss_nothing_is_moved() -> None:
+    at = position(orders={0: 20})
+    move = going_on(at, cluster(orders={0: (20, 90)}))
+    assert (starts(move), move.lost, move.again, move.ahead) == ({("orders", 0): 20}, {}, {}, {})
+
+
+def test_a_move_forgets_what_was_known_of_the_records_before_the_position_and_keeps_the_rest() -> None:
+    at = position(orders={0: 20, 1: 7})
+    at.state["tails"] = {"orders": {"0": [1, 5], "1": [1, 6]}}
+    move = to_offsets(at, {"orders": {0: 12}}, cluster(orders={0: (0, 30), 1: (0, 9)}))
+    assert move.position.state == {**at.state, "tails": {"orders": {"1": [1, 6]}}}
+    assert (move.lost, move.again) == ({}, {"orders": (OffsetRange(0, 12, 20),)})
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ({"orders": {0: 31}}, r"The file names offset 31 of orders\[0\], but the brokers have the offsets \[5, 30\)"),
+        ({"orders": {0: 4}}, r"The file names offset 4 of orders\[0\], but the brokers have the offsets \[5, 30\)"),
+        ({"orders": {7: 0}}, r"The file names orders\[7\], but the topic has 1 partition"),
+        ({"ordres": {0: 9}}, "The pipeline does not read the topic 'ordres'. It reads: orders"),
+    ],
+)
+def test_offsets_that_the_topics_do_not_have_are_refused(offsets: dict[str, dict[int, int]], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        to_offsets(position(orders={0: 20}), offsets, cluster(orders={0: (5, 30)}))
+
+
+def test_in_another_cluster_every_position_is_new_and_topics_that_are_not_named_are_forgotten() -> None:
+    at = position(orders={0: 20}, refunds={0: 5})
+    at.state["tails"] = {"orders": {"0": [1, 5]}, "refunds": {"0": [1, 5]}}
+    log = cluster("other", orders={0: (0, 90)})
+    move = to_another(at, ["orders"], AtOffsets({"orders": {0: 17}}), log, {})
+    assert starts(move) == {("orders", 0): 17}
+    assert set(move.left) == {"orders", "refunds"}
+    assert move.position.state == {"cluster_id": "other", "topic_ids": {"orders": "id-of-orders"}, "tails": {}}
+    assert plan(move.position, log) == {"orders": (OffsetRange(0, 17, 90),)}
+
+
+def test_in_the_same_cluster_the_other_topics_stay_where_they_are() -> None:
+    at = position(orders={0: 20}, refunds={0: 5})
+    at.state["tails"] = {"orders": {"0": [1, 5]}, "refunds": {"0": [1, 5]}}
+    at.state["topic_ids"]["orders"] = "another"
+    move = to_another(at, ["orders"], Latest(), cluster(orders={0: (0, 90)}), {})
+    assert starts(move) == {("orders", 0): 90, ("refunds", 0): 5}
+    ids = {"orders": "id-of-orders", "refunds": "id-of-refunds"}
+    assert move.position.state == {"cluster_id": CLUSTER_ID, "topic_ids": ids, "tails": {"refunds": {"0": [1, 5]}}}
+
+
+def test_an_aborted_first_epoch_began_where_its_ranges_begin() -> None:
+    planned: Ranges = {"orders": (OffsetRange(0, 50, 60), OffsetRange(1, 3, 3))}
+    state = {"cluster_id": CLUSTER_ID, "topic_ids": {"orders": "id-of-orders"}, "tails": {"orders": {"0": [1, 5]}}}
+    at = before(None, planned, state)
+    assert ends_of(at.ranges) == {("orders", 0): 50, ("orders", 1): 3}
+    assert at.state == {"cluster_id": CLUSTER_ID, "topic_ids": {"orders": "id-of-orders"}}
+
+
+def test_an_aborted_epoch_began_where_the_one_before_ended_and_its_new_topic_where_its_ranges_begin() -> None:
+    planned: Ranges = {"orders": (OffsetRange(0, 20, 60),), "refunds": (OffsetRange(0, 4, 9),)}
+    at = before(position(orders={0: 20}), planned, {"topic_ids": {"orders": "x", "refunds": "id-of-refunds"}})
+    assert ends_of(at.ranges) == {("orders", 0): 20, ("refunds", 0): 4}
+    assert at.state["topic_ids"] == {"orders": "id-of-orders", "refunds": "id-of-refunds"}, "the older id counts"
 
 
 # --- reading planned ranges again -----------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Replacing, Stateful
+from airflow_epochs.contracts import PlannedEpoch, Replacing, Stateful
 from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import JsonDict, OpenRecord, Ranges, SinkPlan, records_upper_bound
+from airflow_epochs.model import OpenRecord, Ranges, SinkPlan, records_upper_bound
 
 log = secrecy.logger(__name__)
 
@@ -27,11 +27,12 @@ REPLAYED_MAX = 100
 
 
 def with_backfill(
-    task: TaskTry, plans: dict[str, SinkPlan], epoch: int, ranges: Ranges, state: JsonDict
+    task: TaskTry, plans: dict[str, SinkPlan], epoch: int, planned: PlannedEpoch, *, moved: bool
 ) -> dict[str, SinkPlan]:
     """``plans`` for an attempt of ``epoch``, with the wider ranges of sinks that the pipeline backfills.
 
-    Only a sink that shows no epoch yet is backfilled. ``ranges`` and ``state`` are those of ``epoch``.
+    Only a sink that shows no epoch yet is backfilled. ``planned`` is the input of ``epoch``; ``moved``: whether a
+    command moved it.
 
     Raises:
         Refused: The epoch to begin with does not exist yet, or the earlier epochs cannot be replayed. Nothing was
@@ -39,12 +40,12 @@ def with_backfill(
         Corrupt: Some of the earlier input, or of its state, cannot be read any more; says which. Nothing was opened.
     """
     return {
-        name: _backfilled(task, name, plan, epoch, ranges, state) if plan.previous is None else plan
+        name: _backfilled(task, name, plan, epoch, planned, moved) if plan.previous is None else plan
         for name, plan in plans.items()
     }
 
 
-def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ranges, state: JsonDict) -> SinkPlan:
+def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: PlannedEpoch, moved: bool) -> SinkPlan:
     first = task.pipeline.backfill.get(sink, epoch)
     if first > epoch:
         raise Refused(
@@ -58,10 +59,11 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
         )
     if first == epoch:
         return plan
-    wide = widened(ranges, _earlier(task, first, epoch))
+    _require_contiguous(task, sink, first, epoch, moved)
+    wide = widened(planned.ranges, _earlier(task, first, epoch))
     replays = _depends_on_epochs(task)
     try:
-        task.pipeline.source.check(wide, state, task.env)
+        task.pipeline.source.check(wide, planned.state, task.env)
         if replays:
             _require_replayable(task, sink, first, epoch)
     except Corrupt as gone:
@@ -76,6 +78,22 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, ranges: Ra
         ) from gone
     log.info("sink %s begins with epoch %s: %s offsets to read", sink, first, records_upper_bound(wide))
     return replace(plan, ranges=wide, replayed_from=first if replays else None)
+
+
+def _require_contiguous(task: TaskTry, sink: str, first: int, epoch: int, moved: bool) -> None:
+    """Raise Refused if a command moved the input between ``first`` and ``epoch``: no range covers both sides."""
+    before = task.ledger.complete_record(epoch - 1)
+    since = epoch if moved else before.moved if before else 0
+    if first < since:
+        raise Refused(
+            f"`backfill` lets sink {sink!r} begin with epoch {first}. A command of an operator moved the input in "
+            f"epoch {since}, so the offsets of the epochs before do not lead up to it.",
+            code=codes.BACKFILL_MOVED,
+            remedy=f"Let `backfill` name epoch {since} or a later one. Then clear the failed task.",
+            pipeline=task.pipeline.name,
+            epoch=epoch,
+            sink=sink,
+        )
 
 
 # -- epochs that are replayed ----------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Coordinator:
                 opened = open_first(self.task, view.number, identity, run, limits)
                 return EpochView(number=view.number, open=opened)
             case Step.REOPEN:
-                return EpochView(number=view.number, open=reopen(self.task, view, run))
+                return EpochView(number=view.number, open=reopen(self.task, view, run, limits))
             case Step.PRESUME_ABORT:
                 # A delay only. If the other run decides meanwhile, its decision wins and this put loses.
                 if not leave_alone(self.task, view, run):
@@ -190,8 +190,8 @@ class Coordinator:
             if standing.writer == self.task.writer and standing.decision is DecisionKind.GLOBAL_COMMIT:
                 return self.checkpoint(replace(view, decision=standing), stage=report)
             view = self.task.mine(run)
-        if view.state is State.OPEN:
-            raise self.task.fenced(view.opened)  # a newer attempt, by another task of this run
+        if view.state is State.OPEN or (view.open and view.open.command):
+            raise self.task.fenced(view.opened)  # a newer attempt: by another task of this run, or by a command
         if view.state is State.ABORTED and view.decision:
             self._discard_attempt(view)
             raise _aborted(view.opened, view.decision)
@@ -376,6 +376,7 @@ class Coordinator:
                 waived_ids=waived_ids,
                 watermarks=opened.watermarks,
                 event_times=_event_times(before, view),
+                moved=view.number if opened.moved else before.moved if before else 0,
             )
         )
         self.task.env.reached("complete.landed")

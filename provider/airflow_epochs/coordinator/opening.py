@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
@@ -24,7 +25,6 @@ from airflow_epochs.event_time import next_watermarks
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     CompleteRecord,
-    OffsetRange,
     OpenRecord,
     PipelineRecord,
     Run,
@@ -32,6 +32,7 @@ from airflow_epochs.model import (
     TransactionId,
     Watermarks,
     agree,
+    empty_at_ends,
     seed_of,
 )
 
@@ -43,9 +44,17 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
 
     Raises NoNewData if the source has none; Fenced if another run opened the epoch at the same moment.
     """
+    return _open_planned(task, epoch, identity.ledger_id, run, limits, None)
+
+
+def _open_planned(
+    task: TaskTry, epoch: int, ledger_id: str, run: Run, limits: Limits, order: OpenRecord | None
+) -> OpenRecord:
+    """Open an attempt with new ranges. ``order``: the attempt before, if it holds a command, which this one obeys."""
     before = task.ledger.complete_record(epoch - 1)
-    sinks = sink_plans(task, before)
-    position = Position(ranges=before.ranges, state=before.source_state) if before else None
+    adopted = order.adopted if order else {}
+    sinks = sink_plans(task, before, adopted)
+    position = _position(before, order)
     source = task.pipeline.source
     if isinstance(source, Preparing):
         writes = {destination for sink in task.pipeline.sinks if (destination := sink.destination())}
@@ -53,16 +62,17 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
     planned = source.plan(position, limits, task.env)
     now = task.now()
     watermarks = next_watermarks(task.pipeline.event_time, _of_topics_read(task, before), now)
-    planned = planned or _tick(task, before, watermarks)
+    planned = planned or _tick(task, before, position, watermarks)
     if planned is None:
         raise _no_new_data(task)
-    sinks = with_backfill(task, sinks, epoch, planned.ranges, planned.state)
-    warnings = changes_by_others(task, before)
+    moved = order is not None and order.moved
+    sinks = with_backfill(task, sinks, epoch, planned, moved=moved)
+    warnings = changes_by_others(task, before, adopted)
     return _put_open(
         task,
         OpenRecord(
-            txn_id=str(TransactionId(task.pipeline.name, epoch, 1, task.draw_id())),
-            ledger_id=identity.ledger_id,
+            txn_id=str(TransactionId(task.pipeline.name, epoch, order.txn.attempt + 1 if order else 1, task.draw_id())),
+            ledger_id=ledger_id,
             ranges=planned.ranges,
             source=task.pipeline.source.spec(),
             source_state=planned.state,
@@ -72,16 +82,25 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
             dag_id=run.dag_id,
             run_id=run.run_id,
             now=now,
-            seed=seed_of(task.pipeline.name, epoch, identity.ledger_id),
+            seed=seed_of(task.pipeline.name, epoch, ledger_id),
             opened_at=now,
             writer=task.writer,
             ledger=task.ledger.root,
             warnings=warnings,
             watermarks=watermarks,
-            state=state_tables.pins(task, before),
+            state=state_tables.pins(task, before, adopted),
+            obeys=order.obeys if order else 0,
+            moved=moved,
+            adopted=adopted,
         ),
         run,
     )
+
+
+def _position(before: CompleteRecord | None, order: OpenRecord | None) -> Position | None:
+    """Where the next epoch begins: where the command says, else where the epoch before ended."""
+    last = order or before
+    return Position(ranges=last.ranges, state=last.source_state) if last else None
 
 
 def _of_topics_read(task: TaskTry, before: CompleteRecord | None) -> CompleteRecord | None:
@@ -93,19 +112,17 @@ def _of_topics_read(task: TaskTry, before: CompleteRecord | None) -> CompleteRec
     return replace(before, event_times=read)
 
 
-def _tick(task: TaskTry, before: CompleteRecord | None, watermarks: Watermarks) -> PlannedEpoch | None:
+def _tick(
+    task: TaskTry, before: CompleteRecord | None, position: Position | None, watermarks: Watermarks
+) -> PlannedEpoch | None:
     """An epoch without input, if that moves a watermark: the windows up to it can close. Else None."""
     event_time = task.pipeline.event_time
-    if event_time is None or not event_time.tick or before is None:
+    if event_time is None or not event_time.tick or before is None or position is None:
         return None
     earlier = (*before.watermarks, *[None] * event_time.depth)
     if watermarks[: event_time.depth] == earlier[: event_time.depth]:
         return None
-    ends = {
-        topic: tuple(OffsetRange(r.partition, r.end, r.end) for r in per_topic)
-        for topic, per_topic in before.ranges.items()
-    }
-    return PlannedEpoch(ranges=ends, state=before.source_state)
+    return PlannedEpoch(ranges=empty_at_ends(position.ranges), state=position.state)
 
 
 def _no_new_data(task: TaskTry) -> NoNewData:
@@ -121,20 +138,24 @@ def _no_new_data(task: TaskTry) -> NoNewData:
     return NoNewData("The source has no new data.", code=codes.NO_NEW_DATA, pipeline=name)
 
 
-def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:
+def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = None) -> OpenRecord:
     """Open the next attempt of an aborted epoch: with the same ranges, ``now`` and ``seed``, today's code and sinks.
 
-    The source may move the start of a partition that no epoch has read (``Renewing.again``).
+    The source may move the start of a partition that no epoch has read (``Renewing.again``). After a command, the
+    attempt is planned anew from where the command says.
 
     Raises:
         Fenced: Another run opened the attempt at the same moment.
         Corrupt: A sink disagrees with the ledger, or planned records are gone. Nothing was opened.
+        NoNewData: After a command: the source has no data there yet.
     """
     last = view.opened
+    if last.command:
+        return _open_planned(task, view.number, last.ledger_id, run, limits or Limits(), last)
     before = task.ledger.complete_record(view.number - 1)
-    sinks = sink_plans(task, before)
+    sinks = sink_plans(task, before, last.adopted)
     planned = _planned_again(task, last)
-    sinks = with_backfill(task, sinks, view.number, planned.ranges, planned.state)
+    sinks = with_backfill(task, sinks, view.number, planned, moved=last.moved)
     task.ledger.put_run(last.run, view.number)
     again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())
     return _put_open(
@@ -153,8 +174,8 @@ def reopen(task: TaskTry, view: EpochView, run: Run) -> OpenRecord:
             opened_at=task.now(),
             writer=task.writer,
             ledger=task.ledger.root,
-            warnings=changes_by_others(task, before),
-            state=state_tables.pins(task, before, last.state),
+            warnings=changes_by_others(task, before, last.adopted),
+            state=state_tables.pins(task, before, last.adopted, last.state),
         ),
         run,
     )
@@ -179,29 +200,40 @@ def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
     return standing
 
 
-def sink_plans(task: TaskTry, before: CompleteRecord | None) -> dict[str, SinkPlan]:
-    """A plan for each sink of today's DAG, with its previous transaction. Raises Corrupt unless the sink shows that."""
+def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]) -> dict[str, SinkPlan]:
+    """A plan for each sink of today's DAG, with its previous transaction. Raises Corrupt unless the sink shows that.
+
+    ``adopted``: as in ``OpenRecord``.
+    """
     plans = {}
     for sink in task.pipeline.sinks:
-        previous = _previous_of(task, sink, before)
+        known = sink.name not in adopted
+        previous = _previous_of(task, sink, before) if known else adopted[sink.name]
         expected = TransactionId.parse(previous) if previous else None
-        receipt = before.receipts.get(sink.name) if before else None
+        receipt = before.receipts.get(sink.name) if before and known else None
         agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
         plans[sink.name] = SinkPlan(spec=sink.spec(), previous=previous)
     return plans
 
 
-def changes_by_others(task: TaskTry, before: CompleteRecord | None) -> tuple[str, ...]:
-    """Changes by other writers to rows of complete epochs, one sentence each, without those in an earlier record."""
+def changes_by_others(
+    task: TaskTry, before: CompleteRecord | None, adopted: Mapping[str, str | None]
+) -> tuple[str, ...]:
+    """Changes by other writers to rows of complete epochs, one sentence each, without those in an earlier record.
+
+    A sink in ``adopted`` was taken as it is, so its changes are known.
+    """
     if before is None:
         return ()
     opened = task.ledger.open_record(before.txn.epoch, before.txn.attempt)
-    told = opened.warnings if opened else ()
+    told, adopted_then = (opened.warnings, opened.adopted) if opened else ((), {})
     earlier = task.ledger.complete_record(before.txn.epoch - 1) if before.txn.epoch > 1 else None
     found: list[str] = []
-    for sink in task.pipeline.sinks:
-        # Since the epoch before ``before``: changes during ``before`` came too late for its own open record.
-        receipt = (earlier.receipts.get(sink.name) if earlier else None) or before.receipts.get(sink.name)
+    for sink in (sink for sink in task.pipeline.sinks if sink.name not in adopted):
+        # Since the epoch before ``before``: changes during ``before`` came too late for its own open record. Unless
+        # the sink was adopted in ``before``: an earlier receipt may be of another table.
+        known = earlier.receipts.get(sink.name) if earlier and sink.name not in adopted_then else None
+        receipt = known or before.receipts.get(sink.name)
         if receipt and isinstance(sink, Watching):
             found += sink.foreign_changes(receipt, task.pipeline.name, told, task.env)
     for change in found:

@@ -26,11 +26,15 @@ NOT_WAIVED = f" But this sink is a state table, which cannot be waived. {BEGIN_A
 
 
 def pins(
-    task: TaskTry, before: CompleteRecord | None, earlier: Mapping[str, StatePin] | None = None
+    task: TaskTry,
+    before: CompleteRecord | None,
+    adopted: Mapping[str, str | None],
+    earlier: Mapping[str, StatePin] | None = None,
 ) -> dict[str, StatePin]:
     """The version of each state table of today's DAG that an attempt reads.
 
-    ``earlier``: those of the attempt before, which stand. Every table is looked at all the same.
+    ``adopted``: as in ``OpenRecord``; a state in it begins anew. ``earlier``: those of the attempt before, which stand.
+    Every table is looked at all the same.
 
     Raises:
         Refused: A state table has missed epochs, or cannot begin here.
@@ -39,8 +43,9 @@ def pins(
     found = {}
     for sink in task.pipeline.sinks:
         if isinstance(sink, Stateful):
-            _require_unbroken(task, sink.name, before)
-            receipt = before.receipts.get(sink.name) if before else None
+            known = before if sink.name not in adopted else None
+            _require_unbroken(task, sink.name, known)
+            receipt = known.receipts.get(sink.name) if known else None
             found[sink.name] = sink.pin(receipt, task.pipeline.name, task.env)
     return {name: (earlier or {}).get(name, pin) for name, pin in found.items()}
 

@@ -71,7 +71,8 @@ class TaskTry:
     def mine(self, run: Run, of: Collection[str] | None = None) -> EpochView:
         """The epoch whose newest attempt this run opened, or that it had before others completed it.
 
-        Raises Fenced naming the run in charge if there is none. ``of``: as ``Ledger.view``.
+        An attempt that holds a command belongs to every run of its epoch: the first one that opens the next attempt
+        obeys it. Raises Fenced naming the run in charge if there is no such epoch. ``of``: as ``Ledger.view``.
         """
         number = self.ledger.epoch_of(run)
         view = self.ledger.view(number, of) if number else self.ledger.view_of_next()
@@ -85,7 +86,7 @@ class TaskTry:
                 code=codes.EPOCH_NOT_OPENED,
                 pipeline=self.pipeline.name,
             )
-        if view.open.run != run:
+        if view.open.run != run and not (view.open.command and number):
             raise self.fenced(view.open)
         return view
 

@@ -64,6 +64,10 @@ class EpochView:
     def _messages(self, opened: OpenRecord) -> list[protocol.Message]:
         txn = opened.txn
         messages: list[protocol.Message] = [protocol.VoteRequest(txn, frozenset(opened.sinks))]
+        if opened.command:
+            messages.append(protocol.GlobalAbort(txn))
+            if self.decision and self.decision.decision is DecisionKind.GLOBAL_ABORT:
+                return messages  # an older version of the provider has put it: it takes a command for an open attempt
         if not self.decision:
             return messages
         decided = TransactionId.parse(self.decision.txn_id)

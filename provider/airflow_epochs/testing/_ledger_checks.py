@@ -7,7 +7,16 @@ from itertools import pairwise
 
 from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key
-from airflow_epochs.model import DecisionKind, Marker, OpenRecord, Receipt, RestagedRecord, TransactionId, VoteKind
+from airflow_epochs.model import (
+    DecisionKind,
+    Marker,
+    OpenRecord,
+    Receipt,
+    RestagedRecord,
+    TransactionId,
+    VoteKind,
+    ends_of,
+)
 from airflow_epochs.protocol import State
 from airflow_epochs.testing._violations import Violation, some
 from airflow_epochs.testing.history import Act, Event, History, LedgerCopy
@@ -24,6 +33,8 @@ def gaps(history: History) -> Iterator[Violation]:
         yield Violation("Complete epochs are not dense.", some(missing))
     position = dict(history.starts)
     for epoch in sorted(complete):
+        if complete[epoch].moved == epoch:
+            position = _ordered(history.facts, epoch)
         named = {(topic, r.partition): r for topic, per_topic in complete[epoch].ranges.items() for r in per_topic}
         for where, r in named.items():
             if r.start > r.end:
@@ -35,6 +46,13 @@ def gaps(history: History) -> Iterator[Violation]:
             yield Violation(f"Epoch {epoch} has no range of partitions that earlier epochs read.", some(forgotten))
         position |= {where: r.end for where, r in named.items()}
     yield from _falling(history)
+
+
+def _ordered(facts: LedgerFacts, epoch: int) -> dict[tuple[str, int], int]:
+    """Where the newest command of the epoch moved its input; empty if the epoch was pruned."""
+    opened = facts.opens.get((epoch, facts.complete[epoch].txn.attempt))
+    order = facts.opens.get((epoch, opened.obeys)) if opened else None
+    return ends_of(order.ranges) if order else {}
 
 
 def _falling(history: History) -> Iterator[Violation]:
@@ -106,7 +124,9 @@ def _changed_decisions(timeline: Sequence[LedgerCopy]) -> Iterator[Violation]:
 def _decided_against_the_votes(facts: LedgerFacts) -> Iterator[Violation]:
     for (epoch, attempt), record in facts.opens.items():
         before = facts.decisions.get((epoch, attempt - 1))
-        if attempt > 1 and not (before and before.decision is DecisionKind.GLOBAL_ABORT):
+        ordered = facts.opens.get((epoch, attempt - 1))
+        aborted = before and before.decision is DecisionKind.GLOBAL_ABORT
+        if attempt > 1 and not aborted and not (ordered and ordered.command):
             yield Violation(f"Attempt {attempt} of epoch {epoch} was opened without an abort of the one before.", epoch)
         decision = facts.decisions.get((epoch, attempt))
         if decision and decision.decision is DecisionKind.GLOBAL_COMMIT:

@@ -193,19 +193,20 @@ def foreign_content(history: History) -> Iterator[Violation]:
 
 
 def _changed_input(history: History) -> Iterator[Violation]:
-    first = {epoch: record for (epoch, attempt), record in sorted(history.facts.opens.items(), reverse=True)}
-    newest = {epoch: record for (epoch, attempt), record in sorted(history.facts.opens.items())}
-    for (epoch, attempt), record in history.facts.opens.items():
-        if not _same_or_begun_later(first[epoch].ranges, record.ranges, _known_before(history, epoch)):
+    opens = {at: record for at, record in sorted(history.facts.opens.items()) if not record.command}
+    first = {(epoch, record.obeys): record for (epoch, _), record in reversed(opens.items())}
+    newest = {epoch: record for (epoch, _), record in opens.items()}
+    for (epoch, attempt), record in opens.items():
+        same = first[epoch, record.obeys]  # the first attempt after the same command, if there was one
+        if not _same_or_begun_later(same.ranges, record.ranges, _known_before(history, epoch)):
             yield Violation(
-                f"Attempt {attempt} of epoch {epoch} has other ranges than the first.",
-                (first[epoch].ranges, record.ranges),
+                f"Attempt {attempt} of epoch {epoch} has other ranges than the first.", (same.ranges, record.ranges)
             )
         for what in ("now", "seed", "watermarks", "state"):
-            if getattr(record, what) != getattr(first[epoch], what):
+            if getattr(record, what) != getattr(same, what):
                 yield Violation(
                     f"Attempt {attempt} of epoch {epoch} has other {what} than the first.",
-                    (getattr(first[epoch], what), getattr(record, what)),
+                    (getattr(same, what), getattr(record, what)),
                 )
     for epoch, complete in history.facts.complete.items():
         if epoch in newest and newest[epoch].ranges != complete.ranges:

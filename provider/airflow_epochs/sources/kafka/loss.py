@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_epochs import codes
@@ -37,6 +36,16 @@ class Gap:
     why: str
     diverged: int | None = None
 
+    @property
+    def is_of_another_log(self) -> bool:
+        """Whether the topic or the partition is gone, so that the offset stands for no record any more."""
+        return self.why in (_NO_TOPIC, _OTHER_TOPIC, _NO_PARTITION)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the records were deleted before the pipeline read them. Otherwise it had read them."""
+        return self.why == _DELETED
+
     def __str__(self) -> str:
         offsets = f"offsets [{self.start}, {self.end})" if self.end is not None else f"offset {self.start} and up"
         return f"{self.topic}[{self.partition}] {offsets}"
@@ -62,7 +71,12 @@ def epochs_of(state: JsonDict) -> dict[Partition, int]:
 
 
 def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) -> None:
-    """Raise Corrupt if a record from ``position`` on is gone.
+    """Raise Corrupt if a record from ``position`` on is gone, as ``gaps_at`` finds out."""
+    _require_none(gaps_at(position, state, cluster), cluster)
+
+
+def gaps_at(position: Offsets, state: JsonDict, cluster: ClusterLog) -> list[Gap]:
+    """The records from ``position`` on that are gone. Raises Corrupt if ``cluster`` is another one than before.
 
     A partition that ``position`` does not name is new in its topic: its records must exist from offset 0 on.
     """
@@ -75,7 +89,7 @@ def require_continuous(position: Offsets, state: JsonDict, cluster: ClusterLog) 
                 gaps.append(Gap(topic, partition, at, log.start, _DELETED))
             elif cut := _cut((topic, partition), log.start, at, cluster, epochs):
                 gaps.append(cut)
-    _require_none(gaps, position, cluster)
+    return gaps
 
 
 def moved_beginnings(ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> list[Partition]:
@@ -118,7 +132,7 @@ def _require_ranges(ranges: Ranges, state: JsonDict, cluster: ClusterLog, *, del
             gaps.append(Gap(topic, partition, start, min(log.start, end), _DELETED))
         if cut := _cut((topic, partition), start, end, cluster, epochs):
             gaps.append(cut)
-    _require_none(gaps, starts_of(ranges), cluster)
+    _require_none(gaps, cluster)
     if moved:
         _raise_moved(sorted(moved), ranges, cluster)
 
@@ -135,17 +149,19 @@ def _raise_moved(moved: Sequence[Partition], ranges: Ranges, cluster: ClusterLog
 
 
 def require_same_records(
-    ends: Mapping[Partition, int],
-    state: JsonDict,
-    cluster: ClusterLog,
-    batches: Mapping[Partition, Batch],
-    position: Offsets,
+    ends: Mapping[Partition, int], state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]
 ) -> None:
-    """Raise Corrupt if the record before one of ``ends`` is not the recorded one, by the checksum of its batch.
+    """Raise Corrupt if the record before one of ``ends`` is not the recorded one, as ``replaced`` finds out."""
+    _require_none(replaced(ends, state, cluster, batches), cluster)
+
+
+def replaced(
+    ends: Mapping[Partition, int], state: JsonDict, cluster: ClusterLog, batches: Mapping[Partition, Batch]
+) -> list[Gap]:
+    """The logs in which the record before one of ``ends`` is not the recorded one, by the checksum of its batch.
 
     Leader epochs cannot prove this: a cluster whose metadata was restored from a backup counts them a second time.
-    A batch that compaction has changed proves nothing. ``position`` is where the pipeline would go on: the error's
-    remedy rests on it.
+    A batch that compaction has changed proves nothing.
     """
     tails = tails_of(state)
     gaps = []
@@ -153,12 +169,7 @@ def require_same_records(
         then, now = tails.get((topic, partition)), batches.get((topic, partition))
         if then and now and now.whole and then.crc not in (None, now.crc):
             gaps.append(Gap(topic, partition, cluster.topics[topic].partitions[partition].start, end, _REPLACED))
-    _require_none(gaps, position, cluster)
-
-
-def starts_of(ranges: Ranges) -> Offsets:
-    """The first offset of every range."""
-    return {topic: {r.partition: r.start for r in ranges[topic]} for topic in ranges}
+    return gaps
 
 
 def _cut(at: Partition, start: int, end: int, cluster: ClusterLog, epochs: Mapping[Partition, int]) -> Gap | None:
@@ -206,7 +217,7 @@ def _is_another(topic: str, log: TopicLog, state: JsonDict) -> bool:
     return bool(then and log.topic_id and then != log.topic_id)
 
 
-def _require_none(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> None:
+def _require_none(gaps: Sequence[Gap], cluster: ClusterLog) -> None:
     if not gaps:
         return
     shown = sorted(gaps, key=lambda gap: (gap.why, gap.topic, gap.partition))[:SHOWN_MAX]
@@ -217,52 +228,32 @@ def _require_none(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -
     raise Corrupt(
         f"Kafka no longer has records that this pipeline must read: {'; '.join(parts)}{more}.",
         code=codes.RECORDS_GONE,
-        remedy=_remedy(gaps, position, cluster),
+        remedy=_remedy(gaps, cluster),
     )
 
 
-def _remedy(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> str:
-    resume = _resume_at(gaps, position, cluster)
-    text = (
-        "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task. To accept "
-        "the loss instead, give the pipeline a new name"
-    )
-    text += (
-        f", keep its sinks, and set starting={json.dumps(resume)}: the new pipeline leaves out no record that Kafka "
-        "has now."
-        if resume
-        else " and keep its sinks."
-    )
-    cut = sorted(gap for gap in gaps if gap.why in (_TRUNCATED, _REPLACED))
-    if cut:
-        some = ", ".join(f"{gap.topic}[{gap.partition}]" for gap in cut[:SHOWN_MAX])
-        more = ", …" if len(cut) > SHOWN_MAX else ""
+def _remedy(gaps: Sequence[Gap], cluster: ClusterLog) -> str:
+    """A command for each kind of loss, with a ``--topic`` for each topic."""
+    text = "Restore the records, with the topics' ids and the offsets that they had, and clear the failed task."
+    if topics := _topics(gap for gap in gaps if not gap.is_of_another_log):
         text += (
-            f" It reads the rest of the truncated logs ({some}{more}) a second time, so the sinks get those rows twice."
+            f" To accept the loss instead, run `airflow epochs skip PIPELINE{topics} --to-available --why …`: it goes "
+            "on with the oldest records that Kafka has after the loss. It prints what is lost and what is read twice, "
+            "and asks. Then clear the failed task."
         )
-    known = {(gap.topic, gap.partition): gap.diverged for gap in cut if gap.diverged is not None}
-    if known:
-        exact = {t: {p: known.get((t, int(p)), at) for p, at in resume[t].items()} for t in resume}
+    there = [gap for gap in gaps if gap.is_of_another_log and gap.topic in cluster.topics]
+    if topics := _topics(there):
         text += (
-            " By their leader epochs, these logs have not changed before the offsets in the message. So "
-            f"starting={json.dumps(exact)} is better: it repeats no row and leaves out no record, unless the brokers' "
-            "own metadata was restored too."
+            f" To go on with the topic that was created again, run `airflow epochs reset-source PIPELINE{topics} "
+            "--starting earliest --why …`. Then clear the failed task."
+        )
+    if gone := sorted({gap.topic for gap in gaps} - cluster.topics.keys()):
+        text += (
+            f" To go on without {', '.join(gone)}, remove it from `topics` in the DAG. If an aborted epoch has records "
+            "of it, also run `airflow epochs replan PIPELINE --why …`. Then clear the failed task."
         )
     return text
 
 
-def _resume_at(gaps: Sequence[Gap], position: Offsets, cluster: ClusterLog) -> dict[str, dict[str, int]]:
-    """The offsets at which a new pipeline can begin without skipping a record.
-
-    They are the position. In a partition with a gap they are the oldest record instead, because new records may lie
-    anywhere in its log.
-    """
-    another = {gap.topic for gap in gaps if gap.why == _OTHER_TOPIC}
-    moved = {(gap.topic, gap.partition) for gap in gaps}
-    return {
-        topic: {
-            str(p): log.start if topic in another or (topic, p) in moved else position[topic].get(p, log.start)
-            for p, log in sorted(cluster.topics[topic].partitions.items())
-        }
-        for topic in sorted(position.keys() & cluster.topics.keys())
-    }
+def _topics(gaps: Iterable[Gap]) -> str:
+    return "".join(f" --topic {topic}" for topic in sorted({gap.topic for gap in gaps}))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import PlannedEpoch, Position
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Code, Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
 from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuous, tails_json, tails_of
@@ -34,13 +34,13 @@ def available(
     """
     known = position.ranges if position else {}
     new = [topic for topic in topics if topic not in known]
-    _require_topics(new, cluster)
+    require_topics(new, cluster)
     going_on = {topic: {r.partition: r.end for r in known[topic]} for topic in topics if topic in known}
     if position:
         require_continuous(going_on, position.state, cluster)
     ranges = {topic: tuple(r._replace(start=r.end) for r in known[topic]) for topic in known}
     ranges.update({topic: _continued(going_on[topic], cluster.topics[topic]) for topic in going_on})
-    ranges.update({topic: _started(topic, cluster.topics[topic], starting, index) for topic in new})
+    ranges.update({topic: started(topic, cluster.topics[topic], starting, index) for topic in new})
     return dict(sorted(ranges.items()))
 
 
@@ -146,7 +146,8 @@ def fair_shares(sizes: Sequence[int], total: int, consumed: Sequence[int]) -> li
     return shares
 
 
-def _require_topics(topics: Sequence[str], cluster: ClusterLog) -> None:
+def require_topics(topics: Sequence[str], cluster: ClusterLog) -> None:
+    """Raise Refused if the cluster lacks one of the topics."""
     missing = sorted(topic for topic in topics if topic not in cluster.topics)
     if missing:
         raise Refused(
@@ -159,9 +160,10 @@ def _continued(position: Mapping[int, int], log: TopicLog) -> tuple[OffsetRange,
     return tuple(OffsetRange(p, position.get(p, 0), log.partitions[p].end) for p in sorted(log.partitions))
 
 
-def _started(topic: str, log: TopicLog, starting: Starting, index: TimeIndex) -> tuple[OffsetRange, ...]:
+def started(topic: str, log: TopicLog, starting: Starting, index: TimeIndex) -> tuple[OffsetRange, ...]:
+    """The ranges of a topic that begins at ``starting``. Raises Refused for an offset that the topic does not have."""
     if isinstance(starting, AtOffsets):
-        _require_inside(topic, starting.offsets.get(topic, {}), log)
+        require_inside("`starting`", topic, starting.offsets.get(topic, {}), log, codes.STARTING_UNUSABLE)
     starts = {p: _start(topic, p, log.partitions[p], starting, index) for p in sorted(log.partitions)}
     return tuple(OffsetRange(p, start, max(start, log.partitions[p].end)) for p, start in starts.items())
 
@@ -179,20 +181,27 @@ def _start(topic: str, partition: int, log: Log, starting: Starting, index: Time
     return log.start
 
 
-def _require_inside(topic: str, offsets: Mapping[int, int], log: TopicLog) -> None:
+def require_inside(what: str, topic: str, offsets: Mapping[int, int], log: TopicLog, code: Code) -> None:
+    """Raise Refused, with ``code``, unless the topic has these partitions and offsets. ``what`` names them."""
     for partition, offset in sorted(offsets.items()):
         there = log.partitions.get(partition)
         if there is None:
             raise Refused(
-                f"`starting` names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s), which "
+                f"{what} names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s), which "
                 "count from 0.",
-                code=codes.STARTING_UNUSABLE,
+                code=code,
             )
         if not there.start <= offset <= there.end:
             raise Refused(
-                f"`starting` names offset {offset} of {topic}[{partition}], but the brokers have the offsets "
+                f"{what} names offset {offset} of {topic}[{partition}], but the brokers have the offsets "
                 f"[{there.start}, {there.end}).",
-                code=codes.STARTING_UNUSABLE,
-                remedy=f"Name an offset from {there.start} to {there.end} in `starting`. Or leave the partition out: "
-                "the pipeline then begins at its oldest record. Clear the failed task.",
+                code=code,
+                remedy=f"Name an offset from {there.start} to {there.end}. Or leave the partition out: "
+                f"{_LEFT_OUT[code]}",
             )
+
+
+_LEFT_OUT = {
+    codes.STARTING_UNUSABLE: "the pipeline then begins at its oldest record. Clear the failed task.",
+    codes.OFFSETS_UNUSABLE: "the pipeline then goes on there where it stands.",
+}

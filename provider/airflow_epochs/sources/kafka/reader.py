@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Environment, PlannedEpoch, Position, SparkRead
+from airflow_epochs.contracts import Environment, Move, PlannedEpoch, Position, SparkRead
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
 from airflow_epochs.model import JsonDict, Ranges, ends_of, records_upper_bound
+from airflow_epochs.sources.kafka import moves
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
@@ -22,7 +23,6 @@ from airflow_epochs.sources.kafka.loss import (
     require_readable,
     require_same_records,
     require_was_readable,
-    starts_of,
 )
 from airflow_epochs.sources.kafka.plan import (
     TimeIndex,
@@ -102,9 +102,7 @@ class KafkaReader:
         with Brokers(self.access) as brokers:
             ranges, cluster = _wait_for_data(brokers, config, position)
             if position:
-                going_on = _of_topics(known, config.topics)
-                at = {topic: {r.partition: r.end for r in of} for topic, of in going_on.items()}
-                _require_same_records(brokers, going_on, position.state, cluster, at)
+                _require_same_records(brokers, _of_topics(known, config.topics), position.state, cluster)
             pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
             if not records_upper_bound(ranges) and not pins:
                 return None
@@ -132,7 +130,7 @@ class KafkaReader:
     def again(self, ranges: Ranges, state: JsonDict) -> PlannedEpoch:
         """Plan an aborted epoch again, as ``plan.begun_again`` does. Raises Corrupt if a planned record is gone."""
         with Brokers(self.access) as brokers:
-            cluster = brokers.look(self._named(ranges), epochs_of(state))
+            cluster = brokers.look(list(_to_read(ranges)), epochs_of(state))
             planned = begun_again(ranges, state, cluster)
             self._require_readable(brokers, planned.ranges, planned.state, cluster)
         if planned.ranges != ranges:
@@ -142,7 +140,7 @@ class KafkaReader:
     def check(self, ranges: Ranges, state: JsonDict) -> None:
         """Raise Corrupt unless every planned record can still be read. Reads only."""
         with Brokers(self.access) as brokers:
-            self._require_readable(brokers, ranges, state, brokers.look(self._named(ranges), epochs_of(state)))
+            self._require_readable(brokers, ranges, state, brokers.look(list(_to_read(ranges)), epochs_of(state)))
 
     def confirm(self, ranges: Ranges, state: JsonDict) -> None:
         """After Spark's read: raise Corrupt if it may have read other records than the planned ones."""
@@ -150,16 +148,35 @@ class KafkaReader:
             named = _to_read(ranges)
             cluster = brokers.look(list(named), epochs_of(state))
             require_was_readable(named, state, cluster)
-            _require_same_records(brokers, named, state, cluster, starts_of(named))
-
-    def _named(self, ranges: Ranges) -> list[str]:
-        """The topics with records to read, and the configured topics: an error names offsets to go on at for both."""
-        return sorted(_of_topics(ranges, self.config.topics).keys() | _to_read(ranges).keys())
+            _require_same_records(brokers, named, state, cluster)
 
     def _require_readable(self, brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
-        named = _of_topics(ranges, self._named(ranges))
-        require_readable(named, state, cluster)
-        _require_same_records(brokers, _to_read(ranges), state, cluster, starts_of(named))
+        require_readable(_to_read(ranges), state, cluster)
+        _require_same_records(brokers, _to_read(ranges), state, cluster)
+
+    def past_losses(self, position: Position, topics: Sequence[str]) -> Move:
+        """``moves.past_losses``, by what the brokers say now. No topics: all that are read."""
+        named = self._or_all(position, topics)
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(named, epochs_of(position.state))
+            ends = ends_of(_of_topics(position.ranges, named))
+            return moves.past_losses(position, named, cluster, brokers.batches(ends, cluster))
+
+    def to_offsets(self, position: Position, offsets: Offsets) -> Move:
+        """``moves.to_offsets``, by what the brokers say now."""
+        with Brokers(self.access) as brokers:
+            return moves.to_offsets(position, offsets, brokers.look(list(offsets), epochs_of(position.state)))
+
+    def to_another(self, position: Position, topics: Sequence[str], starting: Starting) -> Move:
+        """``moves.to_another``, by what the brokers say now. No topics: all that are read."""
+        named = self._or_all(position, topics)
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(named)
+            index = _time_index(brokers, cluster, starting, None)
+            return moves.to_another(position, named, starting, cluster, index)
+
+    def _or_all(self, position: Position, topics: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(topics)) or sorted(_of_topics(position.ranges, self.config.topics))
 
     def spark_read(self, ranges: Ranges) -> SparkRead:
         """Options of Spark's ``kafka`` format for exactly these ranges."""
@@ -243,9 +260,9 @@ def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, posit
     return brokers.offsets_at(starting.ms, new) if new else {}
 
 
-def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog, at: Offsets) -> None:
+def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:
     ends = ends_of(ranges)
-    require_same_records(ends, state, cluster, brokers.batches(ends, cluster), at)
+    require_same_records(ends, state, cluster, brokers.batches(ends, cluster))
 
 
 def _of_topics(ranges: Ranges, topics: Collection[str]) -> Ranges:

@@ -14,7 +14,7 @@ from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_conf
 from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkRead
+    from airflow_epochs.contracts import Environment, Limits, Move, PlannedEpoch, Position, SparkRead
     from airflow_epochs.model import JsonDict, Ranges
     from airflow_epochs.sources.kafka.reader import KafkaReader
 
@@ -116,6 +116,26 @@ class KafkaSource:
     def confirm(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         """After Spark's read: raise Corrupt if it may have read other records than the planned ones."""
         self._reader(env).confirm(ranges, state)
+
+    def before(self, base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
+        """The position at which an aborted epoch with these planned ranges began."""
+        from airflow_epochs.sources.kafka import moves
+
+        return moves.before(base, ranges, state)
+
+    def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
+        """Go on with the records that Kafka has after losses in ``topics``; none: in all topics. Reads only."""
+        return self._reader(env).past_losses(position, topics)
+
+    def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
+        """Go on at these offsets. Reads only."""
+        return self._reader(env).to_offsets(position, offsets)
+
+    def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
+        """Go on in the topics that have these names now; none: all topics. ``starting``: as the option. Reads only."""
+        from airflow_epochs.sources.kafka.starting import parse_starting
+
+        return self._reader(env).to_another(position, topics, parse_starting(starting))
 
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         """Describe a Spark read of exactly these ranges, committed records only."""

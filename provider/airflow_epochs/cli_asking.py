@@ -1,0 +1,78 @@
+"""What the commands of ``airflow epochs`` share: arguments, refusals as texts, and the question before a change."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from functools import wraps
+
+from airflow.cli.cli_config import Arg
+from airflow.utils.helpers import ask_yesno
+
+from airflow_epochs import codes
+from airflow_epochs.config import require_name
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
+from airflow_epochs.hooks.audit import as_text, caller
+from airflow_epochs.hooks.epochs import EpochsHook
+
+PIPELINE = Arg(("pipeline",), help="The pipeline's name")
+EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
+WHY = Arg(("--why",), required=True, help="Recorded in the ledger")
+CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Connection of type epochs")
+OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
+
+
+Command = Callable[[Namespace], None]
+
+
+def tells_refusals(command: Command) -> Command:
+    """Let the command end with the text of the error, and with exit code 1."""
+
+    @wraps(command)
+    def telling(args: Namespace) -> None:
+        pipeline = getattr(args, "pipeline", None)
+        try:
+            if pipeline is not None:
+                require_name("pipeline", pipeline)
+            command(args)
+        except BadArgument as error:
+            raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
+        except EpochError as error:
+            error.pipeline = error.pipeline or pipeline
+            raise SystemExit(str(error)) from error
+
+    return telling
+
+
+def account_of(args: Namespace) -> Account:
+    """The user who typed the command, as the operating system knows it, and the reason after ``--why``."""
+    by = caller()
+    return Account(who=by.who, host=by.host, login=by.login, why=as_text(args.why).strip())
+
+
+def confirm(args: Namespace, *change: str) -> None:
+    """Print what will change. Returns only after a yes, or with ``--yes``."""
+    print("\n".join(map(_printable, change)))
+    if args.yes:
+        return
+    if not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+        raise Refused(
+            "The command asks for a confirmation, and it has no terminal to ask at. Nothing was changed.",
+            code=codes.NOT_CONFIRMED,
+        )
+    if not _says_yes():
+        raise Refused("The answer was no. Nothing was changed.", code=codes.NOT_CONFIRMED)
+
+
+def _printable(line: str) -> str:
+    """``line`` without control characters: text from a forged record could clear the screen or move the cursor."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def _says_yes() -> bool:
+    try:
+        return ask_yesno("Proceed? [y/n]")
+    except EOFError:  # Ctrl-D
+        return False

@@ -1,0 +1,259 @@
+"""``airflow epochs skip``, ``reset-source``, ``replan`` and ``adopt-sink``: commands that the next epoch obeys.
+
+Each prints what will be read, what will come twice and what will be missing, and asks. ``coordinator.orders`` does the
+work.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
+
+from airflow_epochs import codes
+from airflow_epochs.cli_asking import CONN, PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.contracts import Move
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.orders import Adoption, Standing
+from airflow_epochs.errors import Refused, located
+from airflow_epochs.hooks.audit import caller, logged
+from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import Ranges, records_upper_bound
+from airflow_epochs.sources.kafka.source import KIND as KAFKA
+from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
+from airflow_epochs.spark.runners import SparkConnect
+
+PARTITIONS_SHOWN_MAX = 20
+"""The ledger's record has all of them."""
+
+_TOPIC = Arg(("--topic",), action="append", help="A topic, as often as there are topics; without it, all of them")
+_SOURCE_CONN = Arg(("--source-conn-id",), help="Connection of type kafka, if it is another one than in the last epoch")
+_NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
+
+
+def order_commands() -> list[ActionCommand]:
+    """The commands of this module."""
+    return [
+        ActionCommand(
+            name="skip",
+            help="Go on behind records that Kafka has lost, or at other offsets; what is lost goes on record",
+            func=skip,
+            args=(
+                PIPELINE,
+                _TOPIC,
+                Arg(("--to-available",), action="store_true", help="Go on with the oldest records after each loss"),
+                Arg(("--offsets",), help='A JSON file with offsets to go on at: {"orders": {"0": 4711}}'),
+                _SOURCE_CONN,
+                WHY,
+                ARG_YES,
+                CONN,
+            ),
+        ),
+        ActionCommand(
+            name="reset-source",
+            help="Go on in topics that were created again, or in another cluster",
+            func=reset_source,
+            args=(
+                PIPELINE,
+                _TOPIC,
+                Arg(("--starting",), help="Where to begin there: earliest, latest, or a time like 2026-01-31T00:00Z"),
+                Arg(("--offsets",), help='A JSON file with offsets to begin at: {"orders": {"0": 4711}}'),
+                _SOURCE_CONN,
+                WHY,
+                ARG_YES,
+                CONN,
+            ),
+        ),
+        ActionCommand(
+            name="replan",
+            help="Plan an aborted epoch anew: with the topics of today's DAG, and the next run's max_records",
+            func=replan,
+            args=(PIPELINE, WHY, ARG_YES, CONN),
+        ),
+        ActionCommand(
+            name="adopt-sink",
+            help="Take a sink as it is from now on: its table was restored, created again or replaced",
+            func=adopt_sink,
+            args=(
+                PIPELINE,
+                Arg(("sink",), help="The sink's name"),
+                Arg(("--new-table",), action="store_true", help="The DAG points the sink to a new table now"),
+                WHY,
+                ARG_YES,
+                CONN,
+            ),
+        ),
+    ]
+
+
+@tells_refusals
+def skip(args: Namespace) -> None:
+    """``airflow epochs skip``: accept that records are lost, after a look at their offsets and a yes."""
+    if args.to_available == bool(args.offsets) or (args.topic and args.offsets):
+        raise _wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
+
+    def moved(source: KafkaSource, at: Standing) -> Move:
+        position = at.position(source)
+        if args.to_available:
+            return source.past_losses(position, args.topic or [], _env())
+        return source.to_offsets(position, _offsets_in(args.offsets).offsets, _env())
+
+    _order(args, "skip", moved)
+
+
+@tells_refusals
+def reset_source(args: Namespace) -> None:
+    """``airflow epochs reset-source``: go on in other topics of the same names, after a look at them and a yes."""
+    if bool(args.starting) == bool(args.offsets):
+        raise _wrong_options("Give either --starting or --offsets FILE.")
+
+    def moved(source: KafkaSource, at: Standing) -> Move:
+        starting: object = _offsets_in(args.offsets).offsets if args.offsets else args.starting
+        return source.to_another(at.position(source), args.topic or [], starting, _env())
+
+    _order(args, "reset-source", moved)
+
+
+@tells_refusals
+def replan(args: Namespace) -> None:
+    """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
+    by, ledger = account_of(args), _ledger(args)
+    at = orders.standing(ledger, args.pipeline)
+    move = orders.replan(at, _source(at, None))
+    planned = at.newest.ranges
+    confirm(
+        args,
+        f"Epoch {at.epoch} of pipeline {args.pipeline} was aborted. Its input was {_shown(planned)}.",
+        "The next run plans it anew from the same beginning: no record is left out, and none is read twice.",
+        f"Recorded: {caller()}, because: {by.why}",
+    )
+    with logged("replan", dag_id=at.newest.dag_id, by=caller()):
+        orders.put(ledger, at, "replan", by, move, moved=False)
+    print(_NEXT)
+
+
+@tells_refusals
+def adopt_sink(args: Namespace) -> None:
+    """``airflow epochs adopt-sink``: take a sink as it is, after a look at what it lacks and a yes."""
+    by, ledger = account_of(args), _ledger(args)
+    at = orders.standing(ledger, args.pipeline)
+    with located(args.pipeline, sink=args.sink):
+        adoption = orders.adopt(ledger, at, args.sink, _env(), new_table=args.new_table)
+    if adoption is None:
+        print(
+            f"Nothing to do: sink {args.sink} shows what the ledger expects. If the DAG points it to a new table now, "
+            "add --new-table."
+        )
+        return
+    confirm(args, *_adopted(ledger, at, adoption), f"Recorded: {caller()}, because: {by.why}")
+    shown = str(adoption.shown) if adoption.shown else None
+    with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
+        move = Move(position=at.position(_source(at, None)))
+        orders.put(ledger, at, "adopt-sink", by, move, adopted={args.sink: shown}, moved=False)
+    print(_NEXT)
+
+
+def _order(args: Namespace, name: str, moved: Callable[[KafkaSource, Standing], Move]) -> None:
+    by, ledger = account_of(args), _ledger(args)
+    at = orders.standing(ledger, args.pipeline)
+    with located(args.pipeline):
+        move = moved(_source(at, args.source_conn_id), at)
+    if not (move.ahead or move.left):
+        print("Nothing to do: the pipeline goes on there in any case.")
+        return
+    confirm(
+        args,
+        f"Epoch {at.epoch} of pipeline {args.pipeline} will begin elsewhere:",
+        *_told(move),
+        f"Recorded: {caller()}, because: {by.why}",
+    )
+    with logged(name, dag_id=at.newest.dag_id, by=caller()):
+        orders.put(ledger, at, name, by, move)
+    print(_NEXT)
+
+
+def _told(move: Move) -> list[str]:
+    lines = []
+    if move.left:
+        lines.append(f"  left for good: the old topics, from these offsets on: {_partitions(move.left)}")
+        lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
+    if move.lost:
+        lines.append(f"  lost for good: {_shown(move.lost)}")
+    if move.again:
+        lines.append(f"  read again, so their rows come twice: {_shown(move.again)}")
+    return [*lines, f"  there to be read now: {_shown(move.ahead)}"]
+
+
+def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
+    first, last = adoption.lacks
+    shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
+    epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+    return [
+        f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and the ledger expects epoch "
+        f"{adoption.expected.epoch}. It will be taken as it is, and goes on with epoch {at.epoch}.",
+        f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption)}",
+        "  To get them from Kafka again, answer no, and give the sink another name with "
+        f'backfill={{"<the new name>": {first}}} in the DAG instead.',
+    ]
+
+
+def _rows(ledger: Ledger, adoption: Adoption) -> str:
+    """How many rows these are by their receipts; nothing if there are too many epochs to read them."""
+    first, last = adoption.lacks
+    if last - first >= orders.EPOCHS_COUNTED_MAX:
+        return ""
+    records = [record for n in range(first, last + 1) if (record := ledger.complete_record(n))]
+    rows = sum(record.receipts[adoption.sink].rows for record in records if adoption.sink in record.receipts)
+    return f" ({rows} by their receipts)"
+
+
+def _shown(ranges: Ranges) -> str:
+    return f"{records_upper_bound(ranges)} offsets, {_partitions(ranges)}" if ranges else "nothing"
+
+
+def _partitions(ranges: Ranges) -> str:
+    every = [
+        f"{topic}[{r.partition}] {r.start}" if r.start == r.end else f"{topic}[{r.partition}] [{r.start}, {r.end})"
+        for topic, of in ranges.items()
+        for r in of
+    ]
+    more = len(every) - PARTITIONS_SHOWN_MAX
+    return ", ".join(every[:PARTITIONS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _ledger(args: Namespace) -> Ledger:
+    return EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+
+
+def _env() -> AirflowEnvironment:
+    return AirflowEnvironment(SparkConnect())
+
+
+def _source(at: Standing, conn_id: str | None) -> KafkaSource:
+    """The source of the pipeline's newest epoch, perhaps with another connection."""
+    spec = at.newest.source
+    if spec.get("kind") != KAFKA:
+        raise Refused(
+            f"The source of the pipeline is of kind {spec.get('kind')!r}. Its position cannot be moved.",
+            code=codes.SOURCE_NOT_MOVABLE,
+        )
+    return KafkaSource.from_spec({**spec, **({"conn_id": conn_id} if conn_id else {})})
+
+
+def _offsets_in(file: str) -> AtOffsets:
+    try:
+        parsed = parse_starting(json.loads(Path(file).read_text()))
+    except (OSError, ValueError) as error:
+        raise Refused(f"The offsets in the file {file} cannot be read: {error}", code=codes.OFFSETS_UNUSABLE) from error
+    if not isinstance(parsed, AtOffsets):
+        raise Refused(f"The file {file} has no offsets.", code=codes.OFFSETS_UNUSABLE)
+    return parsed
+
+
+def _wrong_options(remedy: str) -> Refused:
+    return Refused("The options of the command do not fit each other.", code=codes.COMMAND_OPTIONS, remedy=remedy)

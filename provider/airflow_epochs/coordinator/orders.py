@@ -1,0 +1,273 @@
+"""An operator's commands about the next epoch: where its input begins, and which sinks are taken as they are.
+
+A command is an attempt of the next epoch that nothing is staged for (``model.OpenRecord``). The run that opens the next
+attempt obeys it. As an attempt has one record, a run that opens the epoch at the same moment cannot miss the command:
+its record or the command's stands, and the other side is told.
+
+The caller shows what a command would change, and asks, between ``standing`` and ``put``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Environment, Movable, Move, Position, Stateful
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.task import new_writer
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import newest_opened
+from airflow_epochs.model import (
+    Command,
+    CompleteRecord,
+    Marker,
+    OpenRecord,
+    Shown,
+    SinkPlan,
+    TransactionId,
+    agree,
+    compare,
+    described,
+)
+from airflow_epochs.protocol import State
+from airflow_epochs.sinks import from_spec
+
+EPOCHS_COUNTED_MAX = 1_000
+"""Of so many epochs the rows are counted before an operator is asked; of more it would take too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A pipeline between two epochs.
+
+    Attributes:
+        epoch: The next epoch.
+        attempt: Its newest attempt, which was aborted or holds a command; 0: none.
+        newest: The newest open record of the pipeline: it describes source and sinks.
+        before: The completion record of the epoch before; None before the first one.
+        order: The attempt of the next epoch that holds its newest command; None: there is none.
+    """
+
+    epoch: int
+    attempt: int
+    newest: OpenRecord
+    before: CompleteRecord | None
+    order: OpenRecord | None
+
+    def position(self, source: Movable) -> Position:
+        """Where the next epoch begins now."""
+        last = self.order or self.before
+        base = Position(ranges=last.ranges, state=last.source_state) if last else None
+        planned = self.newest if self.attempt else None
+        return source.before(base, planned.ranges if planned else {}, planned.source_state if planned else {})
+
+    @property
+    def adopted(self) -> Mapping[str, str | None]:
+        """As in ``OpenRecord``, by the commands so far."""
+        return self.order.adopted if self.order else {}
+
+
+def standing(ledger: Ledger, pipeline: str) -> Standing:
+    """Where the pipeline stands.
+
+    Raises:
+        Refused: It has opened no epoch yet; or an epoch is undecided or in doubt.
+    """
+    view, newest = ledger.view_of_next(), newest_opened(ledger)
+    if newest is None:
+        raise Refused(
+            "The pipeline has not opened an epoch yet.",
+            code=codes.POSITION_MISSING,
+            pipeline=pipeline,
+        )
+    if view.state not in (State.NEW, State.ABORTED):
+        raise Refused(
+            f"The epoch is {view.state.value}. The command acts only after an epoch is complete or aborted. Nothing "
+            "was changed.",
+            code=codes.EPOCH_UNFINISHED,
+            pipeline=pipeline,
+            epoch=view.number,
+        )
+    return Standing(
+        epoch=view.number,
+        attempt=view.epoch.attempt,
+        newest=newest,
+        before=ledger.complete_record(view.number - 1),
+        order=ledger.open_record(view.number, view.open.obeys) if view.open and view.open.obeys else None,
+    )
+
+
+def put(
+    ledger: Ledger,
+    at: Standing,
+    name: str,
+    by: Account,
+    move: Move,
+    *,
+    adopted: Mapping[str, str | None] | None = None,
+    moved: bool = True,
+) -> OpenRecord:
+    """Record a command: the next attempt of ``at.epoch``.
+
+    Args:
+        ledger: The pipeline's ledger.
+        at: Where the pipeline stood when the command was shown to the operator.
+        name: The command.
+        by: The operator.
+        move: Where the next epoch begins. Without a move: ``Move(position=…)`` as it is.
+        adopted: The sinks that this command takes as they are.
+        moved: Whether ``move`` moves the input.
+
+    Raises:
+        Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
+    """
+    number = at.attempt + 1
+    record = OpenRecord(
+        txn_id=str(TransactionId(at.newest.txn.pipeline, at.epoch, number, uuid.uuid4().hex)),
+        ledger_id=at.newest.ledger_id,
+        ranges=move.position.ranges,
+        source=at.newest.source,
+        source_state=move.position.state,
+        transform=at.newest.transform,
+        sinks={sink: SinkPlan(spec=plan.spec, previous=plan.previous) for sink, plan in at.newest.sinks.items()},
+        dag_id=at.newest.dag_id,
+        run_id=f"airflow epochs {name}",
+        now=by.at,
+        seed=at.newest.seed,
+        opened_at=by.at,
+        writer=new_writer(),
+        code=at.newest.code,
+        ledger=ledger.root,
+        command=Command(
+            name=name,
+            who=by.who,
+            why=by.why,
+            at=by.at,
+            host=by.host,
+            login=by.login,
+            lost=move.lost,
+            again=move.again,
+            left=move.left,
+        ),
+        obeys=number,
+        moved=moved or (at.order is not None and at.order.moved),
+        adopted={**at.adopted, **(adopted or {})},
+    )
+    standing = ledger.put_open(record)
+    if standing.writer != record.writer or ledger.complete_record(at.epoch):
+        raise Refused(
+            f"The epoch was opened by {standing.run} while this command waited for a confirmation. Nothing was "
+            "changed.",
+            code=codes.COMMAND_RACE,
+            pipeline=at.newest.txn.pipeline,
+            epoch=at.epoch,
+        )
+    return standing
+
+
+# -- the commands -------------------------------------------------------------------------------------------------
+
+
+def replan(at: Standing, source: Movable) -> Move:
+    """Plan an aborted epoch anew, from where it began, with the limits and topics of the next run. Reads only.
+
+    Raises:
+        Refused: No epoch was aborted.
+    """
+    if not at.attempt or at.newest.command:
+        raise Refused(
+            "There is no aborted epoch to plan anew.",
+            code=codes.NOTHING_TO_REPLAN,
+            pipeline=at.newest.txn.pipeline,
+            epoch=at.epoch,
+        )
+    return Move(position=at.position(source))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """A sink that is to be taken as it is.
+
+    Attributes:
+        shown: The transaction that the sink shows; None: it shows no epoch.
+        expected: The transaction that the ledger expects it to show.
+        lacks: The epochs ``[first, last]`` that the ledger says it got and that it does not show.
+    """
+
+    sink: str
+    shown: TransactionId | None
+    expected: TransactionId
+    lacks: tuple[int, int]
+
+
+def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False) -> Adoption | None:
+    """Look at a sink that does not show what the ledger expects, to take it as it is. Reads only.
+
+    Args:
+        ledger: The pipeline's ledger.
+        at: Where the pipeline stands.
+        name: The sink.
+        env: The environment to ask the sink in.
+        new_table: The DAG points the sink to a new table, which shows no epoch. The sink is not asked: the next run
+            asks it.
+
+    Returns:
+        None if the sink shows what the ledger expects.
+
+    Raises:
+        Refused: The ledger does not know the sink, or not what the sink shows; or the sink is a state table that has
+            rows.
+    """
+    if name not in at.newest.sinks:
+        raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(at.newest.sinks)}.")
+    sink, pipeline = from_spec(at.newest.sinks[name].spec), at.newest.txn.pipeline
+    found = None if new_table else sink.last_committed(pipeline, env)
+    markers = at.before.markers if at.before else {}
+    recorded = at.adopted[name] if name in at.adopted else markers.get(name)
+    expected = TransactionId.parse(recorded) if recorded else None
+    if agree(found, expected):
+        return None
+    if expected is None or compare(found, expected) is Shown.AHEAD:
+        raise _not_adopted(
+            at,
+            name,
+            f"The sink shows {described(found)}, and the ledger has no such epoch: the ledger is behind the sink.",
+            f"Run `airflow epochs rebuild {pipeline} --why …` if the ledger was lost or restored from an older copy.",
+        )
+    shown = _transaction(ledger, name, found) if found else None
+    if found and shown is None:
+        raise _not_adopted(
+            at, name, f"The sink shows {described(found)}, and the ledger has another transaction for this epoch."
+        )
+    if shown and isinstance(sink, Stateful):
+        raise _not_adopted(
+            at,
+            name,
+            f"The state shows epoch {shown.epoch}, and the ledger expects epoch {expected.epoch}. Later results would "
+            "lack the rows of the epochs between.",
+            "Put the newest copy of the table back. If there is none, point the state to a new table in the DAG, and "
+            f"run `airflow epochs adopt-sink {pipeline} {name} --new-table --why …`: the state begins anew there.",
+        )
+    first = shown.epoch + 1 if shown else 1
+    return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, expected.epoch))
+
+
+def _transaction(ledger: Ledger, sink: str, found: Marker) -> TransactionId | None:
+    """The sink's transaction in the epoch that it shows; None if the ledger has another one there."""
+    complete = ledger.complete_record(found.epoch)
+    recorded = complete.markers.get(sink) if complete else None
+    txn = TransactionId.parse(recorded) if recorded else None
+    return txn if agree(found, txn) else None
+
+
+def _not_adopted(at: Standing, sink: str, what: str, remedy: str | None = None) -> Refused:
+    return Refused(
+        f"{what} Nothing was changed.",
+        code=codes.SINK_NOT_ADOPTED,
+        remedy=remedy,
+        pipeline=at.newest.txn.pipeline,
+        sink=sink,
+    )

@@ -1,0 +1,158 @@
+"""Where the next epoch begins after an operator's command: past a loss, at given offsets, or in another topic. No I/O.
+
+A move changes nothing by itself. It becomes part of a ledger record, which the next epoch obeys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Move, Position
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, ends_of
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition
+from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
+from airflow_epochs.sources.kafka.plan import TimeIndex, require_inside, require_topics, started
+from airflow_epochs.sources.kafka.starting import AtOffsets, Starting
+
+
+def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
+    """The position at which an aborted epoch began: ``base``, and the topics that the epoch was the first to read.
+
+    ``ranges`` and ``state``: those that were planned.
+    """
+    known = base.ranges if base else {}
+    new = {t: tuple(r._replace(end=r.start) for r in of) for t, of in ranges.items() if t not in known}
+    recorded: JsonDict = base.state if base else {"cluster_id": state.get("cluster_id")}
+    ids = {**state.get("topic_ids", {}), **recorded.get("topic_ids", {})}
+    return Position(ranges={**empty_at_ends(known), **new}, state={**recorded, "topic_ids": ids})
+
+
+def past_losses(
+    position: Position, topics: Sequence[str], cluster: ClusterLog, batches: Mapping[Partition, Batch]
+) -> Move:
+    """Go on with the records that Kafka has after its losses, and leave out none that it has.
+
+    Deleted records are left behind. A truncated log goes on where it was written anew, by its leader epochs; if they
+    do not tell, at its oldest record. ``batches``: as ``plan.state_of``.
+
+    Raises:
+        Refused: The pipeline does not read a topic, or the topic is gone or was created again.
+        Corrupt: The connection leads to another cluster.
+    """
+    known = _of(position, topics)
+    gaps = gaps_at(_offsets(known), position.state, cluster)
+    gaps += replaced(ends_of(known), position.state, cluster, batches)
+    _require_same_logs(gaps)
+    starts: dict[str, dict[int, int]] = {}
+    for gap in gaps:
+        oldest = cluster.topics[gap.topic].partitions[gap.partition].start
+        starts.setdefault(gap.topic, {})[gap.partition] = oldest if gap.diverged is None else gap.diverged
+    written_anew = {(gap.topic, gap.partition) for gap in gaps if gap.diverged is not None}
+    return _moved(position, starts, cluster, written_anew)
+
+
+def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Move:
+    """Go on at these offsets. A partition that they do not name stays where it is.
+
+    Raises:
+        Refused: The pipeline does not read a topic, or the topic was created again or lacks an offset.
+        Corrupt: The connection leads to another cluster.
+    """
+    gaps = gaps_at(_offsets(_of(position, list(offsets))), position.state, cluster)
+    _require_same_logs(gaps)
+    for topic, of in offsets.items():
+        require_inside("The file", topic, of, cluster.topics[topic], codes.OFFSETS_UNUSABLE)
+    return _moved(position, offsets, cluster)
+
+
+def to_another(
+    position: Position, topics: Sequence[str], starting: Starting, cluster: ClusterLog, index: TimeIndex
+) -> Move:
+    """Go on in the topics that have these names now, at ``starting``: created again, or in another cluster.
+
+    If the cluster is another one, the pipeline forgets the topics that are not in ``topics``: their offsets mean
+    nothing there.
+
+    Raises Refused: The pipeline does not read a topic, or the cluster has no such topic or offset.
+    """
+    require_topics(list(_of(position, topics)), cluster)
+    if isinstance(starting, AtOffsets):
+        _of(position, list(starting.offsets))
+    elsewhere = position.state.get("cluster_id") not in (None, cluster.cluster_id)
+    left = position.ranges if elsewhere else _of(position, topics)
+    ranges = {t: started(t, cluster.topics[t], starting, index) for t in topics}
+    starts = {(t, r.partition): r.start for t, of in ranges.items() for r in of}
+    kept = {t: of for t, of in empty_at_ends(position.ranges).items() if t not in left}
+    at = _as_ranges({at: (start, start) for at, start in starts.items()})
+    return Move(
+        position=Position(ranges=dict(sorted({**kept, **at}.items())), state=_identified(position, left, cluster)),
+        left=empty_at_ends(left),
+        ahead=_ahead(starts, cluster),
+    )
+
+
+def _identified(position: Position, left: Collection[str], cluster: ClusterLog) -> JsonDict:
+    """The state of ``position`` with the cluster's id and its topics' ids of today, for all topics of ``left``."""
+    recorded = _without(position.state, {(t, r.partition) for t in left for r in position.ranges[t]})
+    kept = {topic: of for topic, of in position.state.get("topic_ids", {}).items() if topic not in left}
+    today = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
+    return {**recorded, "cluster_id": cluster.cluster_id, "topic_ids": dict(sorted({**kept, **today}.items()))}
+
+
+def _of(position: Position, topics: Sequence[str]) -> Ranges:
+    for topic in topics:
+        if topic not in position.ranges:
+            raise Refused(
+                f"The pipeline does not read the topic {topic!r}. It reads: {', '.join(sorted(position.ranges))}.",
+                code=codes.TOPIC_UNKNOWN,
+            )
+    return {topic: position.ranges[topic] for topic in topics}
+
+
+def _offsets(ranges: Ranges) -> Offsets:
+    return {topic: {r.partition: r.end for r in of} for topic, of in ranges.items()}
+
+
+def _require_same_logs(gaps: Sequence[Gap]) -> None:
+    if another := [gap for gap in gaps if gap.is_of_another_log]:
+        raise Refused(
+            f"Nothing can be skipped in topic {another[0].topic}: {another[0].why}.",
+            code=codes.TOPIC_REPLACED,
+        )
+
+
+def _moved(position: Position, starts: Offsets, cluster: ClusterLog, written_anew: Collection[Partition] = ()) -> Move:
+    """``written_anew``: where earlier offsets stand for records that the pipeline has not read."""
+    old = {(t, p): at for t, of in _offsets(position.ranges).items() for p, at in of.items()}
+    new = {(t, p): at for t, of in starts.items() for p, at in of.items()}
+    steps = {at: (old.get(at, 0), to) for at, to in sorted(new.items()) if old.get(at, 0) != to}
+    back = {at: (to, was) for at, (was, to) in steps.items() if to < was and at not in written_anew}
+    return Move(
+        position=Position(
+            ranges=_as_ranges({at: (to, to) for at, to in sorted({**old, **new}.items())}),
+            state=_without(position.state, steps),
+        ),
+        lost=_as_ranges({at: step for at, step in steps.items() if step[0] < step[1]}),
+        again=_as_ranges(back),
+        ahead=_ahead({at: to for at, (_, to) in steps.items()}, cluster),
+    )
+
+
+def _as_ranges(of: Mapping[Partition, tuple[int, int]]) -> Ranges:
+    found: dict[str, tuple[OffsetRange, ...]] = {}
+    for (topic, partition), (start, end) in of.items():
+        found[topic] = (*found.get(topic, ()), OffsetRange(partition, start, end))
+    return found
+
+
+def _ahead(starts: Mapping[Partition, int], cluster: ClusterLog) -> Ranges:
+    """What can be read now from ``starts`` on."""
+    ends = cluster.ends()
+    return _as_ranges({at: (start, max(start, ends[at])) for at, start in starts.items()})
+
+
+def _without(state: JsonDict, moved: Collection[Partition]) -> JsonDict:
+    """``state`` without the records before the positions of ``moved``: they are not known there."""
+    return {**state, "tails": tails_json({at: tail for at, tail in tails_of(state).items() if at not in moved})}

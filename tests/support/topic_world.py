@@ -1,0 +1,165 @@
+"""A pipeline from topics of a real broker to sinks of any kind, without Spark: what is staged is read here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, TopicPartition
+
+from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
+from airflow_epochs.contracts import Connection, Limits, Sink
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import CompleteRecord, OpenRecord, Run
+from orders_demo.duck import duck
+from stack.broker import Broker
+from tests.support.environment import Action, connected
+from tests.support.faults_disk import PARTITIONS
+from tests.support.faults_world import airflow_run
+from tests.support.kafka_sink_world import create, seen_by_confluent, values
+from tests.support.kafka_staging import TopicSpark
+from tests.support.sql_world import SqliteDb
+from tests.support.waiting import wait_until
+
+TABLE = 'CREATE TABLE rows (source text, partition bigint, "offset" bigint, payload text)'
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicWorld:
+    """The pipeline as the DAG is today.
+
+    ``topics``: short names of the topics that are read. ``tables``: sink -> table, where its name is another one.
+    """
+
+    folder: Path
+    broker: Broker
+    db: SqliteDb
+    id: str
+    sinks: tuple[str, ...] = ("lake",)
+    topics: tuple[str, ...] = ("in",)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    backfill: Mapping[str, int] = field(default_factory=dict)
+    starting: Any = "earliest"
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str = "in") -> str:
+        return f"{name}-{self.id}"
+
+    def create_topic(self, name: str = "in", partitions: int = len(PARTITIONS)) -> None:
+        create(self._admin, self.topic(name), partitions)
+
+    def delete_topic(self, name: str = "in") -> None:
+        topic, admin = self.topic(name), self._admin
+        admin.delete_topics([topic])[topic].result()
+        wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+
+    def delete_before(self, partition: int, offset: int, name: str = "in") -> None:
+        """What retention does."""
+        with KafkaAdminClient(bootstrap_servers=self.broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition(self.topic(name), partition): offset})
+
+    def produce(self, payloads: str, name: str = "in", partitions: Iterable[int] = PARTITIONS) -> None:
+        """A record for each letter, in turn to each partition."""
+        producer, turns = Producer({"bootstrap.servers": self.broker.bootstrap}), list(partitions)
+        for number, payload in enumerate(payloads):
+            value = json.dumps({"source": self.topic(name), "payload": payload})
+            producer.produce(self.topic(name), value=value, partition=turns[number % len(turns)])
+        assert producer.flush(20) == 0
+
+    @property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.broker.bootstrap})
+
+    # -- the pipeline ----------------------------------------------------------------------------------------------
+
+    name = "orders"
+
+    @property
+    def ledger_root(self) -> Path:
+        return self.folder / "ledger"
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(LocalStore(self.ledger_root), self.name)
+
+    def but(self, **changes: Any) -> TopicWorld:
+        """The DAG with changes."""
+        return replace(self, **changes)
+
+    def task(self, at: Mapping[str, Action] | None = None) -> Coordinator:
+        env = connected(self.kafka, self.db.connection(), at=at)
+        env.spark = TopicSpark(env.reached)
+        source = KafkaSource(
+            [self.topic(name) for name in self.topics], conn_id="kafka", max_wait=0, starting=self.starting
+        )
+        return Coordinator(
+            TaskTry(
+                pipeline=Pipeline(
+                    wait_for_others=0,
+                    name=self.name,
+                    dag_id="dag",
+                    source=source,
+                    sinks=tuple(map(self.sink, self.sinks)),
+                    transform=Transform(path="disk.py", function="keep_all"),
+                    backfill=self.backfill,
+                ),
+                ledger=self.ledger,
+                env=env,
+            )
+        )
+
+    def run(self, number: int, at: Mapping[str, Action] | None = None) -> Exception | None:
+        return airflow_run(self.task(at), Run("dag", f"run {number}"))
+
+    def opened(self, number: int, **limits: Any) -> OpenRecord:
+        opened = self.task().open(Run("dag", f"run {number}"), Limits(**limits))
+        assert isinstance(opened, OpenRecord)
+        return opened
+
+    def completed(self, epoch: int) -> CompleteRecord:
+        record = self.ledger.complete_record(epoch)
+        assert record
+        return record
+
+    @property
+    def kafka(self) -> Connection:
+        return Connection(conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": self.broker.bootstrap})
+
+    def table(self, sink: str) -> str:
+        return self.tables.get(sink, sink)
+
+    def sink(self, name: str) -> Sink:
+        staging = str(self.folder / "staging")
+        if name.startswith("lake"):
+            return DeltaSink(name, str(self.folder / self.table(name)))
+        if name.startswith("rows"):
+            return SqlSink(name, "db", self.table(name), staging=staging)
+        return KafkaSink(name, self.topic(name), staging=staging, conn_id="kafka", marker_topic=f"markers-{self.id}")
+
+    # -- what strangers see ----------------------------------------------------------------------------------------
+
+    def shown(self, sink: str) -> str:
+        """The payloads, sorted."""
+        readers: dict[str, Callable[[str], list[Any]]] = {"lake": self._in_the_lake, "rows": self._in_the_database}
+        return "".join(sorted(readers.get(sink[:4], self._in_the_topic)(sink)))
+
+    def _in_the_lake(self, sink: str) -> list[Any]:
+        with duck() as db:
+            found = db.execute("SELECT payload FROM delta_scan(?)", [str(self.folder / self.table(sink))])
+            return [payload for (payload,) in found.fetchall()]
+
+    def _in_the_database(self, sink: str) -> list[Any]:
+        return [payload for (payload,) in self.db.run(f"SELECT payload FROM {self.table(sink)}")]
+
+    def _in_the_topic(self, sink: str) -> list[Any]:
+        seen = [seen_by_confluent(self.broker.bootstrap, self.topic(sink), partition) for partition in PARTITIONS]
+        return [json.loads(text)["payload"] for each in seen for text in values(each) if text]
