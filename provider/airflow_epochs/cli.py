@@ -18,8 +18,8 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, Grou
 from airflow.cli.simple_table import AirflowConsole
 
 from airflow_epochs import codes
-from airflow_epochs.cli_asking import CONN, EPOCH, OUTPUT, PIPELINE, WHY, account_of, confirm, tells_refusals
-from airflow_epochs.cli_orders import order_commands
+from airflow_epochs.commands.asking import CONN, EPOCH, OUTPUT, PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.commands.orders import order_commands
 from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
@@ -236,6 +236,10 @@ def _instant(at: int | None) -> str:
 
 def _sentence(view: EpochView) -> str:
     """A sentence about an unfinished epoch, for people."""
+    if order := view.open and view.open.command:
+        return (
+            f"Epoch {view.number} is not open. The next run obeys `{order.name}` by {order.who}, because: {order.why}"
+        )
     waits = f": waits for {', '.join(waits_for(view))}" if waits_for(view) else ""
     opened = view.opened
     return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."

@@ -516,9 +516,9 @@ TOPIC_REPLACED = COMMANDS.code(
     Refused,
     "The topic was deleted, or deleted and created again. The old offsets mean nothing there, so nothing can be "
     "skipped.",
-    "Run `airflow epochs reset-source PIPELINE --topic TOPIC --starting earliest --why …` for a topic that was created "
-    "again. If the topic is gone, remove it from `topics` in the DAG, and run `airflow epochs replan PIPELINE --why …` "
-    "if an aborted epoch has records of it.",
+    "Type `airflow epochs reset-source PIPELINE --topic TOPIC --starting earliest --why …` if the topic was created "
+    "again. If it is gone, remove it from `topics` in the DAG, and type `airflow epochs replan PIPELINE --why …` if an "
+    "aborted epoch has records of it.",
 )
 OFFSETS_UNUSABLE = COMMANDS.code(
     "EPOCHS-OFFSETS-UNUSABLE",

@@ -600,8 +600,9 @@ class CompleteRecord:
             committed any of them late.
         watermarks: As in ``OpenRecord``.
         event_times: Per partition, the newest event time up to this epoch.
-        moved: The newest epoch whose input a command moved, up to this epoch; 0 if there is none. Since then, each
+        moved_in: The newest epoch whose input a command moved, up to this epoch; 0 if there is none. Since then, each
             epoch begins where the one before ended.
+        commands: The commands that this epoch obeyed, oldest first.
     """
 
     txn_id: str
@@ -618,7 +619,8 @@ class CompleteRecord:
     waived_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
-    moved: int = 0
+    moved_in: int = 0
+    commands: tuple[Command, ...] = ()
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:

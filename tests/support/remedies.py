@@ -68,10 +68,14 @@ def typed(ledger_root: Path, error: EpochError, command: str) -> str:
     """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows."""
     named = re.search(rf"`airflow (epochs {command} [^`]*)`", str(error))
     assert named, str(error)
-    words = shlex.split(named[1].replace("…", "'the remedy says so'"))
+    return ordered(ledger_root, *shlex.split(named[1].replace("…", "'the remedy says so'")))
+
+
+def ordered(ledger_root: Path, *words: str) -> str:
+    """``airflow <words>`` at a terminal, which asks, and is told yes; what it shows."""
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(ledger_root)}}
     with patch.dict("os.environ", {"AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection)}):
-        parsed = _parser().parse_args(words)
+        parsed = _parser().parse_args([*words])
         with terminal("y\n") as screen:
             parsed.func(parsed)
     return screen.text

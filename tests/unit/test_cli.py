@@ -13,6 +13,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
+from airflow_epochs.commands import asking
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
@@ -293,7 +294,7 @@ def test_a_promise_that_is_kept_while_the_question_stands_is_not_waived(
         coordinator.complete(Run("dag", "r3"))
         return True
 
-    monkeypatch.setattr(cli, "ask_yesno", meanwhile)
+    monkeypatch.setattr(asking, "ask_yesno", meanwhile)
     with terminal(""), pytest.raises(SystemExit, match="The epoch is complete"):
         waive(yes=False)
     assert words(tmp_path) == []
@@ -308,7 +309,7 @@ def test_a_pipeline_that_is_handed_over_while_the_question_stands_is_left_to_its
         ledger.take_over("third", who="them", why="x", at="now", writer="w")
         return True
 
-    monkeypatch.setattr(cli, "ask_yesno", meanwhile)
+    monkeypatch.setattr(asking, "ask_yesno", meanwhile)
     with terminal(""), pytest.raises(SystemExit, match="Somebody handed the pipeline to another DAG"):
         take_over(yes=False)
     assert [record["dag_id"] for record in words(tmp_path)] == ["third"]
@@ -318,7 +319,10 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     [group] = cli.get_cli_commands()
     assert isinstance(group, GroupCommand)
     names = [command.name for command in group.subcommands]
-    assert names == ["list", "show", "in-doubt", "state", "takeover", "waive", "sign", "kafka-credentials"]
+    assert names == [
+        *("list", "show", "in-doubt", "state", "takeover", "waive", "sign"),
+        *("skip", "reset-source", "replan", "adopt-sink", "kafka-credentials"),
+    ]
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

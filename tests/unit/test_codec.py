@@ -15,6 +15,7 @@ from airflow_epochs.ledger.codec import DEPTH_MAX, NewerFormat, decode, encode
 from airflow_epochs.model import (
     FORMAT,
     FORMAT_UNSIGNED,
+    Command,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
@@ -113,6 +114,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "CompleteRecord.event_times": st.dictionaries(
         TEXT, st.dictionaries(TEXT, st.builds(PartitionTime, newest=COUNT, seen=TEXT), max_size=2), max_size=2
     ),
+    "command": st.none() | st.builds(Command, name=TEXT, who=TEXT, why=TEXT, at=TEXT, lost=RANGES, again=RANGES),
+    "commands": st.lists(st.builds(Command, name=TEXT, who=TEXT, why=TEXT, at=TEXT), max_size=2).map(tuple),
+    "obeys": COUNT,
+    "moved": st.booleans(),
+    "moved_in": COUNT,
+    "adopted": st.dictionaries(NAME, st.none() | TXN, max_size=2),
     "format": st.just(1),
 }
 

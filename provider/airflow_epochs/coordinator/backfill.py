@@ -83,7 +83,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
 def _require_contiguous(task: TaskTry, sink: str, first: int, epoch: int, moved: bool) -> None:
     """Raise Refused if a command moved the input between ``first`` and ``epoch``: no range covers both sides."""
     before = task.ledger.complete_record(epoch - 1)
-    since = epoch if moved else before.moved if before else 0
+    since = epoch if moved else before.moved_in if before else 0
     if first < since:
         raise Refused(
             f"`backfill` lets sink {sink!r} begin with epoch {first}. A command of an operator moved the input in "

@@ -32,6 +32,7 @@ from airflow_epochs.event_time import times_after
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
+    Command,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
@@ -376,12 +377,18 @@ class Coordinator:
                 waived_ids=waived_ids,
                 watermarks=opened.watermarks,
                 event_times=_event_times(before, view),
-                moved=view.number if opened.moved else before.moved if before else 0,
+                moved_in=view.number if opened.moved else before.moved_in if before else 0,
+                commands=self._obeyed(opened),
             )
         )
         self.task.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, opened.txn_id)
         return self.task.ledger.view(view.number)
+
+    def _obeyed(self, opened: OpenRecord) -> tuple[Command, ...]:
+        """The commands of the epoch. Its completion record keeps them, because its open records may be pruned."""
+        attempts = [self.task.ledger.open_record(opened.txn.epoch, n) for n in range(1, opened.obeys + 1)]
+        return tuple(each.command for each in attempts if each and each.command)
 
     def _receipts_that_hold(self, view: EpochView) -> dict[str, Receipt]:
         """The receipts, after every sink was asked again. A sink that has lost its commit since commits again.

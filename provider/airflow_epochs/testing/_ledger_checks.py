@@ -33,7 +33,7 @@ def gaps(history: History) -> Iterator[Violation]:
         yield Violation("Complete epochs are not dense.", some(missing))
     position = dict(history.starts)
     for epoch in sorted(complete):
-        if complete[epoch].moved == epoch:
+        if complete[epoch].moved_in == epoch:
             position = _ordered(history.facts, epoch)
         named = {(topic, r.partition): r for topic, per_topic in complete[epoch].ranges.items() for r in per_topic}
         for where, r in named.items():

@@ -13,7 +13,7 @@ from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, ends_of
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition
 from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
-from airflow_epochs.sources.kafka.plan import TimeIndex, require_inside, require_topics, started
+from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
 from airflow_epochs.sources.kafka.starting import AtOffsets, Starting
 
 
@@ -63,7 +63,8 @@ def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Mov
     gaps = gaps_at(_offsets(_of(position, list(offsets))), position.state, cluster)
     _require_same_logs(gaps)
     for topic, of in offsets.items():
-        require_inside("The file", topic, of, cluster.topics[topic], codes.OFFSETS_UNUSABLE)
+        if wrong := misplaced(topic, of, cluster.topics[topic]):
+            raise Refused(f"The file names {wrong}. Nothing was changed.", code=codes.OFFSETS_UNUSABLE)
     return _moved(position, offsets, cluster)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import PlannedEpoch, Position
-from airflow_epochs.errors import Code, Refused
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
 from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuous, tails_json, tails_of
@@ -162,8 +162,13 @@ def _continued(position: Mapping[int, int], log: TopicLog) -> tuple[OffsetRange,
 
 def started(topic: str, log: TopicLog, starting: Starting, index: TimeIndex) -> tuple[OffsetRange, ...]:
     """The ranges of a topic that begins at ``starting``. Raises Refused for an offset that the topic does not have."""
-    if isinstance(starting, AtOffsets):
-        require_inside("`starting`", topic, starting.offsets.get(topic, {}), log, codes.STARTING_UNUSABLE)
+    if isinstance(starting, AtOffsets) and (wrong := misplaced(topic, starting.offsets.get(topic, {}), log)):
+        raise Refused(
+            f"`starting` names {wrong}.",
+            code=codes.STARTING_UNUSABLE,
+            remedy="Correct the offset in `starting`. Or leave the partition out: the pipeline then begins at its "
+            "oldest record. Then clear the failed task.",
+        )
     starts = {p: _start(topic, p, log.partitions[p], starting, index) for p in sorted(log.partitions)}
     return tuple(OffsetRange(p, start, max(start, log.partitions[p].end)) for p, start in starts.items())
 
@@ -181,27 +186,15 @@ def _start(topic: str, partition: int, log: Log, starting: Starting, index: Time
     return log.start
 
 
-def require_inside(what: str, topic: str, offsets: Mapping[int, int], log: TopicLog, code: Code) -> None:
-    """Raise Refused, with ``code``, unless the topic has these partitions and offsets. ``what`` names them."""
+def misplaced(topic: str, offsets: Mapping[int, int], log: TopicLog) -> str | None:
+    """The first partition or offset that the topic does not have, as the end of a sentence; None if it has them all."""
     for partition, offset in sorted(offsets.items()):
         there = log.partitions.get(partition)
         if there is None:
-            raise Refused(
-                f"{what} names {topic}[{partition}], but the topic has {len(log.partitions)} partition(s), which "
-                "count from 0.",
-                code=code,
-            )
+            return f"{topic}[{partition}], but the topic has {len(log.partitions)} partition(s), which count from 0"
         if not there.start <= offset <= there.end:
-            raise Refused(
-                f"{what} names offset {offset} of {topic}[{partition}], but the brokers have the offsets "
-                f"[{there.start}, {there.end}).",
-                code=code,
-                remedy=f"Name an offset from {there.start} to {there.end}. Or leave the partition out: "
-                f"{_LEFT_OUT[code]}",
+            return (
+                f"offset {offset} of {topic}[{partition}], but the brokers have the offsets [{there.start}, "
+                f"{there.end})"
             )
-
-
-_LEFT_OUT = {
-    codes.STARTING_UNUSABLE: "the pipeline then begins at its oldest record. Clear the failed task.",
-    codes.OFFSETS_UNUSABLE: "the pipeline then goes on there where it stands.",
-}
+    return None

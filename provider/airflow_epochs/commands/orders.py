@@ -14,7 +14,7 @@ from pathlib import Path
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.cli_asking import CONN, PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, tells_refusals
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Adoption, Standing

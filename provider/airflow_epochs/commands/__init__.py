@@ -1,0 +1,1 @@
+"""Commands of ``airflow epochs`` by subject, and what they share. ``cli`` lists them."""
