@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.errors import Corrupt
+from airflow_epochs import codes
+from airflow_epochs.commands import asking
+from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
+from airflow_epochs.testing import Crash
 from stack.broker import Broker
+from tests.support.faults_world import crash
 from tests.support.remedies import ordered, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TABLE, TopicWorld
@@ -25,8 +32,9 @@ def world(
     db = new_sqlite(tmp_path)
     db.run(TABLE)
     world = TopicWorld(folder=tmp_path, broker=broker, db=db, id=f"{abs(hash(request.node.name)):x}")
-    kafka = {"conn_type": "kafka", "extra": world.kafka.extra}
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA", json.dumps(kafka))
+    for known in (world.kafka, db.connection()):
+        described = {"conn_type": known.conn_type, "host": known.host, "schema": known.schema, "extra": known.extra}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{known.conn_id.upper()}", json.dumps(described))
     world.create_topic()
     world.produce("abcd")
     assert world.run(1) is None
@@ -121,3 +129,227 @@ def test_an_aborted_epoch_is_planned_anew_with_fewer_records_until_the_poison_is
     assert world.run(4) is None  # it goes on with its own attempt
     assert [world.run(number) for number in (5, 6)] == [None, None]
     assert world.shown("lake") == "abcdefghij"
+
+
+# -- a run and a command at the same moment --------------------------------------------------------------------------
+
+
+def test_a_run_that_opens_the_epoch_while_the_question_stands_wins_and_the_command_changes_nothing(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(question: str) -> bool:
+        world.opened(2)
+        return True
+
+    world.produce("ef")
+    monkeypatch.setattr(asking, "ask_yesno", meanwhile)
+    with pytest.raises(SystemExit, match=r"EPOCHS-COMMAND-RACE.*run 2"):
+        typing(world, "reset-source", "--starting", "earliest")
+    assert world.run(3) is None
+    assert world.shown("lake") == "abcdef"
+
+
+def test_a_run_that_planned_before_the_command_and_opens_after_it_obeys_the_command(world: TopicWorld) -> None:
+    world.produce("ef")
+    late = world.run(2, {"open.put": lambda: print(typing(world, "reset-source", "--starting", "earliest"))})
+    assert isinstance(late, Fenced)
+    assert world.run(3) is None
+    assert world.shown("lake") == "aabbccddef"
+
+
+@pytest.mark.parametrize("phase", ["open.landed", "committed.lake"])
+def test_no_command_acts_on_an_epoch_that_is_undecided_or_in_doubt(world: TopicWorld, phase: str) -> None:
+    world.produce("ef")
+    with pytest.raises(Crash):
+        world.run(2, {phase: crash})
+    for name, words in EVERY.items():
+        with pytest.raises(SystemExit, match=r"EPOCHS-EPOCH-UNFINISHED: The epoch is (open|in doubt)\."):
+            typing(world, name, *words)
+    assert world.run(3) is None
+    assert world.shown("lake") == "abcdef"
+
+
+EVERY = {
+    "skip": ["--to-available"],
+    "reset-source": ["--starting", "latest"],
+    "replan": [],
+    "adopt-sink": ["lake"],
+}
+"""Each command, with what it needs."""
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_pipeline_that_has_never_opened_an_epoch_has_nothing_to_change(world: TopicWorld, name: str) -> None:
+    with pytest.raises(SystemExit, match="EPOCHS-POSITION-MISSING"):
+        ordered(world.ledger_root, "epochs", name, "ordres", *EVERY[name], "--why", "typo")
+
+
+def test_without_a_loss_and_without_a_change_there_is_nothing_to_do(world: TopicWorld) -> None:
+    before = [path.name for path in world.ledger_root.rglob("*.json")]
+    assert "Nothing to do" in typing(world, "skip", "--to-available")
+    assert "Nothing to do" in typing(world, "adopt-sink", "lake")
+    with pytest.raises(SystemExit, match="EPOCHS-NOTHING-TO-REPLAN"):
+        typing(world, "replan")
+    assert [path.name for path in world.ledger_root.rglob("*.json")] == before
+
+
+# -- offsets in a file ------------------------------------------------------------------------------------------------
+
+
+def test_offsets_of_a_file_are_skipped_to_and_partitions_that_it_does_not_name_go_on(world: TopicWorld) -> None:
+    world.produce("efghij")
+    file = world.folder / "offsets.json"
+    file.write_text(json.dumps({world.topic(): {"1": 4}}))
+    screen = typing(world, "skip", "--offsets", str(file))
+    assert f"lost for good: 2 offsets, {world.topic()}[1] [2, 4)" in screen
+    assert world.run(2) is None
+    assert world.shown("lake") == "abcdegij"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"IN": {"0": 99}}', r"offset 99 of in-\w+\[0\], but the brokers have the offsets \[0, 2\)"),
+        ('{"IN": {"0": -1}}', "must be a whole number, 0 or larger"),
+        ('{"other": {"0": 1}}', "does not read the topic 'other'"),
+        ("{", "cannot be read"),
+        ('{"timestamp": 5}', "has no offsets"),
+    ],
+)
+def test_a_file_without_fitting_offsets_is_refused(world: TopicWorld, text: str, why: str) -> None:
+    file = world.folder / "offsets.json"
+    file.write_text(text.replace("IN", world.topic()))
+    with pytest.raises(SystemExit, match=why):
+        typing(world, "skip", "--offsets", str(file))
+    with pytest.raises(SystemExit, match=r"nowhere.json cannot be read"):
+        typing(world, "reset-source", "--offsets", "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["skip"],
+        ["skip", "--to-available", "--offsets", "f"],
+        ["skip", "--topic", "in", "--offsets", "f"],
+        ["reset-source"],
+        ["reset-source", "--starting", "latest", "--offsets", "f"],
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_refused(world: TopicWorld, words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="EPOCHS-COMMAND-OPTIONS"):
+        typing(world, *words)
+
+
+# -- other epochs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_sink_begins_with_the_epoch_that_a_command_moved_but_not_with_one_before(world: TopicWorld) -> None:
+    world.produce("efghij")
+    world.delete_before(0, 4)
+    typed(world.ledger_root, stopped(world, 2), "skip")
+    assert world.run(3) is None
+    wide = world.but(sinks=("lake", "lake_2"), backfill={"lake_2": 1})
+    world.produce("kl")
+    refused = wide.run(4)
+    assert isinstance(refused, Refused) and "EPOCHS-BACKFILL-MOVED" in str(refused)
+    (epoch,) = re.findall(r"Let `backfill` name epoch (\d+)", str(refused))
+    assert wide.but(backfill={"lake_2": int(epoch)}).run(5) is None
+    assert wide.shown("lake") == "abcdfhijkl"
+    assert wide.shown("lake_2") == "fhijkl"
+
+
+def test_two_commands_before_one_epoch_are_both_obeyed_and_stay_on_record_when_it_is_pruned(world: TopicWorld) -> None:
+    world.produce("efghij")
+    world.delete_before(0, 4)
+    shutil.rmtree(world.folder / "lake")
+    error = stopped(world, 2)
+    typing(world, "adopt-sink", "lake")
+    typing(world, "skip", "--topic", world.topic(), "--to-available")
+    assert error.code == codes.TABLE_GONE
+    assert world.run(3) is None
+    assert world.shown("lake") == "fhij"
+    assert [command.name for command in world.completed(2).commands] == ["adopt-sink", "skip"]
+    assert world.ledger.prune(2)
+    assert [command.why for command in world.completed(2).commands] == ["the test says so"] * 2
+
+
+# -- sinks as they are ------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: TopicWorld) -> None:
+    shutil.copytree(world.folder / "lake", world.folder / "copy")
+    for number, payloads in ((2, "ef"), (3, "gh")):
+        world.produce(payloads)
+        assert world.run(number) is None
+    shutil.rmtree(world.folder / "lake")
+    (world.folder / "copy").rename(world.folder / "lake")
+    world.produce("ij")
+    error = stopped(world, 4)
+    assert error.code == codes.SINK_BEHIND
+    screen = typed(world.ledger_root, error, "adopt-sink")
+    assert "missing for good, unless its table has them: the rows of epochs 2 to 3 (4 by their receipts)" in screen
+    assert world.run(5) is None
+    world.produce("kl")
+    assert world.run(6) is None
+    assert world.shown("lake") == "abcdijkl"
+
+
+@pytest.mark.parametrize("how", ["dropped", "created again"])
+def test_a_table_that_is_gone_or_another_one_is_taken_as_it_is(world: TopicWorld, how: str) -> None:
+    table = world.folder / "lake"
+    rows = DeltaTable(table).to_pyarrow_table()
+    shutil.rmtree(table)
+    if how == "created again":
+        write_deltalake(table, rows.slice(0, 3))
+    world.produce("ef")
+    error = stopped(world, 2)
+    screen = typed(world.ledger_root, error, "adopt-sink")
+    assert "shows no epoch, and the ledger expects epoch 1" in screen
+    assert world.run(3) is None
+    assert len(world.shown("lake")) == (2 if how == "dropped" else 5)
+
+
+def test_a_sink_that_points_to_a_new_table_goes_on_there_under_its_name(world: TopicWorld) -> None:
+    world = world.but(tables={"lake": "lake_2"})
+    world.produce("ef")
+    error = stopped(world, 2)
+    assert error.code == codes.TABLE_ELSEWHERE
+    assert "Nothing to do" in typing(world, "adopt-sink", "lake"), "the old table is as it was"
+    typed(world.ledger_root, error, "adopt-sink")
+    assert world.run(3) is None
+    assert (world.shown("lake"), world.but(tables={}).shown("lake")) == ("ef", "abcd")
+
+
+def test_a_database_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: TopicWorld) -> None:
+    world = world.but(sinks=("lake", "rows"))
+    for number, payloads in ((2, "ef"), (3, "gh")):
+        world.produce(payloads)
+        assert world.run(number) is None
+    world.db.run("DELETE FROM rows")
+    world.db.run("DELETE FROM epoch_markers")
+    world.produce("ij")
+    error = stopped(world, 4)
+    assert error.sink == "rows"
+    typed(world.ledger_root, error, "adopt-sink")
+    assert world.run(5) is None
+    world.produce("kl")
+    assert world.run(6) is None
+    assert (world.shown("lake"), world.shown("rows")) == ("abcdefghijkl", "ijkl")
+
+
+def test_a_topic_that_was_created_again_with_its_markers_is_taken_as_it_is(world: TopicWorld) -> None:
+    world.create_topic("out")
+    world = world.but(sinks=("lake", "out"))
+    world.produce("ef")
+    assert world.run(2) is None
+    for topic in ("out", "markers"):
+        world.delete_topic(topic)
+    world.create_topic("out")
+    world.produce("gh")
+    error = stopped(world, 3)
+    assert error.sink == "out"
+    typed(world.ledger_root, error, "adopt-sink")
+    assert world.run(4) is None
+    world.produce("ij")
+    assert world.run(5) is None
+    assert (world.shown("lake"), world.shown("out")) == ("abcdefghij", "ghij")

@@ -98,8 +98,19 @@ def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
     if isinstance(sink, Stateful):
         error.remedy = _remedy_of_state(seen, error.remedy)
     else:
-        error.remedy += seen.while_in_doubt(sink.name)
+        error.remedy += seen.while_in_doubt(sink.name) or _adopted(seen, sink.name, error)
     return error
+
+
+def _adopted(seen: Disagreement, sink: str, error: Corrupt) -> str:
+    """What to add to the remedy where the sink can be taken as it is: it lacks epochs that the ledger has."""
+    if compare(seen.found, seen.expected) in (Shown.AHEAD, Shown.ANOTHER):
+        return ""
+    new_table = " --new-table" if error.code is codes.TABLE_ELSEWHERE else ""
+    return (
+        f" Or let the sink go on as it is now: `airflow epochs adopt-sink {seen.pipeline} {sink}{new_table} --why …` "
+        "prints which epochs it lacks, and asks. Then clear the failed task."
+    )
 
 
 def _remedy_of_state(seen: Disagreement, remedy: str) -> str:
