@@ -275,6 +275,7 @@ def waive(args: Namespace) -> None:
         args,
         f"Epoch {args.epoch} of pipeline {args.pipeline} will be complete without sink {args.sink}.",
         _lost(ledger, view, args.sink),
+        *_of_state(view, args.sink),
         f"Recorded: {caller()}, because: {by.why}",
     )
     opened = admin.with_promise(ledger, args.epoch, args.sink).opened  # a run may have kept it meanwhile
@@ -310,6 +311,15 @@ def sign(args: Namespace) -> None:
     with logged("sign", dag_id="", by=caller()):
         record = admin.sign(ledger, by=by)
     print(f"Pipeline {args.pipeline} is signed from epoch {record.epoch + 1} on.")
+
+
+def _of_state(view: EpochView, sink: str) -> list[str]:
+    if sink not in view.opened.state:
+        return []
+    return [
+        "It is a state table, so later results would lack these rows. The next run stops until the state begins anew: "
+        f"airflow epochs adopt-sink {view.opened.txn.pipeline} {sink} --new-table --why …"
+    ]
 
 
 def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:

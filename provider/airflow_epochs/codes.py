@@ -756,8 +756,9 @@ STATE_SKIPPED = STATE.code(
     Refused,
     "Epochs were completed without a state table of the DAG. Their rows are not in it, so results would be wrong. "
     "Nothing was opened.",
-    "Remove the state from the DAG again. Or give it a new name and a new table: it then begins empty, or with the "
-    "rows of the table that `initial` names. Then clear the failed task.",
+    "Remove the state from the DAG again. Or point it to a new table, and run `airflow epochs adopt-sink PIPELINE SINK "
+    "--new-table --why …`: it then begins empty, or with the rows of the table that `initial` names. Then clear the "
+    "failed task.",
 )
 STATE_CHANGED = STATE.code(
     "EPOCHS-STATE-CHANGED",
@@ -792,8 +793,8 @@ STATE_GONE = STATE.code(
     Corrupt,
     "The version of a state table that the epoch must read cannot be read any more: files or log entries are gone.",
     "Restore the files from a backup, or from the store's own versions of them. Then clear the failed task. If they "
-    "are lost, give the pipeline a new name, its state new tables, and `starting` the offsets where the state shall "
-    "begin.",
+    "are lost, point the state to a new table in the DAG, and run `airflow epochs adopt-sink PIPELINE SINK --new-table "
+    "--why …`: the state begins anew there. Then clear the failed task.",
 )
 STATE_SCHEMA = STATE.code(
     "EPOCHS-STATE-SCHEMA",
@@ -820,12 +821,6 @@ STATE_KEYS = STATE.code(
     Refused,
     "The transform returned several changes of one key of a state table. Only one row per key can be the state.",
     "Correct the transform: let it return each changed key once. Then clear the failed tasks of the run.",
-)
-STATE_NOT_WAIVED = STATE.code(
-    "EPOCHS-STATE-NOT-WAIVED",
-    Refused,
-    "A state table cannot be waived: all later epochs would lack the rows, and nobody would see it.",
-    "Correct what the error of the commit task names. Then clear the commit task: rows that are gone are staged again.",
 )
 STATE_UNKNOWN = STATE.code(
     "EPOCHS-STATE-UNKNOWN",

@@ -285,6 +285,10 @@ class Movable(Protocol):
         """Go on at these offsets; a partition that they do not name stays. Raises Refused if they do not exist."""
         ...
 
+    def to_time(self, position: Position, time: str, env: Environment) -> Move:
+        """Go back to the first records at or after a time; never forward."""
+        ...
+
     def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
         """Go on in the topics that have these names now (none: all), at ``starting``.
 

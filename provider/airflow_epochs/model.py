@@ -698,6 +698,11 @@ def seed_of(pipeline: str, epoch: int, ledger_id: str) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
+def starts_of(ranges: Ranges) -> dict[tuple[str, int], int]:
+    """Where the ranges begin: ``(topic, partition) -> first offset``."""
+    return {(topic, r.partition): r.start for topic, of in ranges.items() for r in of}
+
+
 def ends_of(ranges: Mapping[str, tuple[OffsetRange, ...]]) -> dict[tuple[str, int], int]:
     """The position after the ranges: ``(topic, partition) -> first offset not read``."""
     return {(topic, r.partition): r.end for topic, per_topic in ranges.items() for r in per_topic}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from tests.support.faults_world import crash
-from tests.support.remedies import ordered, typed
+from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TABLE, TopicWorld
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -32,9 +34,8 @@ def world(
     db = new_sqlite(tmp_path)
     db.run(TABLE)
     world = TopicWorld(folder=tmp_path, broker=broker, db=db, id=f"{abs(hash(request.node.name)):x}")
-    for known in (world.kafka, db.connection()):
-        described = {"conn_type": known.conn_type, "host": known.host, "schema": known.schema, "extra": known.extra}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{known.conn_id.upper()}", json.dumps(described))
+    for name, value in in_the_environment(world.kafka, db.connection()).items():
+        monkeypatch.setenv(name, value)
     world.create_topic()
     world.produce("abcd")
     assert world.run(1) is None
@@ -171,6 +172,7 @@ def test_no_command_acts_on_an_epoch_that_is_undecided_or_in_doubt(world: TopicW
 
 EVERY = {
     "skip": ["--to-available"],
+    "rewind": ["--to-epoch", "1"],
     "reset-source": ["--starting", "latest"],
     "replan": [],
     "adopt-sink": ["lake"],
@@ -209,7 +211,7 @@ def test_offsets_of_a_file_are_skipped_to_and_partitions_that_it_does_not_name_g
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"IN": {"0": 99}}', r"offset 99 of in-\w+\[0\], but the brokers have the offsets \[0, 2\)"),
+        ('{"IN": {"0": 99}}', r"would go on at offset 99 of in-\w+\[0\], but the brokers have the offsets \[0, 2\)"),
         ('{"IN": {"0": -1}}', "must be a whole number, 0 or larger"),
         ('{"other": {"0": 1}}', "does not read the topic 'other'"),
         ("{", "cannot be read"),
@@ -238,6 +240,60 @@ def test_a_file_without_fitting_offsets_is_refused(world: TopicWorld, text: str,
 def test_options_that_do_not_fit_each_other_are_refused(world: TopicWorld, words: list[str]) -> None:
     with pytest.raises(SystemExit, match="EPOCHS-COMMAND-OPTIONS"):
         typing(world, *words)
+
+
+# -- back again -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rewind_to_an_epoch_reads_what_came_after_it_once_more_and_epoch_numbers_go_on(world: TopicWorld) -> None:
+    for number, payloads in ((2, "ef"), (3, "gh")):
+        world.produce(payloads)
+        assert world.run(number) is None
+    screen = typing(world, "rewind", "--to-epoch", "1")
+    topic = world.topic()
+    assert f"read again, so their rows come twice: 4 offsets, {topic}[0] [2, 4), {topic}[1] [2, 4)" in screen
+    world.produce("ij")
+    assert world.run(4) is None
+    assert world.shown("lake") == "abcdeeffgghhij"
+    assert world.ledger.newest_complete() == 4
+    world.produce("kl")
+    assert world.run(5) is None
+    assert world.shown("lake") == "abcdeeffgghhijkl"
+
+
+def test_a_rewind_to_a_time_goes_back_to_the_first_records_of_that_time(world: TopicWorld) -> None:
+    between = datetime.now(timezone.utc)
+    wait_until(lambda: datetime.now(timezone.utc) > between + timedelta(milliseconds=5))
+    world.produce("ef")
+    assert world.run(2) is None
+    typing(world, "rewind", "--to-timestamp", between.isoformat())
+    assert world.run(3) is None
+    assert world.shown("lake") == "abcdeeff"
+    assert "Nothing to do" in typing(world, "rewind", "--to-timestamp", "2999-01-01T00:00Z")
+
+
+def test_a_rewind_behind_another_topic_or_to_no_epoch_is_refused(world: TopicWorld) -> None:
+    typing(world, "reset-source", "--starting", "earliest")
+    assert world.run(2) is None
+    with pytest.raises(SystemExit, match=r"`reset-source` moved.*in epoch 2(.|\n)*Name epoch 2"):
+        typing(world, "rewind", "--to-epoch", "1")
+    assert "Nothing to do" in typing(world, "rewind", "--to-epoch", "2")
+    with pytest.raises(SystemExit, match="EPOCHS-EPOCH-UNKNOWN: The pipeline has no complete epoch 9"):
+        typing(world, "rewind", "--to-epoch", "9")
+    for words in ([], ["--to-epoch", "1", "--to-timestamp", "2999-01-01T00:00Z"]):
+        with pytest.raises(SystemExit, match="EPOCHS-COMMAND-OPTIONS"):
+            typing(world, "rewind", *words)
+    with pytest.raises(SystemExit, match=r"The time is 'earliest'\. It must be a time with its zone"):
+        typing(world, "rewind", "--to-timestamp", "earliest")
+
+
+def test_a_partition_that_came_later_goes_back_to_its_beginning(world: TopicWorld) -> None:
+    world.add_partition()
+    world.produce("efg", partitions=range(3))
+    assert world.run(2) is None
+    typing(world, "rewind", "--to-epoch", "1")
+    assert world.run(3) is None
+    assert world.shown("lake") == "abcdeeffgg"
 
 
 # -- other epochs -----------------------------------------------------------------------------------------------------

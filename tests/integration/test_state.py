@@ -11,7 +11,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_epochs import DeltaSink, StateTable
-from airflow_epochs.coordinator.admin import Account, waive
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import Run
@@ -100,13 +99,8 @@ def test_a_state_that_others_have_changed_stops_the_pipeline_until_the_change_is
     assert firsts(lab) == [("a", 1)]
 
 
-def test_a_state_can_neither_be_waived_nor_come_back_after_epochs_without_it(lab: Lab) -> None:
+def test_a_state_does_not_come_back_after_epochs_without_it(lab: Lab) -> None:
     lab.produce((0, "a", 1, 1))
-    run, task = Run("dag", "undone"), seen_pages(lab)
-    task.open(run)
-    task.vote(run, task.stage(run).stage)
-    with pytest.raises(Refused, match="EPOCHS-STATE-NOT-WAIVED"):
-        waive(task.task.ledger, 1, "seen", by=Account(who="me", why="why"))
     lab.run_all(lambda: seen_pages(lab))
     lab.produce((0, "b", 1, 2))
     lab.run(lab.task("firsts", "stateless", (DeltaSink("firsts", str(lab.folder / "firsts")),), None))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import DeltaSink, EventTime, SparkConnect
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
-from airflow_epochs.model import Run, starting_at_ends
+from airflow_epochs.model import Run
 from airflow_epochs.read import state
 from airflow_epochs.sinks.delta import state_pin
 from tests.support.remedies import taken_back
@@ -153,22 +151,38 @@ def test_a_damaged_file_stops_the_epoch_even_where_the_server_is_set_up_to_ignor
     assert firsts(lab) == [("a", 1)]
 
 
-def test_a_lost_state_begins_anew_under_a_new_name_of_the_pipeline(lab: Lab) -> None:
+def test_a_lost_state_begins_anew_in_a_new_table_and_sees_earlier_records_again_after_a_rewind(lab: Lab) -> None:
     for page in "ab":
         an_epoch(lab, page)
     shutil.rmtree(lab.at("seen"))
-    said = "give the pipeline a new name, its state new tables, and `starting` the offsets where the state shall begin"
-    with pytest.raises(Corrupt, match=rf"EPOCHS-TABLE-GONE(.|\n)*{said}"):
+    with pytest.raises(Corrupt, match=r"EPOCHS-TABLE-GONE(.|\n)*point the state to a new table in the DAG") as gone:
         an_epoch(lab, "a", "c")
-    [*_, last] = lab.records("firsts")
-    anew: dict[str, Any] = {
-        "pipeline": "anew",
-        "state": "seen_2",
-        "source": {"starting": starting_at_ends(last.ranges)},
-    }
+    screen = lab.typed(gone.value, "adopt-sink")
+    assert "Sink seen of pipeline firsts shows no epoch, and the ledger expects epoch 2" in screen
+    anew: dict[str, Any] = {"table": lab.at("seen_2")}
     lab.run(seen_pages(lab, **anew))
-    an_epoch(lab, "b", "c", **anew)
-    assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("b", 1), ("c", 1)], "a and b are new to the new state"
+    assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("c", 1)], "a is new to the new state"
+    screen = lab.ordered("firsts", "rewind", "--to-epoch", "1")
+    assert "The state counts these records a second time, too: seen." in screen
+    an_epoch(lab, "d", **anew)
+    assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("b", 1), ("c", 1), ("d", 1)], "b is new to it, c is not"
+
+
+def test_a_state_that_is_lost_while_its_epoch_is_in_doubt_is_waived_and_begins_anew(lab: Lab) -> None:
+    an_epoch(lab, "a")
+    lab.produce((0, "b", 1, 1))
+    run = decided(lab)
+    shutil.rmtree(lab.at("seen"))
+    with pytest.raises(Corrupt, match="EPOCHS-TABLE-GONE") as gone:
+        seen_pages(lab).commit(run, "seen")
+    screen = lab.typed(gone.value, "waive")
+    assert "It is a state table, so later results would lack these rows." in screen
+    finished(lab, run)
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED.*'seen' is as of epoch 1, and epochs 2 to 2") as skipped:
+        an_epoch(lab, "c")
+    lab.typed(skipped.value, "adopt-sink")
+    lab.run(seen_pages(lab, table=lab.at("seen_2")))
+    assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1)]
 
 
 # -- how a state begins --------------------------------------------------------------------------------------------
@@ -219,14 +233,9 @@ def test_windows_go_on_from_the_state_after_their_topic_was_created_again_with_f
     lab.produce((0, "a", 5, 160), (0, "z", 1, 1000))
     with pytest.raises(Corrupt, match=r"EPOCHS-RECORDS-GONE.*the topic was deleted and created again") as gone:
         lab.run(lab.windows())
-    named = re.search(r"give the pipeline a new name, keep its sinks, and set starting=(\{.*?\}\})", gone.value.remedy)
-    assert named, gone.value.remedy
-    anew: dict[str, Any] = {"name": "anew", "source": {"starting": json.loads(named[1])}}
-    with pytest.raises(Refused, match=r"EPOCHS-STATE-NOT-EMPTY(.|\n)*of another state's table, first write"):
-        lab.run(lab.windows(**anew))
-    write_deltalake(lab.at("known"), state("clicks", "open", ledger_root=lab.ledger_root).to_arrow())
-    table = lab.open_table(table=lab.at("open_2"), initial=lab.at("known"))
-    lab.run_all(lambda: lab.windows(**anew, state=[table]))
+    gone.value.pipeline = "clicks"  # as the operator does
+    lab.typed(gone.value, "reset-source")
+    lab.run_all(lab.windows)
     assert lab.shown_windows() == {("a", 0): (3, 3), ("a", SIZE): (4, 8)}
 
 

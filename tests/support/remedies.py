@@ -15,6 +15,7 @@ from airflow.cli.cli_config import GroupCommand
 from deltalake import DeltaTable
 
 from airflow_epochs import cli
+from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Corrupt, EpochError
 from orders_demo.duck import duck
 from tests.support.faults_world import DiskWorld
@@ -62,6 +63,16 @@ def backfill_in(error: EpochError) -> int:
     named = re.search(r'give the sink another name and backfill=\{"<the new name>": (\d+)\}', error.remedy)
     assert named, error.remedy
     return int(named[1])
+
+
+def in_the_environment(*connections: Connection) -> dict[str, str]:
+    """Variables by which Airflow knows these connections."""
+    found = {}
+    for known in connections:
+        fields = {"host": known.host, "port": known.port, "login": known.login, "password": known.password}
+        described = {"conn_type": known.conn_type, "schema": known.schema, "extra": known.extra, **fields}
+        found[f"AIRFLOW_CONN_{known.conn_id.upper()}"] = json.dumps(described)
+    return found
 
 
 def typed(ledger_root: Path, error: EpochError, command: str) -> str:

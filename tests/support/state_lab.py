@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -22,7 +23,7 @@ from airflow_epochs.contracts import Connection, Limits
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.delta.log import actions_of
-from airflow_epochs.errors import NoNewData
+from airflow_epochs.errors import EpochError, NoNewData
 from airflow_epochs.expectations import Expectations
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -35,7 +36,7 @@ from orders_demo.duck import duck
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.spark import S3Access
-from tests.support import s3_access
+from tests.support import remedies, s3_access
 from tests.support.environment import Action, Environment
 from tests.support.spark_world import APPS
 from tests.support.state_clicks import DELAY, EPOCH, Click, Counts, Oracle, Sent, Window, over, relative
@@ -184,6 +185,20 @@ class Lab:
         ledger = self.ledger(name)
         found = [ledger.complete_record(number) for number in range(1, ledger.newest_complete() + 1)]
         return [record for record in found if record]
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def typed(self, error: EpochError, name: str) -> str:
+        """The command that the error names, typed as it says, and confirmed; what it shows."""
+        with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
+            return remedies.typed(Path(self.ledger_root), error, name)
+
+    def ordered(self, pipeline: str, name: str, *words: str) -> str:
+        """A command that no error names."""
+        with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
+            return remedies.ordered(
+                Path(self.ledger_root), "epochs", name, pipeline, *words, "--why", "the test says so"
+            )
 
     # -- what is there -----------------------------------------------------------------------------------------------
 

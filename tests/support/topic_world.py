@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
@@ -61,6 +61,11 @@ class TopicWorld:
         topic, admin = self.topic(name), self._admin
         admin.delete_topics([topic])[topic].result()
         wait_until(lambda: topic not in admin.list_topics(timeout=5).topics)
+
+    def add_partition(self, name: str = "in") -> None:
+        topic, count, admin = self.topic(name), len(PARTITIONS) + 1, self._admin
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result()
+        wait_until(lambda: len(admin.list_topics(topic, timeout=5).topics[topic].partitions) == count)
 
     def delete_before(self, partition: int, offset: int, name: str = "in") -> None:
         """What retention does."""

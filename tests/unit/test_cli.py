@@ -321,7 +321,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     names = [command.name for command in group.subcommands]
     assert names == [
         *("list", "show", "in-doubt", "state", "takeover", "waive", "sign"),
-        *("skip", "reset-source", "replan", "adopt-sink", "kafka-credentials"),
+        *("skip", "reset-source", "rewind", "replan", "adopt-sink", "kafka-credentials"),
     ]
 
 

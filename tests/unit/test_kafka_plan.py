@@ -366,9 +366,15 @@ def test_a_move_forgets_what_was_known_of_the_records_before_the_position_and_ke
 @pytest.mark.parametrize(
     ("offsets", "why"),
     [
-        ({"orders": {0: 31}}, r"The file names offset 31 of orders\[0\], but the brokers have the offsets \[5, 30\)"),
-        ({"orders": {0: 4}}, r"The file names offset 4 of orders\[0\], but the brokers have the offsets \[5, 30\)"),
-        ({"orders": {7: 0}}, r"The file names orders\[7\], but the topic has 1 partition"),
+        (
+            {"orders": {0: 31}},
+            r"would go on at offset 31 of orders\[0\], but the brokers have the offsets \[5, 30\)",
+        ),
+        (
+            {"orders": {0: 4}},
+            r"would go on at offset 4 of orders\[0\], but the brokers have the offsets \[5, 30\)",
+        ),
+        ({"orders": {7: 0}}, r"The command would go on at orders\[7\], but the topic has 1 partition"),
         ({"ordres": {0: 9}}, "The pipeline does not read the topic 'ordres'. It reads: orders"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``airflow epochs skip``, ``reset-source``, ``replan`` and ``adopt-sink``: commands that the next epoch obeys.
+"""``airflow epochs skip``, ``reset-source``, ``rewind``, ``replan``, ``adopt-sink``: the next epoch obeys them.
 
 Each prints what will be read, what will come twice and what will be missing, and asks. ``coordinator.orders`` does the
 work.
@@ -70,6 +70,21 @@ def order_commands() -> list[ActionCommand]:
             ),
         ),
         ActionCommand(
+            name="rewind",
+            help="Read records once more: go back to where an epoch ended, to a time, or to offsets",
+            func=rewind,
+            args=(
+                PIPELINE,
+                Arg(("--to-epoch",), type=int, help="Go back to where this complete epoch ended"),
+                Arg(("--to-timestamp",), help="Go back to the first records of this time, such as 2026-01-31T00:00Z"),
+                Arg(("--offsets",), help='A JSON file with offsets to go back to: {"orders": {"0": 4711}}'),
+                _SOURCE_CONN,
+                WHY,
+                ARG_YES,
+                CONN,
+            ),
+        ),
+        ActionCommand(
             name="replan",
             help="Plan an aborted epoch anew: with the topics of today's DAG, and the next run's max_records",
             func=replan,
@@ -117,6 +132,27 @@ def reset_source(args: Namespace) -> None:
         return source.to_another(at.position(source), args.topic or [], starting, _env())
 
     _order(args, "reset-source", moved)
+
+
+@tells_refusals
+def rewind(args: Namespace) -> None:
+    """``airflow epochs rewind``: read records once more, after a look at which ones and a yes."""
+    given = [args.to_epoch is not None, bool(args.to_timestamp), bool(args.offsets)]
+    if sum(given) != 1:
+        raise _wrong_options("Give one of --to-epoch N, --to-timestamp T and --offsets FILE.")
+
+    def moved(source: KafkaSource, at: Standing) -> Move:
+        position = at.position(source)
+        if args.to_timestamp:
+            return source.to_time(position, args.to_timestamp, _env())
+        offsets = _offsets_in(args.offsets).offsets if args.offsets else _after(args, at)
+        return source.to_offsets(position, offsets, _env())
+
+    _order(args, "rewind", moved)
+
+
+def _after(args: Namespace, at: Standing) -> dict[str, dict[int, int]]:
+    return orders.ends_after(_ledger(args), at, args.to_epoch)
 
 
 @tells_refusals
@@ -170,6 +206,7 @@ def _order(args: Namespace, name: str, moved: Callable[[KafkaSource, Standing], 
         args,
         f"Epoch {at.epoch} of pipeline {args.pipeline} will begin elsewhere:",
         *_told(move),
+        *_counted_again(at, move),
         f"Recorded: {caller()}, because: {by.why}",
     )
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
@@ -187,6 +224,16 @@ def _told(move: Move) -> list[str]:
     if move.again:
         lines.append(f"  read again, so their rows come twice: {_shown(move.again)}")
     return [*lines, f"  there to be read now: {_shown(move.ahead)}"]
+
+
+def _counted_again(at: Standing, move: Move) -> list[str]:
+    states = sorted(at.newest.state)
+    if not (move.again and states):
+        return []
+    return [
+        f"  The state counts these records a second time, too: {', '.join(states)}. If it must not, answer no, and "
+        f"first let it begin anew: airflow epochs adopt-sink {at.newest.txn.pipeline} {states[0]} --new-table --why …"
+    ]
 
 
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:

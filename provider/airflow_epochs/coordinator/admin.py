@@ -84,13 +84,6 @@ def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
             epoch=epoch,
             sink=sink,
         )
-    if sink in view.opened.state:
-        raise Refused(
-            "This sink is a state table. It cannot be waived: all later epochs would lack the rows.",
-            code=codes.STATE_NOT_WAIVED,
-            epoch=epoch,
-            sink=sink,
-        )
     waited_for = view.epoch.unacknowledged or view.epoch.sinks  # if all have receipts, a sink has lost its commit since
     if sink not in waited_for:
         names = ", ".join(sorted(waited_for))

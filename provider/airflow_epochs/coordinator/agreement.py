@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink, Stateful
+from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink, Stateful, waive_command
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.coordinator.state_tables import BEGIN_ANEW
 from airflow_epochs.errors import Corrupt, tolerated
@@ -96,7 +96,7 @@ def _told(sink: Sink, seen: Disagreement, env: Environment) -> Corrupt:
     error = diagnosis or _by_the_markers(seen)
     error.pipeline, error.sink = seen.pipeline, sink.name
     if isinstance(sink, Stateful):
-        error.remedy = _remedy_of_state(seen, error.remedy)
+        error.remedy = _remedy_of_state(seen, sink.name, error.remedy)
     else:
         error.remedy += seen.while_in_doubt(sink.name) or _adopted(seen, sink.name, error)
     return error
@@ -113,14 +113,23 @@ def _adopted(seen: Disagreement, sink: str, error: Corrupt) -> str:
     )
 
 
-def _remedy_of_state(seen: Disagreement, remedy: str) -> str:
+def _remedy_of_state(seen: Disagreement, state: str, remedy: str) -> str:
     """A remedy for a state table: under another name it would begin anew, and later results would lack rows."""
     if compare(seen.found, seen.expected) in (Shown.AHEAD, Shown.ANOTHER):
         return f"{remedy} But do not give the state another name: it would begin anew."
     return (
         "Put the newest copy of the table back: restore its whole folder, or point the state back to it. Then clear "
         "the failed task. Do not give the state another name: it would begin anew, and later results would lack rows. "
-        f"{BEGIN_ANEW}"
+        f"If the table cannot come back, {_waived_first(seen, state)}{BEGIN_ANEW}"
+    )
+
+
+def _waived_first(seen: Disagreement, state: str) -> str:
+    if seen.in_doubt is None:
+        return ""
+    return (
+        f"first complete epoch {seen.in_doubt.epoch} without its rows: `{waive_command(seen.in_doubt, state)}`. Clear "
+        "the failed task. Then "
     )
 
 

@@ -544,7 +544,7 @@ def _in_doubt(error: EpochError, view: EpochView, sinks: Iterable[str]) -> Epoch
         error.pipeline, error.epoch, error.attempt = txn.pipeline, txn.epoch, txn.attempt
         error.what = f"The epoch is in doubt: it waits for sink {', '.join(sinks)}. {error.what}"
         if "epochs waive" in error.remedy and not view.opened.state.keys().isdisjoint(sinks):
-            error.remedy += state_tables.NOT_WAIVED
+            error.remedy += state_tables.AFTER_A_WAIVER
     return error
 
 

@@ -31,6 +31,8 @@ from airflow_epochs.model import (
     agree,
     compare,
     described,
+    ends_of,
+    starts_of,
 )
 from airflow_epochs.protocol import State
 from airflow_epochs.sinks import from_spec
@@ -185,6 +187,50 @@ def replan(at: Standing, source: Movable) -> Move:
             epoch=at.epoch,
         )
     return Move(position=at.position(source))
+
+
+def ends_after(ledger: Ledger, at: Standing, number: int) -> dict[str, dict[int, int]]:
+    """Where the pipeline stood after a complete epoch: topic -> partition -> first offset not read. Reads only.
+
+    A partition that a later epoch was the first to read: where that epoch began.
+
+    Raises:
+        Refused: The epoch is not complete; or a command has put other topics in the place of those since.
+    """
+    record = ledger.complete_record(number)
+    if record is None or at.before is None:
+        raise Refused(
+            f"The pipeline has no complete epoch {number}.",
+            code=codes.EPOCH_UNKNOWN,
+            pipeline=at.newest.txn.pipeline,
+        )
+    _require_same_topics(ledger, at.before, number)
+    last = at.order or at.before
+    missing, found = ends_of(last.ranges).keys() - ends_of(record.ranges).keys(), ends_of(record.ranges)
+    for later in range(number + 1, at.epoch):
+        complete = ledger.complete_record(later) if missing else None
+        starts = starts_of(complete.ranges) if complete else {}
+        found |= {partition: starts[partition] for partition in missing & starts.keys()}
+        missing -= starts.keys()
+    offsets: dict[str, dict[int, int]] = {}
+    for topic, partition in sorted(found.keys() & ends_of(last.ranges).keys()):
+        offsets.setdefault(topic, {})[partition] = found[topic, partition]
+    return offsets
+
+
+def _require_same_topics(ledger: Ledger, before: CompleteRecord, number: int) -> None:
+    moved = before.moved_in
+    while moved > number:
+        record, earlier = ledger.complete_record(moved), ledger.complete_record(moved - 1)
+        if record and any(command.left for command in record.commands):
+            raise Refused(
+                f"The command `reset-source` moved the pipeline to other topics in epoch {moved}. The offsets of epoch "
+                f"{number} mean nothing there.",
+                code=codes.OFFSETS_UNUSABLE,
+                remedy=f"Name epoch {moved} or a later one, a time, or offsets.",
+                pipeline=before.txn.pipeline,
+            )
+        moved = earlier.moved_in if earlier else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,12 @@ from airflow_epochs.spark.driver.plans import StateRead
 from airflow_epochs.spark.driver.wire import from_json
 
 BEGIN_ANEW = (
-    "If the table cannot come back, give the pipeline a new name, its state new tables, and `starting` the offsets "
-    "where the state shall begin (docs/state.md)."
+    "point the state to a new table in the DAG, and run `airflow epochs adopt-sink PIPELINE SINK --new-table --why …`: "
+    "the state begins anew there. Then clear the failed task. To let it see earlier records again, see docs/state.md, "
+    "'A state that is lost'."
 )
-"""The way out for a state that is lost."""
-NOT_WAIVED = f" But this sink is a state table, which cannot be waived. {BEGIN_ANEW}"
+"""The way out for a state that is lost; the end of a sentence."""
+AFTER_A_WAIVER = f" This sink is a state table, which lacks these rows after a waiver. So after it {BEGIN_ANEW}"
 """What to add to a remedy that names a waiver."""
 
 
@@ -69,9 +70,9 @@ def reads(task: TaskTry, opened: OpenRecord, by: OpenRecord | None = None) -> di
 def _require_unbroken(task: TaskTry, name: str, before: CompleteRecord | None) -> None:
     """Raise Refused if epochs have been completed without the state: it lacks their rows."""
     last = before.markers.get(name) if before else None
-    if before is None or last is None or last == before.txn_id:
+    if before is None or last == before.txn_id or (last is None and name not in before.waived):
         return
-    at = TransactionId.parse(last).epoch
+    at = TransactionId.parse(last).epoch if last else 0
     raise Refused(
         f"The state {name!r} is as of epoch {at}, and epochs {at + 1} to {before.txn.epoch} were completed without it. "
         "Their rows are not in it, so results would be wrong and nobody would see it. Nothing was opened.",

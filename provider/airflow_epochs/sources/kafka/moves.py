@@ -14,7 +14,7 @@ from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, e
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition
 from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
 from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
-from airflow_epochs.sources.kafka.starting import AtOffsets, Starting
+from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Starting
 
 
 def before(base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
@@ -64,8 +64,25 @@ def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Mov
     _require_same_logs(gaps)
     for topic, of in offsets.items():
         if wrong := misplaced(topic, of, cluster.topics[topic]):
-            raise Refused(f"The file names {wrong}. Nothing was changed.", code=codes.OFFSETS_UNUSABLE)
+            raise Refused(f"The command would go on at {wrong}. Nothing was changed.", code=codes.OFFSETS_UNUSABLE)
     return _moved(position, offsets, cluster)
+
+
+def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) -> Move:
+    """Go back to the first record at or after a time (ms since 1970) in each partition; never forward.
+
+    Raises:
+        Refused: A topic was created again.
+        Corrupt: The connection leads to another cluster.
+    """
+    known = _offsets(_of(position, sorted(cluster.topics)))
+    _require_same_logs(gaps_at(known, position.state, cluster))
+    found = {t: started(t, cluster.topics[t], AtTime(ms), index) for t in known}
+    return to_offsets(
+        position,
+        {t: {r.partition: min(r.start, known[t].get(r.partition, r.start)) for r in of} for t, of in found.items()},
+        cluster,
+    )
 
 
 def to_another(

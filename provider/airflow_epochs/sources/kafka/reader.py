@@ -167,6 +167,12 @@ class KafkaReader:
         with Brokers(self.access) as brokers:
             return moves.to_offsets(position, offsets, brokers.look(list(offsets), epochs_of(position.state)))
 
+    def to_time(self, position: Position, ms: int) -> Move:
+        """``moves.to_time``, by what the brokers say now, in the topics that are read."""
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(self._or_all(position, []), epochs_of(position.state))
+            return moves.to_time(position, ms, cluster, _time_index(brokers, cluster, AtTime(ms), None))
+
     def to_another(self, position: Position, topics: Sequence[str], starting: Starting) -> Move:
         """``moves.to_another``, by what the brokers say now. No topics: all that are read."""
         named = self._or_all(position, topics)
