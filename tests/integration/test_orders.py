@@ -17,6 +17,7 @@ from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
+from stack.jars import Jars
 from tests.support.faults_world import crash
 from tests.support.remedies import in_the_environment, ordered, typed
 from tests.support.sql_world import new_sqlite
@@ -100,6 +101,28 @@ def test_after_a_topic_was_created_again_the_command_in_the_error_takes_every_ne
     world.produce("!", partitions=[0])
     assert world.run(4) is None
     assert world.shown("lake") == "!abcdvwxyz"
+
+
+def test_in_another_cluster_a_file_says_where_to_go_on(
+    world: TopicWorld, servers: Path, jars: Jars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new cluster has the last record of each partition of the old one, and two more."""
+    monkeypatch.setattr("stack.broker.CLUSTER_ID", "BBBBBBBBBBBBBBBBBBBBBQ")
+    with Broker(servers / "moved", jars) as other:
+        moved = world.but(broker=other)
+        moved.create_topic()
+        moved.produce("cdef")
+        for name, value in in_the_environment(moved.kafka).items():
+            monkeypatch.setenv(name, value)
+        error = stopped(moved, 2)
+        assert error.code == codes.CLUSTER_CHANGED
+        file = world.folder / "FILE"
+        file.write_text(json.dumps({world.topic(): {"0": 1, "1": 1}}))
+        monkeypatch.chdir(world.folder)
+        screen = typed(world.ledger_root, error, "reset-source")
+        assert f"there to be read now: 2 offsets, {world.topic()}[0] [1, 2), {world.topic()}[1] [1, 2)" in screen
+        assert moved.run(3) is None
+        assert moved.shown("lake") == "abcdef"
 
 
 def test_without_a_topic_that_is_gone_an_aborted_epoch_is_planned_anew(world: TopicWorld) -> None:

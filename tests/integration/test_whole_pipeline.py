@@ -183,27 +183,6 @@ def test_a_schema_that_does_not_match_is_a_vote_abort_that_names_the_column_and_
     assert len(lab.rows()) == 40
 
 
-def customers(lab: Lab) -> dict[str, int]:
-    with duck() as db:
-        found = db.execute("select customer, count(*) from delta_scan(?) group by all", [str(lab.folder / "orders")])
-        return dict(found.fetchall())
-
-
-def test_after_a_topic_was_created_again_the_errors_remedy_takes_every_new_record(lab: Lab) -> None:
-    lab.produce(1000, "old")
-    run_epoch(lab.task(), Run("dag", "r1"))
-    lab.recreate_topic()
-    lab.produce(1500, "new")
-    with pytest.raises(Corrupt, match="created again") as stopped:
-        lab.task().open(Run("dag", "r2"))
-    remedy = stopped.value.remedy
-    assert "give the pipeline a new name, keep its sinks, and set starting={" in remedy
-    starting = remedy[remedy.index("starting={") + len("starting=") : remedy.rindex("}") + 1]
-    done = run_epoch(lab.task(name="orders-2", starting=starting), Run("dag", "r3"))
-    assert sum(receipt.rows for receipt in done.receipts.values()) == 1500
-    assert customers(lab) == {"old": 900, "new": 1350}
-
-
 def strangers_change(table: Path) -> None:
     """An entry in the log with a note of its own, as anybody may leave one."""
     note = CommitProperties(custom_metadata={"userMetadata": "see the wiki"})
