@@ -263,8 +263,8 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
-class Movable(Protocol):
-    """A source whose position an operator may move. No method changes anything."""
+class Before(Protocol):
+    """A source that knows where an epoch began that was aborted."""
 
     def before(self, base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
         """The position at which an aborted epoch began: ``base``, and what the epoch was the first to read.
@@ -272,6 +272,11 @@ class Movable(Protocol):
         ``ranges`` and ``state``: those that were planned. Needs no connection.
         """
         ...
+
+
+@runtime_checkable
+class Movable(Before, Protocol):
+    """A source whose position an operator may move. No method changes anything."""
 
     def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
         """Go on with what there is after losses in ``topics`` (none: in all), and leave out no record that there is.

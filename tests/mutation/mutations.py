@@ -36,6 +36,7 @@ CONNECTIONS = "tests/unit/test_recorded_connections.py"
 WATERMARKS = "tests/protocol/test_watermarks.py"
 EVENT_TIME = "tests/unit/test_event_time.py"
 STATE_LOG = "tests/unit/test_state_log.py"
+ORDERS = "tests/unit/test_orders.py"
 
 MUTATIONS = [
     Mutation(
@@ -57,7 +58,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the fence is dropped: a run goes on with another run's attempt",
-        [("coordinator/task.py", "if view.open.run != run:", "if False:")],
+        [("coordinator/task.py", "if view.open.run != run and not (view.open.command and number):", "if False:")],
         [STRANGERS],
     ),
     Mutation(
@@ -587,5 +588,45 @@ MUTATIONS = [
         "a fold leaves what it stands for",
         [("sinks/delta/state_log.py", "if facts.fold or _has_expired(file, facts)]", "if _has_expired(file, facts)]")],
         [STATE_LOG],
+    ),
+    Mutation(
+        "a command is taken for an attempt that a run may stage",
+        [("ledger/view.py", "        if opened.command:", "        if False:")],
+        [ORDERS],
+    ),
+    Mutation(
+        "an aborted attempt that obeyed a command is opened again from where the epoch before ended",
+        [("coordinator/orders.py", "last = self.order or self.before", "last = self.before")],
+        [ORDERS],
+    ),
+    Mutation(
+        "a command is told to be recorded although a run opened the epoch first",
+        [("coordinator/orders.py", "if standing.writer != record.writer or", "if")],
+        [ORDERS],
+    ),
+    Mutation(
+        "a command takes effect on an epoch that was completed and pruned meanwhile",
+        [("coordinator/orders.py", " or ledger.complete_record(at.epoch):", ":")],
+        [ORDERS],
+    ),
+    Mutation(
+        "a command acts on an epoch that is undecided or in doubt",
+        [("coordinator/orders.py", "if view.state not in (State.NEW, State.ABORTED):", "if False:")],
+        [ORDERS],
+    ),
+    Mutation(
+        "the next attempt does not obey the command",
+        [("coordinator/opening.py", "    if last.command:\n        return", "    if False:\n        return")],
+        [ORDERS],
+    ),
+    Mutation(
+        "a run takes a command for its own although it never had the epoch",
+        [("coordinator/task.py", "and not (view.open.command and number)", "and not view.open.command")],
+        [ORDERS],
+    ),
+    Mutation(
+        "an epoch does not say that a command moved its input",
+        [("coordinator/coordinator.py", "view.number if opened.moved else before.moved_in", "before.moved_in")],
+        [ORDERS],
     ),
 ]

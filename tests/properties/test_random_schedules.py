@@ -10,7 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from random import Random, SystemRandom
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -23,6 +25,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from airflow_epochs.contracts import Before
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.cleanup import sweep
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, NoNewData
@@ -54,6 +59,21 @@ calls = st.one_of(st.integers(1, 20), st.just(STEPS_MAX))
 
 dice = st.integers(0, 2**64)
 """What befalls the calls from here on. Drawn anew for every step: Hypothesis likes to use one value again and again."""
+
+
+def replanned(number: int) -> Action:
+    """What ``airflow epochs replan`` does, with the same ids in every execution of the process."""
+
+    def put(coordinator: Coordinator) -> None:
+        ledger, source = coordinator.task.ledger, coordinator.task.pipeline.source
+        assert isinstance(source, Before)
+        ids = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{2 * (number << 16):016x}{0:016x}"))
+        with patch.multiple(orders, uuid=ids, new_writer=lambda: f"process {number}"):
+            at = orders.standing(ledger, PIPELINE)
+            by = Account(who="operator", why="it is too large", at="now")
+            orders.put(ledger, at, "replan", by, orders.replan(at, source), moved=False)
+
+    return put
 
 
 class RandomSchedules(RuleBasedStateMachine):
@@ -112,6 +132,15 @@ class RandomSchedules(RuleBasedStateMachine):
     @precondition(lambda self: self.asleep)
     def a_process_is_killed(self, data: st.DataObject) -> None:
         self.asleep.pop(data.draw(st.integers(0, len(self.asleep) - 1), label="process"))
+
+    @rule(calls=calls, dice=dice)
+    def an_operator_lets_an_aborted_epoch_be_planned_anew(self, calls: int, dice: int) -> None:
+        """It may get stuck half way, and go on when the epoch has long been opened or completed."""
+        self.world.swarm.random.seed(dice)
+        self.processes += 1
+        process = Process(self.world, self.processes, "replan", self.sinks, replanned(self.processes))
+        self._sleep_unless_finished(process, calls)
+        self.seen["replanned"] += process.finished and process.error is None
 
     @rule(sinks=st.sets(st.sampled_from(SINKS), min_size=1))
     def the_dag_gets_other_sinks(self, sinks: set[str]) -> None:
@@ -261,3 +290,4 @@ def test_whatever_happens_every_record_is_shown_once(part: int, record_property:
         record_property(SCHEDULED, {"seed": SEED, **RandomSchedules.seen})
         print(f"EPOCHS_SEED={SEED}")
     assert RandomSchedules.seen["examples"] >= EXAMPLES
+    assert RandomSchedules.seen["replanned"]

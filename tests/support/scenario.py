@@ -134,17 +134,20 @@ class Scenario:
         return last
 
     def _check_records(self, epoch: int, committed: TransactionId) -> None:
-        """One decision per attempt: GLOBAL_COMMIT for the newest alone; every attempt has the same ranges."""
+        """One decision per attempt: GLOBAL_COMMIT for the newest alone; the same ranges, but after a command."""
         opens = []
         attempt = 1
         while opened := self.ledger.open_record(epoch, attempt):
+            attempt += 1
+            if opened.command:
+                continue
             opens.append(opened)
-            decision = self.ledger.decision_record(epoch, attempt)
+            decision = self.ledger.decision_record(epoch, opened.txn.attempt)
             assert decision and decision.txn_id == opened.txn_id
             expected = DecisionKind.GLOBAL_COMMIT if opened.txn == committed else DecisionKind.GLOBAL_ABORT
             assert decision.decision is expected
-            attempt += 1
-        assert len({(str(o.ranges), o.now, o.seed) for o in opens}) <= 1, "an attempt changed the epoch's input"
+        inputs = {(o.obeys, str(o.ranges), o.now, o.seed) for o in opens}
+        assert len(inputs) == len({o.obeys for o in opens}), "an attempt changed the epoch's input"
 
     def check_every_row(self) -> None:
         """Every sink shows every record produced, once."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Movable, Move, Position, Stateful
+from airflow_epochs.contracts import Before, Environment, Move, Position, Stateful
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
 from airflow_epochs.errors import Refused
@@ -59,7 +59,7 @@ class Standing:
     before: CompleteRecord | None
     order: OpenRecord | None
 
-    def position(self, source: Movable) -> Position:
+    def position(self, source: Before) -> Position:
         """Where the next epoch begins now."""
         last = self.order or self.before
         base = Position(ranges=last.ranges, state=last.source_state) if last else None
@@ -173,7 +173,7 @@ def put(
 # -- the commands -------------------------------------------------------------------------------------------------
 
 
-def replan(at: Standing, source: Movable) -> Move:
+def replan(at: Standing, source: Before) -> Move:
     """Plan an aborted epoch anew, from where it began, with the limits and topics of the next run. Reads only.
 
     Raises:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkRead
-from airflow_epochs.model import JsonDict, OffsetRange, Ranges
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
 from airflow_epochs.testing.world import MemoryWorld
 
 
@@ -37,6 +37,10 @@ class MemorySource:
             return None
         self.check(ranges, {}, env)
         return PlannedEpoch(ranges=ranges, state={"topics": sorted(self.topics)})
+
+    def before(self, base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
+        """The ends of ``base``: a world has no topic that an epoch could be the first to read."""
+        return Position(ranges=empty_at_ends(base.ranges) if base else {}, state=base.state if base else {})
 
     def check(self, ranges: Ranges, state: JsonDict, env: Environment) -> None:
         """Read all records of the ranges. Raises Corrupt if some are gone."""

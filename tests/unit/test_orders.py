@@ -1,0 +1,234 @@
+"""Commands about the next epoch, at every moment at which a run and an operator can meet. No broker is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Before, Move, Position
+from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import Corrupt, Fenced, NoNewData, Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.signing import Keys
+from airflow_epochs.model import DecisionKind, DecisionRecord, OffsetRange, OpenRecord, TransactionId
+from airflow_epochs.protocol import State
+from airflow_epochs.testing import DictStore, Observed, memory_coordinator
+from tests.support.scenario import Scenario, abort, crashes, moments, observed_run, run
+
+ME = Account(who="me", why="the cluster is too small", host="here")
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    """One complete epoch of ten records; four more wait."""
+    scenario = Scenario()
+    scenario.airflow_run(run(1))
+    scenario.produce(4)
+    return scenario
+
+
+def standing(scenario: Scenario) -> orders.Standing:
+    return orders.standing(scenario.ledger, "orders")
+
+
+def replanned(scenario: Scenario, at: orders.Standing | None = None) -> OpenRecord:
+    at, source = at or standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    return orders.put(scenario.ledger, at, "replan", ME, orders.replan(at, source), moved=False)
+
+
+def moved(scenario: Scenario, partition: int, offset: int) -> OpenRecord:
+    """As ``skip --offsets`` puts it, for one partition."""
+    at, source = standing(scenario), scenario.pipeline.source
+    assert isinstance(source, Before)
+    position = at.position(source)
+    there = OffsetRange(partition, offset, offset)
+    ranges = tuple(there if r.partition == partition else r for r in position.ranges["orders"])
+    move = Move(position=Position(ranges={"orders": ranges}, state=position.state))
+    return orders.put(scenario.ledger, at, "skip", ME, move)
+
+
+def aborted(scenario: Scenario, number: int) -> OpenRecord:
+    """An attempt of run ``number`` that is aborted."""
+    opened = scenario.coordinator().open(run(number))
+    assert isinstance(opened, OpenRecord)
+    abort(scenario.coordinator(), run(number))
+    return opened
+
+
+def decided(order: OpenRecord, kind: DecisionKind) -> DecisionRecord:
+    """A decision on a command, which no task of this version makes."""
+    return DecisionRecord(
+        txn_id=order.txn_id,
+        decision=kind,
+        reason="found undecided",
+        votes={},
+        dag_id="dag",
+        run_id="an old one",
+        decided_at="now",
+        writer="an old one",
+    )
+
+
+def test_a_command_is_an_attempt_that_counts_as_aborted_and_the_next_one_obeys_it(scenario: Scenario) -> None:
+    aborted(scenario, 2)
+    order = replanned(scenario)
+    view = scenario.ledger.view(2)
+    assert (view.state, view.opened, order.txn.attempt) == (State.ABORTED, order, 2)
+    again = scenario.coordinator().open(run(3))
+    assert isinstance(again, OpenRecord)
+    assert (again.txn.attempt, again.obeys, again.command, again.moved) == (3, 2, None, False)
+    assert scenario.airflow_run(run(3)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and [command.why for command in complete.commands] == ["the cluster is too small"]
+    scenario.settle()
+
+
+def test_a_command_that_moves_the_input_stays_in_force_when_its_attempt_is_aborted(scenario: Scenario) -> None:
+    moved(scenario, 0, 6)
+    first, second = aborted(scenario, 2), aborted(scenario, 3)
+    assert first.ranges == second.ranges == {"orders": (OffsetRange(0, 6, 7), OffsetRange(1, 5, 7))}
+    assert (second.obeys, second.moved) == (1, True)
+    assert scenario.airflow_run(run(4)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and complete.moved_in == 2
+    scenario.produce(2)
+    assert scenario.airflow_run(run(5)) is None
+    later = scenario.ledger.complete_record(3)
+    assert later and (later.moved_in, later.commands) == (2, ())
+
+
+def test_an_epoch_obeys_the_newest_of_two_moves_and_both_stay_on_record(scenario: Scenario) -> None:
+    moved(scenario, 0, 6)
+    moved(scenario, 1, 6)
+    moved(scenario, 0, 5)
+    assert scenario.airflow_run(run(2)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and complete.ranges == {"orders": (OffsetRange(0, 5, 7), OffsetRange(1, 6, 7))}
+    assert len(complete.commands) == 3
+
+
+def test_without_new_data_the_command_waits_for_the_next_run(scenario: Scenario) -> None:
+    moved(scenario, 0, 7)
+    moved(scenario, 1, 7)
+    with pytest.raises(NoNewData):
+        scenario.coordinator().open(run(2))
+    assert scenario.ledger.view(2).state is State.ABORTED
+    scenario.produce(1)
+    assert scenario.airflow_run(run(3)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and complete.ranges == {"orders": (OffsetRange(0, 7, 8), OffsetRange(1, 7, 7))}
+
+
+@pytest.mark.parametrize("cleared", ["stage", "vote"])
+def test_a_run_whose_tasks_are_cleared_obeys_the_command(scenario: Scenario, cleared: str) -> None:
+    aborted(scenario, 2)
+    moved(scenario, 0, 6)
+    task = scenario.coordinator()
+    report = task.stage(run(2)).stage if cleared == "stage" else None
+    task.vote(run(2), report)
+    task.commit(run(2), "orders")
+    assert task.complete(run(2)).ranges == {"orders": (OffsetRange(0, 6, 7), OffsetRange(1, 5, 7))}
+
+
+def test_a_run_that_never_had_the_epoch_does_not_take_a_command_for_its_own(scenario: Scenario) -> None:
+    moved(scenario, 0, 6)
+    for task in ("stage", "complete"):
+        with pytest.raises(Fenced, match="now belongs to run airflow epochs skip"):
+            getattr(scenario.coordinator(), task)(run(9))
+
+
+def test_there_is_nothing_of_a_command_to_abort(scenario: Scenario) -> None:
+    aborted(scenario, 2)
+    moved(scenario, 0, 6)
+    with pytest.raises(NoNewData):
+        scenario.coordinator().abort(run(2), "a task failed")
+    assert scenario.ledger.view(2).opened.command
+
+
+def test_a_run_dies_at_every_moment_beside_a_command_and_every_record_is_shown_once() -> None:
+    """The command comes when the run is dead, unless the run has left the epoch undecided or in doubt."""
+    obeyed = 0
+    for at in range(len(moments(("orders",)))):
+        scenario = Scenario()
+        assert crashes(partial(observed_run, scenario, 1, Observed(at=at)))
+        scenario.airflow_run(run(1)) if scenario.ledger.newest_complete() else None
+        try:
+            replanned(scenario)
+            obeyed += 1
+        except Refused as refused:
+            assert refused.code in (codes.EPOCH_UNFINISHED, codes.NOTHING_TO_REPLAN, codes.POSITION_MISSING)
+        scenario.settle()
+        scenario.check_every_row()
+    aborted_one = Scenario()
+    aborted(aborted_one, 1)
+    replanned(aborted_one)
+    aborted_one.settle()
+    aborted_one.check_every_row()
+
+
+@pytest.mark.parametrize("then", ["opened", "completed", "ordered"])
+def test_a_command_is_refused_if_the_epoch_went_on_while_its_question_stood(scenario: Scenario, then: str) -> None:
+    aborted(scenario, 2)
+    shown = standing(scenario)
+    if then == "ordered":
+        replanned(scenario)
+    else:
+        scenario.coordinator().open(run(3)) if then == "opened" else scenario.airflow_run(run(3))
+    with pytest.raises(Refused, match="EPOCHS-COMMAND-RACE"):
+        replanned(scenario, shown)
+    scenario.settle()
+    scenario.check_every_row()
+
+
+def test_a_command_on_an_epoch_that_was_completed_and_pruned_meanwhile_is_refused(scenario: Scenario) -> None:
+    aborted(scenario, 2)
+    shown = standing(scenario)
+    scenario.airflow_run(run(3))
+    scenario.ledger.prune(2)
+    with pytest.raises(Refused, match="EPOCHS-COMMAND-RACE"):
+        replanned(scenario, shown)
+
+
+def test_a_run_of_an_older_version_that_aborts_a_command_does_no_harm(scenario: Scenario) -> None:
+    """It takes the command for an attempt that was left undecided, and puts GLOBAL_ABORT."""
+    order = moved(scenario, 0, 6)
+    scenario.ledger.put_decision(decided(order, DecisionKind.GLOBAL_ABORT))
+    assert scenario.ledger.view(2).state is State.ABORTED
+    assert scenario.airflow_run(run(2)) is None
+    complete = scenario.ledger.complete_record(2)
+    assert complete and complete.ranges == {"orders": (OffsetRange(0, 6, 7), OffsetRange(1, 5, 7))}
+
+
+def test_a_command_that_somebody_decides_to_commit_stops_the_pipeline(scenario: Scenario) -> None:
+    order = moved(scenario, 0, 6)
+    scenario.ledger.put_decision(decided(order, DecisionKind.GLOBAL_COMMIT))
+    with pytest.raises(Corrupt, match="EPOCHS-LEDGER-CONTRADICTS"):
+        scenario.coordinator().open(run(2))
+
+
+def test_in_a_signed_ledger_a_command_without_a_signature_is_not_obeyed() -> None:
+    scenario, store, keys = Scenario(), DictStore(), Keys.parse("k" * 32)
+
+    def signed() -> Coordinator:
+        task = memory_coordinator(scenario.world, scenario.pipeline, store=store).task
+        return Coordinator(replace(task, ledger=Ledger(store, "orders", keys)))
+
+    signed().open(run(1))
+    abort(signed(), run(1))
+    ledger, source = Ledger(store, "orders", keys), scenario.pipeline.source
+    assert isinstance(source, Before)
+    at = orders.standing(ledger, "orders")
+    order = orders.put(ledger, at, "replan", ME, orders.replan(at, source), moved=False)
+    assert isinstance(signed().open(run(2)), OpenRecord)
+    abort(signed(), run(2))
+    txn = TransactionId("orders", 1, 4, order.txn.nonce)
+    stranger = Ledger(store, "orders", checked=False)
+    stranger.put_open(replace(order, txn_id=str(txn), obeys=4, format=1))
+    with pytest.raises(Corrupt, match="EPOCHS-LEDGER-RECORD-FORGED"):
+        signed().open(run(3))
