@@ -407,6 +407,7 @@ class Command:
         lost: The offsets that no epoch will read, half-open.
         again: The offsets that an epoch has read, and that the next epochs read once more, half-open.
         left: Where the pipeline left a topic whose place another topic has taken, as empty ranges.
+        lacks: Sink -> the epochs ``(first, last)`` that it lacks from now on.
     """
 
     name: str
@@ -418,6 +419,7 @@ class Command:
     lost: Ranges = field(default_factory=dict)
     again: Ranges = field(default_factory=dict)
     left: Ranges = field(default_factory=dict)
+    lacks: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

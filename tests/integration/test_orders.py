@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_epochs import codes
 from airflow_epochs.commands import asking
 from airflow_epochs.errors import Corrupt, Fenced, Refused
+from airflow_epochs.hooks.audit import caller
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
@@ -371,6 +372,23 @@ def test_a_table_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: T
     world.produce("kl")
     assert world.run(6) is None
     assert world.shown("lake") == "abcdijkl"
+    (on_record,) = world.completed(4).commands
+    assert (on_record.name, on_record.lacks, on_record.who) == ("adopt-sink", {"lake": (2, 3)}, caller().who)
+
+
+def test_a_waived_table_that_is_gone_does_not_stop_the_next_run(world: TopicWorld) -> None:
+    world.produce("ef")
+    with pytest.raises(Crash):
+        world.run(2, {"decision.landed": crash})
+    shutil.rmtree(world.folder / "lake")
+    error = stopped(world, 3)
+    assert error.code == codes.TABLE_GONE
+    typed(world.ledger_root, error, "waive")
+    world.produce("gh")
+    assert [world.run(number) for number in (4, 5)] == [None, None]
+    world.produce("ij")
+    assert world.run(6) is None
+    assert world.shown("lake") == "ghij"
 
 
 @pytest.mark.parametrize("how", ["dropped", "created again"])

@@ -187,10 +187,9 @@ def adopt_sink(args: Namespace) -> None:
         )
         return
     confirm(args, *_adopted(ledger, at, adoption), f"Recorded: {caller()}, because: {by.why}")
-    shown = str(adoption.shown) if adoption.shown else None
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
         move = Move(position=at.position(_source(at, None)))
-        orders.put(ledger, at, "adopt-sink", by, move, adopted={args.sink: shown}, moved=False)
+        orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption, moved=False)
     print(_NEXT)
 
 

@@ -109,7 +109,7 @@ def put(
     by: Account,
     move: Move,
     *,
-    adopted: Mapping[str, str | None] | None = None,
+    adoption: Adoption | None = None,
     moved: bool = True,
 ) -> OpenRecord:
     """Record a command: the next attempt of ``at.epoch``.
@@ -120,7 +120,7 @@ def put(
         name: The command.
         by: The operator.
         move: Where the next epoch begins. Without a move: ``Move(position=…)`` as it is.
-        adopted: The sinks that this command takes as they are.
+        adoption: The sink that this command takes as it is.
         moved: Whether ``move`` moves the input.
 
     Raises:
@@ -153,10 +153,11 @@ def put(
             lost=move.lost,
             again=move.again,
             left=move.left,
+            lacks={adoption.sink: adoption.lacks} if adoption else {},
         ),
         obeys=number,
         moved=moved or (at.order is not None and at.order.moved),
-        adopted={**at.adopted, **(adopted or {})},
+        adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
     )
     standing = ledger.put_open(record)
     if standing.writer != record.writer or ledger.complete_record(at.epoch):
@@ -247,6 +248,11 @@ class Adoption:
     shown: TransactionId | None
     expected: TransactionId
     lacks: tuple[int, int]
+
+    @property
+    def as_adopted(self) -> dict[str, str | None]:
+        """As in ``OpenRecord``."""
+        return {self.sink: str(self.shown) if self.shown else None}
 
 
 def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_table: bool = False) -> Adoption | None:
