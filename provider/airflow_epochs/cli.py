@@ -372,6 +372,7 @@ def _printed(row: EpochRow) -> dict[str, object]:
         "offsets": row.offsets,
         "rows": row.rows,
         "waits for": ", ".join(row.waits_for),
+        "commands": ", ".join(row.commands),
         "versions": ", ".join(f"{sink}={version}" for sink, version in row.versions.items()),
         "at": row.at,
         "transaction": row.txn_id,

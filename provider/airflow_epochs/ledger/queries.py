@@ -19,6 +19,7 @@ class EpochRow:
         offsets: The number of offsets in its ranges: at most as many are records.
         rows: The sum of the rows in its receipts.
         waits_for: The sinks without a receipt or a waiver, if the epoch is in doubt; else empty.
+        commands: The operators' commands that the epoch obeyed; if it is not open yet, the one that waits for a run.
         versions: Sink name -> the version that shows the epoch; only sinks that have versions.
         at: When it was completed; if it is not complete, when its newest attempt was opened. ISO 8601.
     """
@@ -32,6 +33,7 @@ class EpochRow:
     versions: dict[str, int]
     at: str
     txn_id: str
+    commands: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, view: EpochView) -> EpochRow:
@@ -48,7 +50,14 @@ class EpochRow:
             versions={sink: r.version for sink, r in sorted(receipts.items()) if r.version is not None},
             at=view.complete.completed_at if view.complete else view.opened.opened_at,
             txn_id=record.txn_id,
+            commands=_commands(view),
         )
+
+
+def _commands(view: EpochView) -> tuple[str, ...]:
+    if view.complete:
+        return tuple(command.name for command in view.complete.commands)
+    return (view.opened.command.name,) if view.opened.command else ()
 
 
 def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
