@@ -605,6 +605,7 @@ class CompleteRecord:
         moved_in: The newest epoch whose input a command moved, up to this epoch; 0 if there is none. Since then, each
             epoch begins where the one before ended.
         commands: The commands that this epoch obeyed, oldest first.
+        adopted_in: Sink -> the newest epoch that took it as it was: versions of earlier epochs may be of another table.
     """
 
     txn_id: str
@@ -623,6 +624,7 @@ class CompleteRecord:
     event_times: EventTimes = field(default_factory=dict)
     moved_in: int = 0
     commands: tuple[Command, ...] = ()
+    adopted_in: dict[str, int] = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:

@@ -28,8 +28,9 @@ class ReadableSink:
 
     Attributes:
         table: The path, URL or name of the sink's table; None if the sink writes to no table.
-        version: The Delta version to read the table at; None if the sink has no versions, or the table's log no longer
-            had this one when the sink was asked.
+        version: The Delta version to read the table at. None if the sink has no versions, if the table's log no longer
+            had this one when the sink was asked, or if `airflow epochs adopt-sink` has taken another table for the sink
+            since.
         epoch: The last epoch that the sink showed then; an earlier one if the sink was removed or waived.
         topic: The sink's Kafka topic; None if the sink writes to no topic.
         offsets: Half-open: the offsets that contain the rows of ``epoch``, perhaps mixed with rows of other producers.
@@ -179,23 +180,24 @@ def _ledger(pipeline: str, conn_id: str, root: str | None, options: Mapping[str,
 
 
 def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord) -> CompleteEpoch:
+    newest = ledger.complete_record(ledger.newest_complete()) or record
     return CompleteEpoch(
         pipeline=pipeline,
         number=record.txn.epoch,
         ranges=record.ranges,
         completed_at=record.completed_at,
-        sinks={name: _sink(ledger, record, name) for name in sorted(record.markers)},
+        sinks={name: _sink(ledger, record, name, newest.adopted_in.get(name, 0)) for name in sorted(record.markers)},
     )
 
 
-def _sink(ledger: Ledger, record: CompleteRecord, name: str) -> ReadableSink:
+def _sink(ledger: Ledger, record: CompleteRecord, name: str, adopted_in: int) -> ReadableSink:
     epoch = TransactionId.parse(record.markers[name]).epoch
     shown = record if epoch == record.txn.epoch else ledger.complete_record(epoch)
     receipt = shown.receipts[name] if shown else None
     detail = receipt.detail if receipt else {}
     return ReadableSink(
         table=detail.get("table"),
-        version=receipt.version if receipt else None,
+        version=receipt.version if receipt and epoch >= adopted_in else None,
         epoch=epoch,
         topic=detail.get("topic"),
         offsets=tuple(sorted(OffsetRange(int(number), *ends) for number, ends in detail.get("offsets", {}).items())),

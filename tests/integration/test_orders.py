@@ -16,6 +16,7 @@ from airflow_epochs.commands import asking
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.hooks.audit import caller
 from airflow_epochs.model import OffsetRange, Run, records_upper_bound
+from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from stack.jars import Jars
@@ -375,6 +376,9 @@ def test_a_table_that_was_restored_from_an_older_copy_is_taken_as_it_is(world: T
     assert world.shown("lake") == "abcdijkl"
     (on_record,) = world.completed(4).commands
     assert (on_record.name, on_record.lacks, on_record.who) == ("adopt-sink", {"lake": (2, 3)}, caller().who)
+    readable = {n: complete_epoch(world.name, n, ledger_root=str(world.ledger_root)) for n in (3, 4, 5)}
+    versions = {n: found.sinks["lake"].version for n, found in readable.items() if found}
+    assert versions == {3: None, 4: 1, 5: 2}, "the old table's version 2 was another one"
 
 
 def test_a_waived_table_that_is_gone_does_not_stop_the_next_run(world: TopicWorld) -> None:

@@ -162,6 +162,9 @@ def test_a_lost_state_begins_anew_in_a_new_table_and_sees_earlier_records_again_
     anew: dict[str, Any] = {"table": lab.at("seen_2")}
     lab.run(seen_pages(lab, **anew))
     assert firsts(lab) == [("a", 1), ("a", 1), ("b", 1), ("c", 1)], "a is new to the new state"
+    with pytest.raises(Refused, match="State 'seen' began anew in epoch 3"):
+        state("firsts", "seen", 2, ledger_root=lab.ledger_root)
+    assert state("firsts", "seen", 3, ledger_root=lab.ledger_root).to_arrow().num_rows == 2
     screen = lab.ordered("firsts", "rewind", "--to-epoch", "1")
     assert "The state counts these records a second time, too: seen." in screen
     an_epoch(lab, "d", **anew)

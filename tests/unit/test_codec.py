@@ -119,6 +119,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "obeys": COUNT,
     "moved": st.booleans(),
     "moved_in": COUNT,
+    "adopted_in": st.dictionaries(NAME, COUNT, max_size=2),
     "adopted": st.dictionaries(NAME, st.none() | TXN, max_size=2),
     "format": st.just(1),
 }

@@ -379,6 +379,10 @@ class Coordinator:
                 event_times=_event_times(before, view),
                 moved_in=view.number if opened.moved else before.moved_in if before else 0,
                 commands=self._obeyed(opened),
+                adopted_in={
+                    **(before.adopted_in if before else {}),
+                    **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
+                },
             )
         )
         self.task.env.reached("complete.landed")

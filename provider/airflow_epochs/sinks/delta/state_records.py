@@ -60,6 +60,7 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
     if name not in record.markers:
         raise _unknown(f"Up to epoch {record.txn.epoch}, the pipeline had no state {name!r}.")
     shown = _epoch_of(ledger, record, name)
+    _require_same_table(ledger, name, shown)
     opened = _opened(ledger, shown) or _opened(ledger, _newest_of(ledger, name))
     if opened is None:
         raise Refused(
@@ -69,6 +70,13 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
     if opened.sinks[name].spec.get("kind") != KIND:
         raise _unknown(f"{name!r} is a sink of the pipeline, but no state table.")
     return StateRecords(name=name, shown=shown, opened=opened)
+
+
+def _require_same_table(ledger: Ledger, name: str, shown: CompleteRecord) -> None:
+    newest = ledger.complete_record(ledger.newest_complete())
+    anew = newest.adopted_in.get(name, 0) if newest else 0
+    if shown.txn.epoch < anew:
+        raise _unknown(f"State {name!r} began anew in epoch {anew}, in a new table: it has no earlier epochs.")
 
 
 def names(ledger: Ledger) -> list[str]:
