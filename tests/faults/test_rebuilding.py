@@ -12,7 +12,7 @@ import pytest
 
 from airflow_epochs import EventTime, StateTable, codes
 from airflow_epochs.commands import asking
-from airflow_epochs.coordinator import rebuilding
+from airflow_epochs.coordinator import orders, rebuilding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Fenced, Refused
@@ -236,6 +236,15 @@ def test_a_new_sink_begins_with_no_epoch_whose_input_is_not_known(lost: DiskWorl
     wider = replace(wider, backfill={"gold": 4})
     assert wider.run(82) is None
     assert sorted([*before, *wider.rows("gold")]) == wider.rows("orders") == wider.source.all_rows()
+
+
+def test_an_operators_commands_know_the_pipeline_of_a_rebuilt_ledger(lost: DiskWorld) -> None:
+    """No attempt was opened in it yet: the rebuilding says what the pipeline reads and writes."""
+    rebuild(lost)
+    at = orders.standing(lost.ledger, "orders")
+    assert (at.epoch, at.newest.source, set(at.newest.sinks)) == (4, lost.source.spec(), {"orders", "audit"})
+    ends = orders.ends_after(lost.ledger, at, 3)
+    assert ends == {topic: {r.partition: r.end for r in of} for topic, of in at.newest.ranges.items()}
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------
