@@ -177,12 +177,15 @@ def test_an_epoch_that_was_unfinished_in_an_old_copy_is_over(world: DiskWorld, p
         assert world.run(80) is None
     else:
         rebuild(world)
-    rows = [world.rows(sink) for sink in world.sinks]
-    cleared = world.run(2)
-    assert cleared is None or (since and isinstance(cleared, Fenced) and cleared.code is codes.EPOCH_BEFORE_REBUILDING)
-    assert [world.rows(sink) for sink in world.sinks] == rows
     states = {view.number: view.state.value for view in newest_epochs(world.ledger, 9)}
     assert set(states.values()) == {"complete"} and max(states) == 2 + since
+    world.produce(3)
+    cleared = world.run(2)
+    if since and phase != "open.landed":  # there, no record says that the run has had an epoch: it counts as a new one
+        assert isinstance(cleared, Fenced) and cleared.code is codes.EPOCH_BEFORE_REBUILDING
+        assert world.ledger.view_of_next().open is None
+    else:
+        assert cleared is None
     world.one_more_epoch(81)
     assert_all_rows(world, *world.sinks)
 
