@@ -1,7 +1,8 @@
-"""``airflow epochs …``: show a pipeline, hand it to another DAG, waive a sink, sign the ledger.
+"""``airflow epochs …``: show a pipeline, hand it to another DAG, waive a sink, sign or rebuild the ledger.
 
 Another command writes the file with which a Spark server logs in to Kafka. This module only parses and prints; a
-command that changes a ledger first prints what will change, and asks. ``coordinator.admin`` does the work.
+command that changes a ledger first prints what will change, and asks. ``coordinator.admin`` and
+``coordinator.rebuilding`` do the work.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import CONN, EPOCH, OUTPUT, PIPELINE, WHY, account_of, confirm, tells_refusals
 from airflow_epochs.commands.orders import order_commands
+from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
@@ -124,6 +126,7 @@ def _changing() -> list[ActionCommand]:
             func=sign,
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
+        rebuild_command(),
     ]
 
 

@@ -173,8 +173,7 @@ LEDGER_RECORD_LOST = LEDGER.code(
     Corrupt,
     "The ledger has lost the completion record of an epoch.",
     "Restore the file from a backup of the ledger, and every other file that is then missing. If there is no backup, "
-    "give the pipeline a new name, and `starting` offsets where the sinks end: "
-    "docs/operations.md#where-the-offsets-are.",
+    "run `airflow epochs rebuild PIPELINE --why …`: the pipeline goes on after the newest epoch that its sinks show.",
 )
 LEDGER_CONTRADICTS = LEDGER.code(
     "EPOCHS-LEDGER-CONTRADICTS",
@@ -254,14 +253,15 @@ ATTEMPT_UNDECIDED = AGREEMENT.code(
     "EPOCHS-ATTEMPT-UNDECIDED",
     Corrupt,
     "A sink shows an epoch for which this ledger has no decision: the ledger is an old copy.",
-    "Restore the newest copy of the ledger. If you use this copy on purpose, see "
-    "docs/failures.md#the-ledger-is-behind.",
+    "Restore the newest copy of the ledger. If there is none, run `airflow epochs rebuild PIPELINE --why …`. If you "
+    "use this copy on purpose, see docs/failures.md#the-ledger-is-behind.",
 )
 LEDGER_BEHIND = AGREEMENT.code(
     "EPOCHS-LEDGER-BEHIND",
     Corrupt,
     "A sink shows an epoch that the ledger does not have.",
-    "Restore the newest copy of the ledger. If there is none, see docs/failures.md#the-ledger-is-behind.",
+    "Restore the newest copy of the ledger. If there is none, pause the DAG and run `airflow epochs rebuild PIPELINE "
+    "--why …`: the pipeline goes on where its sinks end. See docs/failures.md#the-ledger-is-behind.",
 )
 SINK_EMPTY = AGREEMENT.code(
     "EPOCHS-SINK-EMPTY",
@@ -328,6 +328,58 @@ MARKER_FOREIGN = AGREEMENT.code(
     "This version of the provider did not write the marker of the sink: another program or a newer version did.",
     "Upgrade the provider to the version that wrote the marker. If another program wrote it, stop that program, and "
     "put the marker back.",
+)
+SINKS_DISAGREE = AGREEMENT.code(
+    "EPOCHS-SINKS-DISAGREE",
+    Refused,
+    "The sinks of the pipeline do not all show the same epoch, so the ledger cannot be rebuilt from them. Nothing was "
+    "changed.",
+    "Restore the newest copy of the sink that the message names: it must show the epoch of the others. If there is "
+    "none, type the command with --without SINK, and give that sink another name in the DAG, with `backfill`: "
+    "docs/operations.md#rebuild-a-lost-ledger.",
+)
+POSITION_UNKNOWN = AGREEMENT.code(
+    "EPOCHS-POSITION-UNKNOWN",
+    Refused,
+    "No sink knows the transaction and the end offsets of its last epoch: version 0.1 committed it, or the entry of "
+    "the commit is gone. Nothing was changed.",
+    "Give the pipeline a new name in the DAG, and its source `starting` at the offsets of the pipeline's consumer "
+    "group: docs/operations.md#where-the-offsets-are.",
+)
+WATERMARK_UNKNOWN = AGREEMENT.code(
+    "EPOCHS-WATERMARK-UNKNOWN",
+    Refused,
+    "The pipeline has an event time, and no sink stored the watermark of its last epoch. With another watermark, rows "
+    "that were late would open windows again, and take the place of right results. Nothing was changed.",
+    "Restore the newest copy of the ledger. If there is none, give the pipeline a new name, its state and its results "
+    "new tables, and `starting` the offsets where the results shall begin (docs/state.md).",
+)
+LEDGER_CHANGED = AGREEMENT.code(
+    "EPOCHS-LEDGER-CHANGED",
+    Refused,
+    "The ledger or a sink changed while the command was at work. Nothing that it announced was changed.",
+    "Pause the DAG, wait for its runs to end, and type the command again: it looks at everything anew.",
+)
+LEDGER_IN_PARTS = AGREEMENT.code(
+    "EPOCHS-LEDGER-IN-PARTS",
+    Refused,
+    "The pipeline's folder in the ledger has records that do not fit to what the sinks show, or lacks pipeline.json. "
+    "Nothing was changed.",
+    "Restore the whole folder from one backup of the ledger. If there is none, move the folder away, and type "
+    "`airflow epochs rebuild PIPELINE --why …` again: it begins a new ledger where the sinks end.",
+)
+BACKFILL_UNKNOWN = AGREEMENT.code(
+    "EPOCHS-BACKFILL-UNKNOWN",
+    Refused,
+    "`backfill` names an epoch whose input the ledger does not know, because the ledger was lost and rebuilt since.",
+    "Let `backfill` name the epoch that the message says, or a later one. Or remove the sink from `backfill`: it then "
+    "begins with the next epoch.",
+)
+EPOCH_BEFORE_REBUILDING = AGREEMENT.code(
+    "EPOCHS-EPOCH-BEFORE-REBUILDING",
+    Fenced,
+    "The run belongs to an epoch that was unfinished in an old copy of the ledger. Since then the ledger was rebuilt.",
+    "Leave this run failed: its rows are in the sinks, by an earlier run. The next run goes on with new data.",
 )
 
 STEPS = Chapter("Running the steps: open, decide, complete, abort")
@@ -549,6 +601,19 @@ CREDENTIALS_NOT_WRITTEN = COMMANDS.code(
     Refused,
     "The command cannot write the credentials file.",
     "Name a file in a folder that exists, has room, and lets you write to it.",
+)
+PIPELINE_NOT_IN_DAGS = COMMANDS.code(
+    "EPOCHS-PIPELINE-NOT-IN-DAGS",
+    Refused,
+    "The command needs the sinks of the pipeline's DAG, and it finds no such DAG, or several. Nothing was changed.",
+    "Name the DAG with --dag-id. If its file has an import error (`airflow dags list-import-errors`), mend it first.",
+)
+TEMPLATE_NEEDS_RUN = COMMANDS.code(
+    "EPOCHS-TEMPLATE-NEEDS-RUN",
+    Refused,
+    "A template in the pipeline's definition cannot be rendered outside of a run. Nothing was changed.",
+    "Write the value itself into the DAG instead of the template, for as long as the command runs. Variables and "
+    "connections (`var`, `conn`) may stay.",
 )
 
 KAFKA = Chapter("Kafka, as source and sink")

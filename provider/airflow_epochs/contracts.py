@@ -14,17 +14,20 @@ from typing import Any, Protocol, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import (
+    EventTimes,
     JsonDict,
     Marker,
     OpenRecord,
     Ranges,
     Receipt,
+    Shown,
     Staged,
     StagedClaim,
     StatePin,
     TransactionId,
     Vote,
     Watermarks,
+    compare,
     starting_at_ends,
 )
 
@@ -320,6 +323,7 @@ class SinkAttempt:
         promised: True if GLOBAL_COMMIT has been decided and lost rows are staged again. The vote then leaves out
             checks that only say that a promise would be unwise: the promise has been made.
         watermarks: As in ``OpenRecord``.
+        event_times: As in ``CompleteRecord`` of this epoch; given to the commit alone.
         state: The version that a state table's changes rest on; None for other sinks.
     """
 
@@ -330,6 +334,7 @@ class SinkAttempt:
     ledger: str = ""
     promised: bool = False
     watermarks: Watermarks = ()
+    event_times: EventTimes = field(default_factory=dict)
     state: StatePin | None = None
 
     @classmethod
@@ -415,6 +420,39 @@ class Sink(Protocol):
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's marker for this pipeline now; None if it has none."""
+        ...
+
+
+Ends = Mapping[str, Mapping[str, int]]
+"""Topic -> partition -> first offset after an epoch, in the form of ``starting``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastEpoch:
+    """What a sink's own last commit says of its epoch.
+
+    Attributes:
+        marker: As ``Sink.last_committed`` returns it.
+        txn: The transaction; None if the sink no longer knows it.
+        ends: As in ``SinkAttempt``; None if the commit does not say it, as those of version 0.1.
+        receipt: The commit's receipt, as far as the sink knows; None if it no longer knows the commit.
+        watermarks, event_times: As in ``CompleteRecord``; empty if the commit does not say it.
+    """
+
+    marker: Marker
+    txn: TransactionId | None = None
+    ends: Ends | None = None
+    receipt: Receipt | None = None
+    watermarks: Watermarks = ()
+    event_times: EventTimes = field(default_factory=dict)
+
+
+@runtime_checkable
+class Positioned(Protocol):
+    """A sink that can tell where its last epoch ended: so a ledger that was lost can be rebuilt."""
+
+    def last_epoch(self, pipeline: str, env: Environment) -> LastEpoch | None:
+        """What the sink's last commit for this pipeline says; None if it has none. Changes nothing."""
         ...
 
 
@@ -579,8 +617,8 @@ class Disagreement:
 
     def while_in_doubt(self, sink: str) -> str:
         """What to add to the remedy while an epoch is in doubt: today's DAG has no effect before it is complete."""
-        if self.in_doubt is None:
-            return ""
+        if self.in_doubt is None or compare(self.found, self.expected, self.in_doubt) is Shown.AHEAD:
+            return ""  # a ledger that is behind is rebuilt: then the epoch is over
         return (
             f" Epoch {self.in_doubt.epoch} is in doubt, so clear the failed task after that. If you give the sink "
             "another name, first complete the epoch without this sink's rows: "
@@ -591,6 +629,14 @@ class Disagreement:
 def waive_command(txn: TransactionId, sink: str) -> str:
     """The command with which an operator completes the epoch without this sink's rows."""
     return f"airflow epochs waive {txn.pipeline} {txn.epoch} {sink} --why …"
+
+
+def rebuild_remedy(pipeline: str, see: str = "docs/failures.md#the-ledger-is-behind") -> str:
+    """What to do where a ledger is behind its sinks. ``see``: the chapter to read."""
+    return (
+        "Restore the newest copy of the ledger. If there is none, pause the DAG and run `airflow epochs rebuild "
+        f"{pipeline} --why …`: the pipeline goes on where its sinks end, in the same tables and topics. See {see}."
+    )
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.model import EventTimes, PartitionTime, Watermarks
+from airflow_epochs.model import EventTimes, JsonDict, PartitionTime, Watermarks
 
 if TYPE_CHECKING:
     from airflow_epochs.model import CompleteRecord, Ranges
@@ -143,6 +143,27 @@ def times_after(
             elif old is not None:
                 found.setdefault(topic, {})[partition] = old
     return found
+
+
+def packed(watermarks: Watermarks, event_times: EventTimes) -> JsonDict:
+    """What the next epoch must know of the watermark, for the note on a sink's commit. Each ``seen`` stands once."""
+    times = [at for per_topic in event_times.values() for at in per_topic.values()]
+    seen = sorted({at.seen for at in times})
+    number = {each: index for index, each in enumerate(seen)}
+    newest = {
+        topic: {partition: [at.newest, number[at.seen]] for partition, at in per_topic.items()}
+        for topic, per_topic in event_times.items()
+    }
+    return {"watermarks": list(watermarks), "seen": seen, "newest": newest}
+
+
+def unpacked(told: JsonDict) -> tuple[Watermarks, EventTimes]:
+    """The inverse of ``packed``."""
+    times = {
+        topic: {partition: PartitionTime(newest=at, seen=told["seen"][index]) for partition, (at, index) in of.items()}
+        for topic, of in told["newest"].items()
+    }
+    return tuple(told["watermarks"]), times
 
 
 def micros(at: datetime) -> int:

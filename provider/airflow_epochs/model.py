@@ -644,6 +644,45 @@ class CompleteRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RebuiltRecord:
+    """``rebuilt/<n>.json``: all epochs up to ``epoch`` are complete, whatever the ledger lacks of their records.
+
+    In force once ``epoch`` has a completion record. Put by ``airflow epochs rebuild``, which learned from the sinks
+    what a ledger that was lost, or restored from an older copy, did not know.
+
+    Attributes:
+        backfill_from: The first epoch whose input the ledger knows. No sink can begin with an earlier one.
+        txn_id: The transaction that all of ``sinks`` show.
+        source, transform: The pipeline as it was then, as in ``OpenRecord``.
+        sinks: Sink -> its specification.
+        without: The sinks that do not show ``epoch`` and were left out -> the epoch that they show, 0 if none.
+        who, host, login: As in ``TakeoverRecord``.
+    """
+
+    pipeline: str
+    number: int
+    txn_id: str
+    backfill_from: int
+    dag_id: str
+    source: JsonDict
+    transform: str
+    sinks: dict[str, JsonDict]
+    without: dict[str, int]
+    who: str
+    why: str
+    at: str
+    writer: str
+    host: str = ""
+    login: str = ""
+    format: int = FORMAT_UNSIGNED
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that the sinks showed."""
+        return TransactionId.parse(self.txn_id).epoch
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunIndex:
     """``runs/<hash>.json``: the one epoch that a run works on, because it opened it or rolled it forward.
 

@@ -193,7 +193,7 @@ def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord) -> Complete
 def _sink(ledger: Ledger, record: CompleteRecord, name: str, adopted_in: int) -> ReadableSink:
     epoch = TransactionId.parse(record.markers[name]).epoch
     shown = record if epoch == record.txn.epoch else ledger.complete_record(epoch)
-    receipt = shown.receipts[name] if shown else None
+    receipt = shown.receipts.get(name) if shown else None
     detail = receipt.detail if receipt else {}
     return ReadableSink(
         table=detail.get("table"),

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Corrupt
-from airflow_epochs.testing import run_epoch
+from tests.support.faults_history import require_exactly_once
 from tests.support.faults_world import DiskWorld
 from tests.support.pages import blocks, filled, printed
+from tests.support.rebuilt import typed_rebuild
 from tests.support.remedies import assert_all_rows, renamed, stopped
 
 
@@ -183,7 +183,7 @@ def put_back(ledger: Path, backup: Path) -> None:
 
 
 @pytest.mark.parametrize("accident", [lost, put_back], ids=["lost", "restored"])
-def test_a_ledger_that_is_behind_and_cannot_be_had_again_is_gone_on_with_under_a_new_name(
+def test_a_ledger_that_is_behind_and_cannot_be_had_again_is_rebuilt_by_the_command_in_the_error(
     two_epochs: DiskWorld, accident: Callable[[Path, Path], None]
 ) -> None:
     world = two_epochs
@@ -194,15 +194,11 @@ def test_a_ledger_that_is_behind_and_cannot_be_had_again_is_gone_on_with_under_a
     error = stopped(world)
     assert "The ledger is behind the table" in error.what
     assert anchor_of(error) == "the-ledger-is-behind"
-    named = re.search(r"starting=(\{.*\}), where", error.remedy)
-    assert named
-    anew = replace(world, name="orders_again")
-    shutil.copytree(world.source.folder, anew.source.folder)
-    run_epoch(anew.coordinator(), anew.run_of(81), Limits(starting=json.loads(named[1])))
+    typed_rebuild(lambda: world.coordinator().task, error, ledger_root=world.ledger_root)
+    assert world.run(81) is None
     assert_all_rows(world, "orders", "audit")
-    anew.produce(2)
-    assert anew.run(82) is None
-    assert_all_rows(anew, "orders", "audit")
+    world.one_more_epoch()
+    require_exactly_once(world)
 
 
 def test_the_offsets_of_a_lost_ledger_stand_in_the_tables_history(two_epochs: DiskWorld) -> None:

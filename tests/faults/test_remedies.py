@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode, encode
 from airflow_epochs.model import JsonDict
-from airflow_epochs.testing import run_epoch
+from tests.support.faults_history import require_exactly_once
 from tests.support.faults_world import DiskWorld, begin, start
+from tests.support.rebuilt import typed_rebuild
 from tests.support.remedies import (
     assert_all_rows,
     backfill_in,
@@ -136,24 +136,18 @@ def test_two_ledgers_that_both_go_on_feed_the_table_under_two_names(two_ledgers:
 # -- the ledger ------------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_that_has_lost_a_completion_record_for_good_is_gone_on_with_under_a_new_name(
+def test_a_ledger_that_has_lost_a_completion_record_for_good_is_rebuilt_by_the_command_in_the_error(
     world: DiskWorld,
 ) -> None:
     for number in range(2, 6):
         assert world.run(number) is None
         world.produce(3)
     (world.records / "epochs" / f"{4:020}" / "complete.json").unlink()
-    error = refused(world)
-    named = re.search(r"the ends of the ranges in complete.json of epoch (\d+)", error.remedy)
-    assert named
-    complete = json.loads((world.records / "epochs" / f"{int(named[1]):020}" / "complete.json").read_text())
-    starting = {topic: {str(r[0]): r[2] for r in ranges} for topic, ranges in complete["ranges"].items()}
-    anew = replace(world, name="orders_again")
-    shutil.copytree(world.source.folder, anew.source.folder)
-    run_epoch(anew.coordinator(), anew.run_of(81), Limits(starting=starting))
-    assert_all_rows(anew, "orders", "audit")
-    anew.one_more_epoch()
-    assert_all_rows(anew, "orders", "audit")
+    typed_rebuild(lambda: world.coordinator().task, refused(world), ledger_root=world.ledger_root)
+    assert world.run(81) is None
+    assert_all_rows(world, "orders", "audit")
+    world.one_more_epoch()
+    require_exactly_once(world)
 
 
 def rewritten(path: Path, change: Callable[[JsonDict], object]) -> None:

@@ -18,6 +18,7 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.read import state
 from airflow_epochs.sinks.delta import state_pin
+from tests.support.rebuilt import typed_rebuild
 from tests.support.remedies import taken_back
 from tests.support.spark_world import APPS
 from tests.support.state_clicks import EPOCH, SIZE
@@ -186,6 +187,31 @@ def test_a_state_that_is_lost_while_its_epoch_is_in_doubt_is_waived_and_begins_a
     lab.typed(skipped.value, "adopt-sink")
     lab.run(seen_pages(lab, table=lab.at("seen_2")))
     assert firsts(lab) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_windows_go_on_as_if_nothing_had_happened_after_their_ledger_was_lost_and_rebuilt(lab: Lab) -> None:
+    """The twin, a copy, keeps its ledger. After the loss come a late click, and clicks of one partition, which lags."""
+    lab.produce(*((partition, "a", 1, 10 + 200 * partition) for partition in range(PARTITIONS)))
+    lab.run(lab.windows())
+    lab.produce((0, "a", 1, 300), (1, "b", 1, 310), (2, "a", 1, 420))
+    lab.run(lab.windows())
+    twin = lab.beside("twin")
+    shutil.copytree(lab.folder, twin.folder, ignore=shutil.ignore_patterns("twin"))
+    shutil.rmtree(lab.ledger_root)
+    with pytest.raises(Corrupt, match="EPOCHS-LEDGER-BEHIND") as stopped:
+        lab.run(lab.windows())
+    screen = typed_rebuild(lambda: lab.windows().task, stopped.value, ledger_root=Path(lab.ledger_root))
+    assert "The watermark of epoch 2: 20" in screen
+    lab.produce((0, "a", 5, 15), (1, "b", 1, 500), (1, "b", 1, 1000))
+    for each in (lab, twin):
+        each.run(each.windows())
+    for table, columns in (("hourly", "*"), ("late", '"partition", "offset"')):
+        assert sorted(map(str, lab.rows(table, columns))) == sorted(map(str, twin.rows(table, columns)))
+    assert lab.rows("late", "page") and lab.shown_windows()
+    (*_, newest), (*_, other) = lab.records(), twin.records()
+    assert (newest.txn.epoch, newest.watermarks) == (other.txn.epoch, other.watermarks)
+    reached = [{p: at.newest for p, at in each.event_times[lab.topic].items()} for each in (newest, other)]
+    assert reached[0] == reached[1]
 
 
 # -- how a state begins --------------------------------------------------------------------------------------------

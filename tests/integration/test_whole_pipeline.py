@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run
+from airflow_epochs.model import Run, starting_at_ends
 from airflow_epochs.operators.transform_file import find_transform
 from airflow_epochs.testing import Crash, run_epoch
 from orders_demo.duck import duck
@@ -33,6 +32,7 @@ from tests.support.cells import fired
 from tests.support.environment import Environment
 from tests.support.faults_world import crash
 from tests.support.pages import blocks, filled, printed
+from tests.support.rebuilt import typed_rebuild
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
@@ -195,9 +195,7 @@ def in_the_history(block: str, table: Path, **known: Any) -> Any:
     return json.loads(printed(filled(block, names), **known))
 
 
-def test_after_the_ledger_is_lost_the_tables_history_says_where_a_new_name_takes_every_record_once(
-    lab: Lab, session: Any
-) -> None:
+def test_after_the_ledger_is_lost_it_is_rebuilt_from_what_the_tables_history_says(lab: Lab, session: Any) -> None:
     for number in (1, 2):
         lab.produce(40)
         run_epoch(lab.task(), Run("dag", f"r{number}"))
@@ -207,14 +205,13 @@ def test_after_the_ledger_is_lost_the_tables_history_says_where_a_new_name_takes
     shutil.rmtree(lab.folder / "ledger")
     with pytest.raises(Corrupt, match="The ledger is behind the table") as stopped:
         lab.task().open(Run("dag", "r3"))
-    assert "in the same table under a new pipeline name" in stopped.value.remedy
-    assert "docs/failures.md#the-ledger-is-behind" in stopped.value.remedy
-    (starting,) = re.findall(r"starting=(\{.*?\}\}), where", stopped.value.remedy)
+    typed_rebuild(lambda: lab.task().task, stopped.value, ledger_root=lab.folder / "ledger")
+    ends = starting_at_ends(lab.task().newest_complete().ranges)
     in_deltalake, in_spark = blocks("operations.md", "Where the offsets are", "python")
     for sink in ("orders", "rejected"):
-        assert in_the_history(in_deltalake, lab.folder / sink) == json.loads(starting)
-        assert in_the_history(in_spark, lab.folder / sink, spark=session) == json.loads(starting)
-    run_epoch(lab.task(name="orders-2", starting=starting), Run("dag", "r4"))
+        assert in_the_history(in_deltalake, lab.folder / sink) == ends
+        assert in_the_history(in_spark, lab.folder / sink, spark=session) == ends
+    run_epoch(lab.task(), Run("dag", "r4"))
     lab.require_exactly_once(100)
 
 

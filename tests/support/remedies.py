@@ -75,11 +75,14 @@ def in_the_environment(*connections: Connection) -> dict[str, str]:
     return found
 
 
-def typed(ledger_root: Path, error: EpochError, command: str) -> str:
-    """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows."""
+def typed(ledger_root: Path, error: EpochError, command: str, *more: str) -> str:
+    """``airflow epochs <command> …`` as the error has it, at a terminal, which asks, and is told yes; what it shows.
+
+    ``more``: words that the error's own text tells to add.
+    """
     named = re.search(rf"`airflow (epochs {command} [^`]*)`", str(error))
     assert named, str(error)
-    return ordered(ledger_root, *shlex.split(named[1].replace("…", "'the remedy says so'")))
+    return ordered(ledger_root, *shlex.split(named[1].replace("…", "'the remedy says so'")), *more)
 
 
 def ordered(ledger_root: Path, *words: str) -> str:

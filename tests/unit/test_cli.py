@@ -320,7 +320,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(group, GroupCommand)
     names = [command.name for command in group.subcommands]
     assert names == [
-        *("list", "show", "in-doubt", "state", "takeover", "waive", "sign"),
+        *("list", "show", "in-doubt", "state", "takeover", "waive", "sign", "rebuild"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink", "kafka-credentials"),
     ]
 

@@ -21,9 +21,9 @@ SIGNED = pytest.mark.parametrize("keys", [NO_KEYS, Keys(("k" * 32,))], ids=["uns
 
 
 @SIGNED
-def test_the_first_epoch_of_two_sinks_asks_the_store_at_most_sixty_times(tmp_path: Path, keys: Keys) -> None:
+def test_the_first_epoch_of_two_sinks_asks_the_store_at_most_62_times(tmp_path: Path, keys: Keys) -> None:
     tasks = CountedEpochs(tmp_path, keys).run()
-    assert total(tasks) <= 60, {task: store.calls for task, store in tasks.items()}
+    assert total(tasks) <= 62, {task: store.calls for task, store in tasks.items()}
     assert max(len(store.calls) for task, store in tasks.items() if task.startswith("commit")) <= 9
 
 
@@ -33,8 +33,8 @@ def test_later_epochs_ask_more_only_about_the_epochs_before_and_where_the_newest
 ) -> None:
     epochs = CountedEpochs(tmp_path, keys)
     counted = [epochs.run() for _ in range(5)]
-    assert total(counted[1]) <= 70
-    assert total(counted[4]) <= 70 + 6
+    assert total(counted[1]) <= 71
+    assert total(counted[4]) <= 71 + 5
     assert all(len(counted[4][task].calls) == len(counted[1][task].calls) for task in counted[1] if task != "open")
 
 

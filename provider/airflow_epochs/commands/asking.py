@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 
 from airflow.cli.cli_config import Arg
@@ -24,6 +26,7 @@ CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Co
 OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
 
 
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 Command = Callable[[Namespace], None]
 
 
@@ -36,7 +39,8 @@ def tells_refusals(command: Command) -> Command:
         try:
             if pipeline is not None:
                 require_name("pipeline", pipeline)
-            command(args)
+            with _connections_of_the_database():
+                command(args)
         except BadArgument as error:
             raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
         except EpochError as error:
@@ -44,6 +48,22 @@ def tells_refusals(command: Command) -> Command:
             raise SystemExit(str(error)) from error
 
     return telling
+
+
+@contextmanager
+def _connections_of_the_database() -> Iterator[None]:
+    """Let Airflow look for connections and variables in its database too, as its own commands do.
+
+    Outside of a task, it would look at the environment alone.
+    """
+    before = os.environ.get(_CONTEXT)
+    os.environ[_CONTEXT] = "server"
+    try:
+        yield
+    finally:
+        os.environ.pop(_CONTEXT)
+        if before is not None:
+            os.environ[_CONTEXT] = before
 
 
 def account_of(args: Namespace) -> Account:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Diagnosing, Disagreement, Environment, Sink, Stateful, waive_command
+from airflow_epochs.contracts import (
+    Diagnosing,
+    Disagreement,
+    Environment,
+    Sink,
+    Stateful,
+    rebuild_remedy,
+    waive_command,
+)
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.coordinator.state_tables import BEGIN_ANEW
 from airflow_epochs.errors import Corrupt, tolerated
@@ -78,10 +86,10 @@ def sinks_without(opened: OpenRecord, today: Collection[Sink], env: Environment)
                 f"The sink shows {_describe(found)}, but this ledger has no decision for {opened.txn}: it is an old "
                 "copy of the ledger, and the original went on without it. Nothing was read or written.",
                 code=codes.ATTEMPT_UNDECIDED,
-                remedy="Restore the newest copy of the ledger. If you use this copy on purpose, with tables of its "
+                remedy=f"{rebuild_remedy(opened.txn.pipeline)} But if you use this copy on purpose, with tables of its "
                 "own, or if you restored other tables together with it, delete the folder "
                 f"{opened.txn.pipeline}/{epoch_folder(opened.txn.epoch)} in it: the next run then reads the input of "
-                "that epoch again, into the sinks of the DAG. See docs/failures.md#the-ledger-is-behind.",
+                "that epoch again, into the sinks of the DAG.",
                 sink=name,
                 **attempt_fields(opened.txn),
             )
@@ -151,9 +159,7 @@ def _ledger_behind(seen: Disagreement) -> Corrupt:
         f"{_describe(seen.expected)}. The newest records of the ledger are lost, or the ledger was restored from an "
         "older copy, or it is a new ledger. Nothing was read or written.",
         code=codes.LEDGER_BEHIND,
-        remedy="Restore the newest copy of the ledger. If there is none, give the pipeline a new name, and set "
-        "`starting` to the end offsets that the sink stored with its last epoch, or to those of the pipeline's "
-        "consumer group. See docs/failures.md#the-ledger-is-behind.",
+        remedy=rebuild_remedy(seen.pipeline),
     )
 
 

@@ -59,6 +59,7 @@ def _backfilled(task: TaskTry, sink: str, plan: SinkPlan, epoch: int, planned: P
         )
     if first == epoch:
         return plan
+    _require_known(task, sink, first, epoch)
     _require_contiguous(task, sink, first, epoch, moved)
     wide = widened(planned.ranges, _earlier(task, first, epoch))
     replays = _depends_on_epochs(task)
@@ -90,6 +91,22 @@ def _require_contiguous(task: TaskTry, sink: str, first: int, epoch: int, moved:
             f"epoch {since}, so the offsets of the epochs before do not lead up to it.",
             code=codes.BACKFILL_MOVED,
             remedy=f"Let `backfill` name epoch {since} or a later one. Then clear the failed task.",
+            pipeline=task.pipeline.name,
+            epoch=epoch,
+            sink=sink,
+        )
+
+
+def _require_known(task: TaskTry, sink: str, first: int, epoch: int) -> None:
+    """Raise Refused if the ledger was rebuilt, and does not know the input of the epochs from ``first`` on."""
+    rebuilt = task.ledger.rebuilt()
+    if rebuilt and first < rebuilt.backfill_from:
+        raise Refused(
+            f"`backfill` lets sink {sink!r} begin with epoch {first}, but the ledger was rebuilt at epoch "
+            f"{rebuilt.epoch}, and does not know the input of epochs before {rebuilt.backfill_from}.",
+            code=codes.BACKFILL_UNKNOWN,
+            remedy=f"Let `backfill` name epoch {rebuilt.backfill_from} or a later one, or remove the sink from "
+            f"`backfill`: the sink then begins with epoch {epoch}.",
             pipeline=task.pipeline.name,
             epoch=epoch,
             sink=sink,
@@ -161,7 +178,7 @@ def _gone(task: TaskTry, number: int, what: str) -> Corrupt:
 
 def _earlier(task: TaskTry, first: int, epoch: int) -> Iterable[Ranges]:
     for number in range(first, epoch):
-        if record := task.ledger.complete_record(number):  # always true: a completion record is never deleted
+        if record := task.ledger.complete_record(number):  # always true from ``RebuiltRecord.backfill_from`` on
             yield record.ranges
 
 

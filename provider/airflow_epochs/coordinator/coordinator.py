@@ -24,11 +24,10 @@ from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
 from airflow_epochs.coordinator.patience import leave_alone
 from airflow_epochs.coordinator.reasons import reason_and_remedy
-from airflow_epochs.coordinator.restaging import Promise
+from airflow_epochs.coordinator.restaging import Promise, event_times
 from airflow_epochs.coordinator.staging import stage_attempt, stop_earlier_tries
-from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.coordinator.task import TaskTry, history
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, tolerated
-from airflow_epochs.event_time import times_after
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
     Checkpoint,
@@ -36,7 +35,6 @@ from airflow_epochs.model import (
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
-    EventTimes,
     JsonDict,
     OpenRecord,
     PipelineRecord,
@@ -141,6 +139,8 @@ class Coordinator:
         view = self.task.ledger.view(number)
         if view.complete:
             return self.task.passing(view)
+        if number <= self.task.ledger.newest_complete():
+            raise history(view)
         return view if view.state is State.IN_DOUBT and view.opened.run == run else None
 
     # -- stage ------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class Coordinator:
     @cached_property
     def _newest_complete(self) -> CompleteRecord:
         record = self.task.ledger.complete_record(self.task.ledger.newest_complete())
-        assert record, "complete.json is never deleted"
+        assert record, "complete.json of the newest epoch is never deleted"
         return record
 
     def _put_complete(self, view: EpochView, run: Run, metrics: JsonDict) -> EpochView:
@@ -376,7 +376,7 @@ class Coordinator:
                 waived=tuple(waived_ids),
                 waived_ids=waived_ids,
                 watermarks=opened.watermarks,
-                event_times=_event_times(before, view),
+                event_times=event_times(before, view),
                 moved_in=view.number if opened.moved else before.moved_in if before else 0,
                 commands=self._obeyed(opened),
                 adopted_in={
@@ -562,12 +562,6 @@ def _waived_ids(
         sink: (*reversed(earlier.get(sink, [])), *([view.opened.txn_id] if sink in waived else []))
         for sink in sorted({*earlier, *waived} - set(receipts))
     }
-
-
-def _event_times(before: CompleteRecord | None, view: EpochView) -> EventTimes:
-    """Those of the epoch before and of the rows that the decision is about."""
-    seen = view.decision.event_times if view.decision else {}
-    return times_after(before, seen, view.opened.ranges, view.opened.now)
 
 
 def _rows_out(view: EpochView) -> JsonDict:

@@ -27,11 +27,28 @@ from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, cause_and_remedy, tolerated
+from airflow_epochs.event_time import times_after
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import OpenRecord, Receipt, RestagedRecord, Staged, StagedClaim, Vote, attempt_fields
+from airflow_epochs.model import (
+    CompleteRecord,
+    EventTimes,
+    OpenRecord,
+    Receipt,
+    RestagedRecord,
+    Staged,
+    StagedClaim,
+    Vote,
+    attempt_fields,
+)
 
 log = secrecy.logger(__name__)
+
+
+def event_times(before: CompleteRecord | None, view: EpochView) -> EventTimes:
+    """Those of the epoch before and of the rows that the decision is about."""
+    seen = view.decision.event_times if view.decision else {}
+    return times_after(before, seen, view.opened.ranges, view.opened.now)
 
 
 @dataclass(frozen=True)
@@ -93,9 +110,16 @@ class Promise:
         return records
 
     def _commit(self, group: list[Promise], staged: dict[str, Staged]) -> Receipt:
-        those = [(promise._sink, promise._attempt, staged[promise.name]) for promise in group]
+        times = self._event_times()
+        those = [(p._sink, replace(p._attempt, event_times=times), staged[p.name]) for p in group]
         with self.task.unless_overtaken(self.view):
             return joint_sinks.commit(those, self._env)[self.name]
+
+    def _event_times(self) -> EventTimes:
+        """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""
+        if not self._opened.watermarks:
+            return {}
+        return event_times(self.task.ledger.complete_record(self.view.number - 1), self.view)
 
     # -- staging again ------------------------------------------------------------------------------------------
 

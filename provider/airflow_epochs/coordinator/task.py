@@ -28,6 +28,15 @@ def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def history(view: EpochView) -> Fenced:
+    """The error for a task of an epoch that was unfinished in this ledger, and is over: the ledger was rebuilt."""
+    return Fenced(
+        f"The ledger was rebuilt, and its sinks show later epochs: epoch {view.number} is over.",
+        code=codes.EPOCH_BEFORE_REBUILDING,
+        **attempt_fields(view.opened.txn),
+    )
+
+
 def new_writer() -> str:
     """A new id for the ``writer`` of records: random, with host and process for people who read the records."""
     return f"{uuid.uuid4().hex}@{socket.gethostname()}:{os.getpid()}"
@@ -122,6 +131,8 @@ class TaskTry:
             yield
         except Corrupt as error:
             now = self.ledger.view(view.number)
+            if not now.complete and view.number <= self.ledger.rebuilt_to:
+                raise history(view) from error
             if (now.state, now.epoch.txn) == (view.state, view.epoch.txn):
                 self.ledger.require_no_gap(view.number, thoroughly=True)  # if the ledger lost an epoch, name that cause
                 raise

@@ -5,6 +5,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     pipeline.json                        PipelineRecord
     takeovers/<n, 10 digits>.json        TakeoverRecord: the highest n names the owning DAG
     signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
+    rebuilt/<n, 10 digits>.json          RebuiltRecord: epochs up to its own may lack their records
     epochs/<epoch, 20 digits>/
         <attempt, 10 digits>.open.json       OpenRecord
         <attempt>.try.<id>.json              TryRecord
@@ -25,6 +26,7 @@ from airflow_epochs.model import (
     DecisionRecord,
     OpenRecord,
     PipelineRecord,
+    RebuiltRecord,
     Receipt,
     RestagedRecord,
     Run,
@@ -36,14 +38,16 @@ from airflow_epochs.model import (
 )
 from airflow_epochs.names import validated_name
 
+_EPOCH = re.compile(r"epochs/([0-9]{20})/")
 _COMPLETE = re.compile(r"epochs/([0-9]{20})/complete\.json")
 
 PIPELINE_KEY = "pipeline.json"
 EPOCHS_FOLDER = "epochs"
+REBUILT_FOLDER = "rebuilt"
 _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
-Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord
+Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord | RebuiltRecord
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
@@ -54,6 +58,8 @@ def key_of(record: Record) -> str:
             return PIPELINE_KEY
         case SigningRecord():
             return signing_key(record.number)
+        case RebuiltRecord():
+            return rebuilt_key(record.number)
         case RunIndex():
             return run_key(Run(record.dag_id, record.run_id))
         case _:
@@ -81,7 +87,7 @@ def _key_of_epoch_record(record: EpochRecord) -> str:
 
 def pipeline_of(record: object) -> str | None:
     """The pipeline that a record names; None if it names none."""
-    if isinstance(record, PipelineRecord | SigningRecord):
+    if isinstance(record, PipelineRecord | SigningRecord | RebuiltRecord):
         return record.pipeline
     txn_id = getattr(record, "txn_id", None)
     return TransactionId.parse(txn_id).pipeline if txn_id else None
@@ -100,6 +106,12 @@ def complete_key(epoch: int) -> str:
 def epoch_completed_by(key: str) -> int | None:
     """The epoch whose completion record has this key; None for every other key."""
     found = _COMPLETE.fullmatch(key)
+    return int(found[1]) if found else None
+
+
+def epoch_of(key: str) -> int | None:
+    """The epoch that a record under this key belongs to; None if it belongs to none."""
+    found = _EPOCH.match(key)
     return int(found[1]) if found else None
 
 
@@ -134,6 +146,11 @@ def takeover_key(number: int) -> str:
 def signing_key(number: int) -> str:
     """The key of the pipeline's n-th signing record, from 1."""
     return f"{_SIGNING_FOLDER}/{number:010d}.json"
+
+
+def rebuilt_key(number: int) -> str:
+    """The key of the pipeline's n-th rebuilding, from 1."""
+    return f"{REBUILT_FOLDER}/{number:010d}.json"
 
 
 def is_signing_key(key: str) -> bool:

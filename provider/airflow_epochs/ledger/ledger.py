@@ -20,6 +20,8 @@ from airflow_epochs.ledger.keys import (
     complete_key,
     epoch_completed_by,
     epoch_folder,
+    epoch_of,
+    rebuilt_key,
     restaged_key,
     run_key,
     sink_key,
@@ -38,6 +40,7 @@ from airflow_epochs.model import (
     DecisionRecord,
     OpenRecord,
     PipelineRecord,
+    RebuiltRecord,
     Receipt,
     RestagedRecord,
     Run,
@@ -79,6 +82,7 @@ class Ledger:
         self.signing = Signing(self._records, self.newest_complete)
         self._probed = False
         self._known_complete = 0
+        self._rebuilt: list[RebuiltRecord] | None = None
 
     @property
     def root(self) -> str:
@@ -117,6 +121,11 @@ class Ledger:
                 writer=writer,
             ),
         )
+        self.require_owned_by(dag_id, identity)
+        return identity
+
+    def require_owned_by(self, dag_id: str, identity: PipelineRecord) -> None:
+        """Raise Refused unless the DAG owns the pipeline."""
         owner = self.owner(identity)
         if owner != dag_id:
             raise Refused(
@@ -126,7 +135,6 @@ class Ledger:
                 f"`airflow epochs takeover {self._pipeline} --dag-id {dag_id} --why …`.",
                 pipeline=self._pipeline,
             )
-        return identity
 
     def owner(self, identity: PipelineRecord) -> str:
         """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
@@ -160,12 +168,45 @@ class Ledger:
     def newest_complete(self) -> int:
         """The newest complete epoch; 0 if there is none.
 
-        Epochs are dense, so it is found by doubling, then halving, from the newest one that this task knows of. This
-        asks the store a few times; a listing would take longer with every epoch.
+        Epochs are dense, so it is found by doubling, then halving, from the newest one that this task knows of, or that
+        the ledger was rebuilt to. This asks the store a few times; a listing would take longer with every epoch.
+
+        A task that knows of an epoch does not ask whether the ledger was rebuilt. It may be a late task of an epoch
+        before that; then the answer may be too old, and such a task uses it for hints only.
         """
-        known = self._known_complete
-        self._known_complete += last_of(lambda further: self._records.exists(complete_key(known + further)))
+        asked = not self._known_complete
+        known = self._known_complete = self._known_complete or self.rebuilt_to
+        first = 2 if asked and not known else 1  # to ask for rebuilding costs a call; to leave out epoch 1 saves it
+        self._known_complete += last_of(lambda more: self._records.exists(complete_key(known + more)), first)
         return self._known_complete
+
+    @property
+    def rebuilt_to(self) -> int:
+        """The epoch up to which records may be missing, because the ledger was rebuilt; 0 if it never was."""
+        return standing.epoch if (standing := self.rebuilt()) else 0
+
+    def rebuilt(self) -> RebuiltRecord | None:
+        """The newest rebuilding that is in force; None if there is none. Read once per task.
+
+        One without a completion record of its epoch was begun and not finished.
+        """
+        if self._rebuilt is None:
+            found = self._records.numbered(rebuilt_key, RebuiltRecord)
+            self._rebuilt = [each for each in found if self._records.exists(complete_key(each.epoch))]
+        return max(self._rebuilt, key=lambda each: (each.epoch, each.number), default=None)
+
+    def rebuildings(self) -> int:
+        """The number of rebuildings on record, also of those that were not finished."""
+        return self._records.last(rebuilt_key)
+
+    def epochs_completed(self) -> frozenset[int]:
+        """All epochs that have a completion record. Lists them all, which takes long if they are many."""
+        found = map(epoch_completed_by, self._records.keys_in(EPOCHS_FOLDER))
+        return frozenset(epoch for epoch in found if epoch is not None)
+
+    def epochs_known(self) -> frozenset[int]:
+        """All epochs that have any record. Lists them all, which takes long if they are many."""
+        return frozenset(epoch for key in self._records.keys_in(EPOCHS_FOLDER) if (epoch := epoch_of(key)))
 
     def require_no_gap(self, number: int, *, thoroughly: bool = False) -> None:
         """Raise Corrupt if epoch ``number`` has lost its completion record.
@@ -176,9 +217,7 @@ class Ledger:
         self._require_no_history(number)
         if not thoroughly and not self._records.exists(complete_key(number + 1)):
             return
-        later = {
-            epoch for epoch in map(epoch_completed_by, self._records.keys_in(EPOCHS_FOLDER)) if epoch and epoch > number
-        }
+        later = {epoch for epoch in self.epochs_completed() if epoch > number}
         if not later or self._records.exists(complete_key(number)):
             return
         newest = max(later)
@@ -186,8 +225,8 @@ class Ledger:
             number,
             f"epoch {newest}, which is later, has a completion record, and epoch {number} has none",
             remedy="Restore this file from a backup of the ledger, and every other file that is then missing. If there "
-            "is no backup, give the pipeline a new name, and `starting` offsets: the ends of the ranges in "
-            f"complete.json of epoch {newest}.",
+            f"is no backup, run `airflow epochs rebuild {self._pipeline} --why …`: the pipeline goes on after the "
+            "newest epoch that its sinks show.",
         )
 
     def _lost(self, number: int, why: str, remedy: str | None = None) -> Corrupt:
@@ -272,7 +311,9 @@ class Ledger:
         Its other records need no signature, so anybody who can write to the store may have forged them.
         """
         with self._records.believing(complete_key(number)):
-            if self._records.trust.is_history(number) and not self._records.exists(complete_key(number)):
+            if not self._records.trust.is_history(number) or self._records.exists(complete_key(number)):
+                return
+            if number > self.rebuilt_to:
                 raise self._lost(number, f"epoch {number} was complete when the ledger was signed")
 
     def _consistent(self, view: EpochView) -> EpochView:
@@ -361,6 +402,14 @@ class Ledger:
         """Put the completion record; the one that stands. Raises as ``Records.put``.
 
         The caller has read a receipt or a waiver of every sink of the attempt.
+        """
+        return self._records.put(record)
+
+    def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:
+        """Put a rebuilding; the one that stands. Raises as ``Records.put``.
+
+        The completion record of its epoch is put after it, and puts it in force. After a crash between the two, the
+        record means nothing, and the command puts another one.
         """
         return self._records.put(record)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import OpenRecord, records_upper_bound
+from airflow_epochs.model import CompleteRecord, OpenRecord, SinkPlan, records_upper_bound
 from airflow_epochs.protocol import State
 
 
@@ -65,7 +65,7 @@ def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
     newest = ledger.newest_complete()
     for number in range(newest + 1, max(0, newest + 1 - limit), -1):
         view = ledger.view(number)
-        if view.open or view.complete:
+        if view.complete or (view.open and number > newest):  # one that was unfinished before a rebuilding is history
             yield view
 
 
@@ -85,4 +85,29 @@ def newest_opened(ledger: Ledger) -> OpenRecord | None:
     if view := unfinished(ledger):
         return view.open
     complete = ledger.complete_record(ledger.newest_complete())
-    return ledger.open_record(complete.txn.epoch, complete.txn.attempt) if complete else None
+    if complete is None:
+        return None
+    return ledger.open_record(complete.txn.epoch, complete.txn.attempt) or _as_rebuilt(ledger, complete)
+
+
+def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:
+    """What a rebuilding tells of the pipeline, as if an attempt of its epoch had been opened then."""
+    rebuilt, identity = ledger.rebuilt(), ledger.identity()
+    if rebuilt is None or identity is None or rebuilt.txn_id != complete.txn_id:
+        return None
+    return OpenRecord(
+        txn_id=complete.txn_id,
+        ledger_id=identity.ledger_id,
+        ranges=complete.ranges,
+        source=rebuilt.source,
+        source_state=complete.source_state,
+        transform=rebuilt.transform,
+        sinks={name: SinkPlan(spec=spec, previous=None) for name, spec in rebuilt.sinks.items()},
+        dag_id=rebuilt.dag_id,
+        run_id=complete.completed_by.run_id,
+        now=rebuilt.at,
+        seed=0,
+        opened_at=rebuilt.at,
+        writer=rebuilt.writer,
+        watermarks=complete.watermarks,
+    )

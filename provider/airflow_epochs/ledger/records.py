@@ -254,12 +254,12 @@ class Records:
         )
 
 
-def last_of(exists: Callable[[int], bool]) -> int:
+def last_of(exists: Callable[[int], bool], first: int = 1) -> int:
     """The last of the dense numbers 1, 2, 3 … for which ``exists`` holds; 0 if there is none.
 
-    Doubles, then halves: about ``2 log2(n)`` calls.
+    Doubles from ``first``, then halves: about ``2 log2(n)`` calls.
     """
-    low, high = 0, 1
+    low, high = 0, first
     while exists(high):
         low, high = high, high * 2
     while high - low > 1:

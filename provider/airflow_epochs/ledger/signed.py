@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator
 from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode
-from airflow_epochs.ledger.keys import PIPELINE_KEY, attempt_key, complete_key, epoch_folder, run_key, signing_key
+from airflow_epochs.ledger.keys import (
+    PIPELINE_KEY,
+    REBUILT_FOLDER,
+    attempt_key,
+    complete_key,
+    epoch_folder,
+    run_key,
+    signing_key,
+)
 from airflow_epochs.ledger.records import Records
 from airflow_epochs.ledger.trust import digest
 from airflow_epochs.model import OpenRecord, Run, SigningRecord
@@ -96,6 +104,7 @@ class Signing:
         keys = [
             PIPELINE_KEY,
             *self._records.keys_in("takeovers"),
+            *self._records.keys_in(REBUILT_FOLDER),
             complete_key(newest),
             *self._records.keys_in(epoch_folder(newest + 1)),
         ]

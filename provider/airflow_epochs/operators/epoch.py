@@ -154,13 +154,13 @@ class EpochOperator(BaseOperator):
 
         return Coordinator(
             TaskTry(
-                pipeline=self._definition(context["dag"]),
+                pipeline=self.definition(context["dag"]),
                 ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
                 env=self.environment,
             )
         )
 
-    def _definition(self, dag: DAG) -> Pipeline:
+    def definition(self, dag: DAG) -> Pipeline:
         """The pipeline as the rendered DAG defines it.
 
         Checks it again: templates are rendered only now, and not every DAG uses ``EpochPipeline``.

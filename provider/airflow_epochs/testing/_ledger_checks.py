@@ -28,7 +28,8 @@ from airflow_epochs.testing.ledger_facts import LedgerFacts, epoch_of_key, newes
 def gaps(history: History) -> Iterator[Violation]:
     """I4: contiguous offsets."""
     complete = history.facts.complete
-    missing = set(range(1, history.facts.newest_complete + 1)) - set(complete)
+    rebuilt_to = history.facts.rebuilt_to
+    missing = set(range(rebuilt_to + 1, history.facts.newest_complete + 1)) - set(complete)
     if missing:
         yield Violation("Complete epochs are not dense.", some(missing))
     position = dict(history.starts)
@@ -39,7 +40,7 @@ def gaps(history: History) -> Iterator[Violation]:
         for where, r in named.items():
             if r.start > r.end:
                 yield Violation(f"Epoch {epoch} has a range that ends before it starts.", (where, r))
-            if r.start != position.get(where, r.start):
+            if r.start != position.get(where, r.start) and epoch not in history.facts.rebuilt_epochs:
                 yield Violation(f"Epoch {epoch} starts at {r.start} instead of {position[where]}.", (where, r))
         forgotten = set(position) - set(named) - (set(history.starts) if epoch == 1 else set())
         if forgotten:
@@ -68,15 +69,24 @@ def _falling(history: History) -> Iterator[Violation]:
 
 
 def _shown(history: History) -> Iterator[tuple[str, str | Marker, LedgerFacts]]:
-    """Every commit that was ever seen in a sink, with the ledger's facts at that time or later."""
+    """Every commit that was ever seen in a sink, with the ledger's facts at that time or later.
+
+    Without those of which the ledger has lost the records: it was rebuilt since.
+    """
     for sink, commits in (history.commits or {}).items():
         for commit in commits:
-            yield f"Sink {sink} shows", commit, history.facts
+            if not _is_lost(history.facts, commit):
+                yield f"Sink {sink} shows", commit, history.facts
     for number, seen in enumerate(history.observations):
         for sink, state in seen.sinks.items():
             for commit in state.commits or ():
-                if seen.facts:
+                if seen.facts and not _is_lost(seen.facts, commit):
                     yield f"Reader {number} saw in sink {sink}", commit, seen.facts
+
+
+def _is_lost(facts: LedgerFacts, shown: str | Marker) -> bool:
+    epoch = TransactionId.parse(shown).epoch if isinstance(shown, str) else shown.epoch
+    return epoch <= facts.rebuilt_to and epoch not in facts.complete
 
 
 def aborted_visible(history: History) -> Iterator[Violation]:
@@ -257,7 +267,7 @@ def _contradictions(history: History, epoch: int) -> Iterator[Violation]:
     except EpochError as error:
         yield Violation(f"The records of epoch {epoch} contradict each other.", str(error))
     opened = facts.opens.get((epoch, complete.txn.attempt)) if complete else None
-    if complete and opened:
+    if complete and opened and epoch not in facts.rebuilt_epochs:
         yield from _incomplete(facts, opened)
         if opened.txn_id != complete.txn_id:
             yield Violation(f"Epoch {epoch} was completed by a transaction that was not opened.", complete.txn_id)

@@ -250,7 +250,7 @@ class History:
     @cached_property
     def epochs(self) -> EpochIndex:
         """The epochs of the offsets."""
-        return EpochIndex(self.facts.complete)
+        return EpochIndex(self.facts.complete_in_full)
 
     def transaction(self, shown: str | Marker) -> TransactionId | None:
         """The attempt that a sink's marker names; None if the ledger knows none."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from airflow_epochs.ledger.codec import decode
+from airflow_epochs.ledger.keys import REBUILT_FOLDER
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionRecord,
     OpenRecord,
+    RebuiltRecord,
     Receipt,
     RestagedRecord,
     TransactionId,
     TryRecord,
     WaivedRecord,
+    ends_of,
 )
 
 R = TypeVar("R")
@@ -44,9 +47,23 @@ def epoch_of_key(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def _from(record: CompleteRecord, starts: Mapping[tuple[str, int], int]) -> CompleteRecord:
+    """The record with ranges that begin at ``starts``, or at 0."""
+    ranges = {
+        topic: tuple(r._replace(start=min(r.start, starts.get((topic, r.partition), 0))) for r in per_topic)
+        for topic, per_topic in record.ranges.items()
+    }
+    return replace(record, ranges=ranges)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LedgerFacts:
-    """The records of one copy of a ledger. ``unreadable``: the keys that do not decode, and why."""
+    """The records of one copy of a ledger.
+
+    Attributes:
+        rebuilt: The rebuildings on record: epochs up to that of the newest may lack their records.
+        unreadable: The keys that do not decode, and why.
+    """
 
     opens: dict[tuple[int, int], OpenRecord] = field(default_factory=dict)
     decisions: dict[tuple[int, int], DecisionRecord] = field(default_factory=dict)
@@ -55,6 +72,7 @@ class LedgerFacts:
     waived: dict[tuple[int, str], WaivedRecord] = field(default_factory=dict)
     restaged: list[RestagedRecord] = field(default_factory=list)
     complete: dict[int, CompleteRecord] = field(default_factory=dict)
+    rebuilt: list[RebuiltRecord] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -63,10 +81,11 @@ class LedgerFacts:
         facts = cls()
         for key in sorted(copy):
             match = _EPOCH.fullmatch(key)
-            if not match:
-                continue
             try:
-                facts._take(int(match[1]), match[2], copy[key])
+                if match:
+                    facts._take(int(match[1]), match[2], copy[key])
+                elif key.startswith(f"{REBUILT_FOLDER}/"):
+                    facts.rebuilt.append(_decoded(copy[key], RebuiltRecord))
             except ValueError as error:
                 facts.unreadable[key] = str(error)
         return facts
@@ -99,6 +118,26 @@ class LedgerFacts:
     def newest_complete(self) -> int:
         """0 if no epoch is complete."""
         return max(self.complete, default=0)
+
+    @cached_property
+    def rebuilt_epochs(self) -> frozenset[int]:
+        """The epochs of the rebuildings that are in force. Their completion records say what the sinks told."""
+        return frozenset(record.epoch for record in self.rebuilt if record.epoch in self.complete)
+
+    @property
+    def rebuilt_to(self) -> int:
+        """The newest of them; 0 if there is none."""
+        return max(self.rebuilt_epochs, default=0)
+
+    @cached_property
+    def complete_in_full(self) -> dict[int, CompleteRecord]:
+        """``complete``, where the epoch of a rebuilding has the input of all epochs whose records were lost, too."""
+        found: dict[int, CompleteRecord] = {}
+        ends: dict[tuple[str, int], int] = {}
+        for epoch, record in sorted(self.complete.items()):
+            found[epoch] = _from(record, ends) if epoch in self.rebuilt_epochs else record
+            ends |= ends_of(record.ranges)
+        return found
 
     @cached_property
     def transactions(self) -> dict[str, TransactionId]:

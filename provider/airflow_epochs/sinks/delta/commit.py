@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
-from airflow_epochs.model import Receipt, Staged, attempt_fields
+from airflow_epochs.event_time import packed
+from airflow_epochs.model import JsonDict, Receipt, Staged, attempt_fields
 from airflow_epochs.sinks.delta import flush, lost_files, publish, spark_commit
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import SPARK, Whereabouts
@@ -17,6 +19,9 @@ from airflow_epochs.spark.driver.delta.plans import Change
 from airflow_epochs.staged.promised import require_promised, staging_left
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.storage.files import is_local
+
+if TYPE_CHECKING:
+    from airflow_epochs.sinks.delta.sink import DeltaSink
 
 log = secrecy.logger(__name__)
 
@@ -53,6 +58,7 @@ class Commit:
             staged=self.staged,
             properties=self.at.sink.properties,
             ends=self.attempt.ends,
+            event_time=self._event_time(),
         )
         publish.renew_if_old(this)
         try:
@@ -83,6 +89,11 @@ class Commit:
             flush.flush_commit(self.location.files, found.version)
         return found
 
+    def _event_time(self) -> JsonDict:
+        """What a later epoch must know of the watermark, if the ledger is lost. Empty without event time."""
+        watermarks = self.attempt.watermarks
+        return packed(watermarks, self.attempt.event_times) if watermarks else {}
+
     def _look(self) -> Target:
         return self.at.look(self.location, self.attempt.txn.pipeline)
 
@@ -105,6 +116,7 @@ class Commit:
             staging=self._promised(target),
             properties=self.at.sink.properties,
             ends=self.attempt.ends,
+            event_time=self._event_time(),
             change=self._change(),
         )
 
@@ -149,25 +161,31 @@ class Commit:
     # -- what is returned ----------------------------------------------------------------------------------------
 
     def _receipt(self, found: FoundCommit) -> Receipt:
-        """Only from what the log and the decision say, so that a repeat returns the same.
+        """Only from what the log and the decision say, so that a repeat returns the same."""
+        known = receipt_of(self.at.sink, found, str(self.attempt.txn), self.location.url)
+        return replace(known, rows=self.staged.rows, files=self.staged.files, bytes=self.staged.bytes)
 
-        The place is the one that the log names: another committer's, perhaps, with the same digest.
-        """
-        at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
-        ours = found.user_metadata or {}
-        return Receipt(
-            txn_id=str(self.attempt.txn),
-            sink=self.at.sink.name,
-            rows=self.staged.rows,
-            files=self.staged.files,
-            bytes=self.staged.bytes,
-            version=found.version,
-            place=f"{self.location.url}/{ours['place']}" if ours.get("place") else None,
-            committed_at=at.isoformat() if at else "unknown",
-            detail={
-                "table": self.at.sink.target,
-                "committer": ours.get("committer") or "unknown",
-                **({"table_id": ours["table_id"]} if ours.get("table_id") else {}),
-                **({"state": ours["state"]} if ours.get("state") else {}),
-            },
-        )
+
+def receipt_of(sink: DeltaSink, found: FoundCommit, txn_id: str, url: str) -> Receipt:
+    """The receipt of a commit as far as the log tells it: without the numbers of rows, files and bytes.
+
+    The place is the one that the log names: another committer's, perhaps, with the same digest.
+    """
+    at = datetime.fromtimestamp(found.timestamp_ms / 1000, timezone.utc) if found.timestamp_ms else None
+    ours = found.user_metadata or {}
+    return Receipt(
+        txn_id=txn_id,
+        sink=sink.name,
+        rows=0,
+        files=0,
+        bytes=0,
+        version=found.version,
+        place=f"{url}/{ours['place']}" if ours.get("place") and url else None,
+        committed_at=at.isoformat() if at else "unknown",
+        detail={
+            "table": sink.target,
+            "committer": ours.get("committer") or "unknown",
+            **({"table_id": ours["table_id"]} if ours.get("table_id") else {}),
+            **({"state": ours["state"]} if ours.get("state") else {}),
+        },
+    )

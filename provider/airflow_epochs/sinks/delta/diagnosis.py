@@ -9,15 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement
-from airflow_epochs.delta.table import FoundCommit, find_commit
+from airflow_epochs.contracts import Disagreement, rebuild_remedy
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
 from airflow_epochs.sinks.delta.target import Target
-from airflow_epochs.spark.driver.delta.jobs import compact_json
-
-OFFSETS_SHOWN_MAX = 1_000
-"""Offsets of more characters than this are not printed: the table's history has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +104,7 @@ class Suspect:
         )
 
     def _other_history(self, expected: TransactionId) -> Corrupt:
-        commit = self._newest_commit()
+        commit = self.target.newest_commit
         shown = commit.user_metadata["txn"] if commit and commit.user_metadata else f"unknown (token {self._token})"
         return Corrupt(
             f"The table {self._name} shows epoch {expected.epoch} of transaction {shown}, and the ledger has "
@@ -130,9 +125,7 @@ class Suspect:
             f"the ledger {has}. The newest records of the ledger are lost, or the ledger was restored from an older "
             "copy, or it is a new ledger. Nothing was read or written.",
             code=codes.LEDGER_BEHIND,
-            remedy="Restore the newest copy of the ledger. If there is none, continue in the same table under a new "
-            f"pipeline name, {self._starting()}. If the pipeline has more sinks, first look where each sink ends: "
-            "docs/failures.md#the-ledger-is-behind.",
+            remedy=rebuild_remedy(self.seen.pipeline),
         )
 
     # -- what is known -----------------------------------------------------------------------------------------------
@@ -166,19 +159,3 @@ class Suspect:
 
     def _backfill(self, epoch: int) -> str:
         return f'backfill={{"<the new name>": {epoch}}}'
-
-    def _starting(self) -> str:
-        commit = self._newest_commit()
-        ours = (commit.user_metadata if commit else None) or {}
-        ends = compact_json(ours["ends"]) if ours.get("ends") else None
-        if ends is None:
-            return "with `starting` at the offsets of the pipeline's consumer group in Kafka"
-        if len(ends) > OFFSETS_SHOWN_MAX:
-            return "with `starting` at the offsets that the table's history shows for that epoch"
-        return f"with starting={ends}, where the table's last epoch ended"
-
-    def _newest_commit(self) -> FoundCommit | None:
-        table, found = self.target.table, self.seen.found
-        if table is None or found is None:
-            return None
-        return find_commit(self.target.location.files, self.target.app, found.epoch, table.version())

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from airflow_epochs.contracts import Disagreement, SinkAttempt
-from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt
+from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+from airflow_epochs.event_time import unpacked
+from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
 from airflow_epochs.sinks.delta import cleanup, spark_commit, stage, upkeep, vote
-from airflow_epochs.sinks.delta.commit import Commit
+from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
@@ -45,6 +46,32 @@ class DeltaParticipant(Whereabouts):
         if self.sink.in_catalog:
             return spark_commit.marker_in(spark_commit.look(self.sink.target, self.app(pipeline), self.env))
         return self.look(self.location(), pipeline).marker
+
+    def last_epoch(self, pipeline: str) -> LastEpoch | None:
+        """What the commit of the marker's epoch says."""
+        if self.sink.in_catalog:
+            told = spark_commit.look(self.sink.target, self.app(pipeline), self.env)
+            commit = spark_commit.found_in(told) if told.marker.txn else None
+            return self._as_told(spark_commit.marker_in(told), commit, "")
+        target = self.look(self.location(), pipeline)
+        return self._as_told(target.marker, target.newest_commit, target.location.url)
+
+    def _as_told(self, marker: Marker | None, commit: FoundCommit | None, url: str) -> LastEpoch | None:
+        if marker is None:
+            return None
+        ours = (commit.user_metadata if commit else None) or {}
+        if commit is None or not ours:
+            return LastEpoch(marker=marker)
+        receipt = receipt_of(self.sink, commit, ours["txn"], url)
+        watermarks, times = unpacked(ours["event_time"]) if ours.get("event_time") else ((), {})
+        return LastEpoch(
+            marker=marker,
+            txn=TransactionId.parse(ours["txn"]),
+            ends=ours.get("ends") or None,
+            receipt=receipt,
+            watermarks=watermarks,
+            event_times=times,
+        )
 
     def diagnose(self, seen: Disagreement) -> Corrupt | None:
         """Why the marker is not the expected one."""

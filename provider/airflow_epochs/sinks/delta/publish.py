@@ -72,6 +72,7 @@ class TableCommit:
     staged: Staged
     properties: dict[str, str]
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    event_time: JsonDict = field(default_factory=dict)
 
     def compared(self, seen: Snapshot) -> Shown:
         """Where the table stands."""
@@ -88,7 +89,8 @@ class TableCommit:
             "ends": self.ends,
         }
         state = {"state": self.state.after(self.staged.bytes)} if self.state else {}
-        return compact_json({USER_METADATA_KEY: ours | state | facts})
+        times = {"event_time": self.event_time} if self.event_time else {}
+        return compact_json({USER_METADATA_KEY: ours | state | times | facts})
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {

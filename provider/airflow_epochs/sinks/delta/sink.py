@@ -20,7 +20,7 @@ from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
@@ -244,6 +244,10 @@ class DeltaSink:
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker in the table's log; for a catalog table, Spark is asked."""
         return self._participant(env).last_committed(pipeline)
+
+    def last_epoch(self, pipeline: str, env: Environment) -> LastEpoch | None:
+        """What the commit of the marker's epoch says, in the table's log; for a catalog table, Spark is asked."""
+        return self._participant(env).last_epoch(pipeline)
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         """Explain the marker from the table's identity, history and log."""

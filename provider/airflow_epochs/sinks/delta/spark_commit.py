@@ -15,7 +15,7 @@ from airflow_epochs.contracts import Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, FoundCommit
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
-from airflow_epochs.model import Marker, TransactionId, attempt_fields
+from airflow_epochs.model import JsonDict, Marker, TransactionId, attempt_fields
 from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.delta.jobs import compact_json
 from airflow_epochs.spark.driver.delta.plans import (
@@ -52,6 +52,7 @@ class Insertion:
     staging: Staging
     properties: dict[str, str]
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    event_time: JsonDict = field(default_factory=dict)
     change: Change | None = None
     """What the commit does in a mode other than append."""
 
@@ -64,6 +65,7 @@ class Insertion:
             "place": self.staging.place,
             "table_id": self.staging.user_metadata.get("table_id"),
             "ends": self.ends,
+            **({"event_time": self.event_time} if self.event_time else {}),
         }
         append = CommitPlan(
             target=self.target,
@@ -201,7 +203,14 @@ def found_in(seen: Seen) -> FoundCommit:
     That Spark was asked does not mean that Spark committed: who did stands in the commit's user metadata.
     """
     found = seen.marker
-    note = {"txn": found.txn, "committer": found.committer, "place": found.place, "deletions": found.deletions}
+    note = {
+        "txn": found.txn,
+        "committer": found.committer,
+        "place": found.place,
+        "deletions": found.deletions,
+        "ends": found.ends,
+        "event_time": found.event_time,
+    }
     return FoundCommit(found.version, found.timestamp_ms or 0, note)
 
 

@@ -109,6 +109,15 @@ class Target:
         return find_commit(self.location.files, self.app, txn.epoch, self.version) or FoundCommit.unknown()
 
     @cached_property
+    def newest_commit(self) -> FoundCommit | None:
+        """The commit of the marker's epoch; None if there is no marker, or its entry is gone."""
+        if self.marker is None:
+            return None
+        if self.problem is not None:
+            return spark_commit.found_in(self._told) if self._told.marker.txn else None
+        return find_commit(self.location.files, self.app, self.marker.epoch, self.version)
+
+    @cached_property
     def _told(self) -> Seen:
         """What Spark says of the table and its marker, in one job."""
         return spark_commit.look(self.location.name, self.app, self.env)

@@ -5,16 +5,13 @@ Topics are told apart by the brokers' ids: a topic that was deleted and created 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import rebuild_remedy
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare
-from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
-
-PRINTED_MAX = 600
-"""Characters of offsets that an error prints; the docs tell how to have longer ones."""
+from airflow_epochs.sinks.kafka.marker import Markers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,7 @@ class Case:
             return self._lost()
         if stands is Shown.ANOTHER:
             return self._of_another_ledger(shown)
-        return self._behind(shown) if stands is Shown.BEHIND else self._ahead(found, shown)
+        return self._behind(shown) if stands is Shown.BEHIND else self._ahead(shown)
 
     # -- the cases -----------------------------------------------------------------------------------------------
 
@@ -77,15 +74,13 @@ class Case:
             "again: docs/kafka-sink.md, 'The marker is behind the ledger'.",
         )
 
-    def _ahead(self, found: MarkerRecord | None, shown: TransactionId) -> Corrupt:
+    def _ahead(self, shown: TransactionId) -> Corrupt:
         return Corrupt(
             f"The marker of {self.markers.key} in topic {self.markers.topic} is {shown}, but the ledger expects "
             f"{self.expected or 'no epoch'}. The ledger was lost or restored to an older state, or another pipeline "
             "has the same name. Nothing was read or written.",
             code=codes.LEDGER_BEHIND,
-            remedy="Put the newest records of the ledger back. If they are lost, give the pipeline a new name, and let "
-            f"it begin after that epoch, with starting={self._ends(found)}. If the pipeline has more sinks, first see "
-            "where each of them ends: docs/kafka-sink.md, 'The ledger is behind the marker'.",
+            remedy=rebuild_remedy(shown.pipeline, "docs/kafka-sink.md, 'The ledger is behind the marker'"),
         )
 
     def _of_another_ledger(self, shown: TransactionId) -> Corrupt:
@@ -113,12 +108,6 @@ class Case:
         if facts is None:
             return "is gone"
         return "was deleted and created again" if facts.id != self.recorded.get("topic_id", facts.id) else None
-
-    def _ends(self, found: MarkerRecord | None) -> str:
-        if not found or not found.ends:
-            return "{…} (use the offsets of the pipeline's consumer group: this marker has none)"
-        text = json.dumps(found.ends)
-        return text if len(text) <= PRINTED_MAX else "{…} (use the offsets in `ends` of the marker)"
 
 
 def state(markers: Markers, recorded_id: str | None) -> str:

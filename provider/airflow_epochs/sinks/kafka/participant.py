@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
+from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, attempt_fields
@@ -162,6 +162,16 @@ class KafkaParticipant:
         with located(pipeline, sink=self.sink.name):
             found = self._markers(pipeline).newest()
         return Marker.of(found.txn) if found and found.txn else None
+
+    def last_epoch(self, pipeline: str) -> LastEpoch | None:
+        """The marker, with all that it says."""
+        with located(pipeline, sink=self.sink.name):
+            found = self._markers(pipeline).newest()
+        if found is None or found.txn is None:
+            return None
+        return LastEpoch(
+            marker=Marker.of(found.txn), txn=found.txn, ends=found.ends or None, receipt=self._receipt(found)
+        )
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
         """Why the marker is not the expected one."""

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Disagreement, SinkAttempt
+from airflow_epochs.contracts import Disagreement, SinkAttempt, rebuild_remedy
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict, Shown, TransactionId, compare, described_transaction
 from airflow_epochs.sinks.sql.database import Session
@@ -76,10 +76,8 @@ def _ahead(sink: SqlSink, found: MarkerRow, expected: TransactionId | None) -> C
         "newest records, it was restored from an older copy, or the connection leads to another ledger."
         f"{_at(found)} Nothing was written.",
         code=codes.LEDGER_BEHIND,
-        remedy="Restore the missing records of the ledger, or point `ledger_conn_id` to the right ledger. If the "
-        "records are lost, give the pipeline another name and start it where the table ends: "
-        f"starting={_ends(found)}. If the pipeline has more sinks, first look where each sink ends. See docs/sql.md, "
-        "'The ledger is behind the database'.",
+        remedy="Point `ledger_conn_id` to the right ledger if it leads to another one. "
+        + rebuild_remedy(found.txn.pipeline, "docs/sql.md, 'The ledger is behind the database'"),
     )
 
 
@@ -140,12 +138,7 @@ def _gone(sink: SqlSink, expected: TransactionId, seen: Disagreement, session: S
 
 
 def _at(found: MarkerRow) -> str:
-    return f" The table ends at {_ends(found)}." if found.ends else ""
-
-
-def _ends(found: MarkerRow) -> str:
-    unknown = "{…} (the offsets of the pipeline's consumer group: this marker has none)"
-    return json.dumps(found.ends) if found.ends else unknown
+    return f" The table ends at {json.dumps(found.ends)}." if found.ends else ""
 
 
 # -- at the commit ----------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class MarkerTable:
         mark = self.session.mark
         columns: dict[str, Any] = {"epoch": epoch, "txn_id": text, "row_count": rows, "committed_at": at}
         if self._has_ends:
-            columns[_ENDS] = json.dumps(ends) if ends else None
+            columns[_ENDS] = json.dumps(ends, separators=(",", ":")) if ends else None
         changed = self.session.change(
             f"UPDATE {self.spelled} SET {', '.join(f'{name} = {mark}' for name in columns)}"
             f" WHERE pipeline = {mark} AND sink = {mark}",

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Connection, Disagreement, Environment, SinkAttempt, waive_command
+from airflow_epochs.contracts import Connection, Disagreement, Environment, LastEpoch, SinkAttempt, waive_command
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.model import (
     JsonDict,
@@ -244,6 +244,25 @@ class SqlParticipant:
         """The marker in the database now."""
         with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
             return marker_of(self.marker(session, pipeline).read())
+
+    def last_epoch(self, pipeline: str) -> LastEpoch | None:
+        """The marker, with all that it says."""
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            found = self.marker(session, pipeline).read()
+            detail = self.detail(session) if found else {}
+        if found is None:
+            return None
+        receipt = Receipt(
+            txn_id=str(found.txn),
+            sink=self.sink.name,
+            rows=found.rows,
+            files=0,
+            bytes=0,
+            version=None,
+            committed_at=found.committed_at,
+            detail=detail,
+        )
+        return LastEpoch(marker=Marker.of(found.txn), txn=found.txn, ends=found.ends or None, receipt=receipt)
 
     def diagnose(self, disagreement: Disagreement) -> Corrupt | None:
         pipeline = disagreement.pipeline

@@ -17,7 +17,7 @@ from airflow_epochs.names import is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, SinkAttempt
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.sql.participant import SqlParticipant
@@ -212,6 +212,10 @@ class SqlSink:
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""
         return self._participant(env).last_committed(pipeline)
+
+    def last_epoch(self, pipeline: str, env: Environment) -> LastEpoch | None:
+        """What the sink's row in the table of markers says."""
+        return self._participant(env).last_epoch(pipeline)
 
     def diagnose(self, disagreement: Disagreement, env: Environment) -> Corrupt | None:
         """Explain the marker from the database's and the table's identity."""

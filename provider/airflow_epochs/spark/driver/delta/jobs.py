@@ -248,6 +248,8 @@ def _in_history(spark: SparkSession, target: str, app: str, depth: int) -> Found
         deletions=note.get("deletions"),
         version=newest[0]["version"],
         timestamp_ms=newest[0]["timestamp_ms"],
+        ends=note.get("ends"),
+        event_time=note.get("event_time"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_epochs.spark.driver.plans import JobPlan
 from airflow_epochs.spark.driver.wire import JsonDict
@@ -236,6 +237,8 @@ class FoundMarker:
         deletions: The name of the notes about deleted keys.
         version: The table's version.
         timestamp_ms: The commit's time.
+        ends: Topic -> partition -> first offset after the epoch.
+        event_time: What the next epoch must know of the watermark.
     """
 
     epoch: int | None = None
@@ -245,6 +248,8 @@ class FoundMarker:
     deletions: str | None = None
     version: int | None = None
     timestamp_ms: int | None = None
+    ends: dict[str, dict[str, int]] | None = None
+    event_time: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

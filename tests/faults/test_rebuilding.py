@@ -1,0 +1,433 @@
+"""``airflow epochs rebuild``: killed at any moment, over old copies of every kind, over sinks that do not agree."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from airflow_epochs import EventTime, StateTable, codes
+from airflow_epochs.commands import asking
+from airflow_epochs.coordinator import orders, rebuilding
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import Corrupt, Fenced, Refused
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import rebuilt_key
+from airflow_epochs.ledger.queries import newest_epochs
+from airflow_epochs.model import RebuiltRecord
+from airflow_epochs.testing import Crash
+from tests.support.environment import Action
+from tests.support.faults_history import require_exactly_once
+from tests.support.faults_world import DiskWorld, begin, crash
+from tests.support.rebuilt import typed_rebuild
+from tests.support.remedies import assert_all_rows, refused, restored
+
+BY = Account(who="ann", why="the disk is gone")
+KEY = "k" * 32
+
+
+def task(world: DiskWorld, **at: Action) -> TaskTry:
+    return world.coordinator({phase.replace("_", "."): action for phase, action in at.items()}).task
+
+
+def rebuild(world: DiskWorld, *without: str, **at: Action) -> RebuiltRecord:
+    """What the command does after the yes."""
+    plan = rebuilding.plan(task(world), without)
+    assert plan, "nothing to rebuild"
+    return rebuilding.carry_out(task(world, **at), plan, by=BY)
+
+
+def epochs(world: DiskWorld, *numbers: int) -> None:
+    for number in numbers:
+        world.produce(3)
+        assert world.run(number) is None
+
+
+def lose(world: DiskWorld) -> None:
+    shutil.rmtree(world.ledger_root)
+
+
+def assert_goes_on(world: DiskWorld) -> None:
+    """The next runs take new data, and strangers count every record once."""
+    world.one_more_epoch(81)
+    assert_all_rows(world, *world.sinks)
+    world.one_more_epoch()
+    require_exactly_once(world)
+
+
+@pytest.fixture
+def lost(world: DiskWorld) -> DiskWorld:
+    """Three epochs are in the tables, and the ledger's folder is gone."""
+    epochs(world, 2, 3)
+    lose(world)
+    return world
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_says_where_the_pipeline_goes_on_and_what_is_lost(lost: DiskWorld) -> None:
+    plan = rebuilding.plan(task(lost))
+    assert plan and "The ledger is begun anew, and belongs to DAG dag." in list(rebuilding.announced(plan))
+    screen = typed_rebuild(lambda: task(lost), refused(lost), ledger_root=lost.ledger_root)
+    rows = lost.rows("orders")
+    for said in (
+        "Pipeline orders of DAG dag: the ledger has no epoch of it, and the sinks show epoch 3:",
+        "  sink orders: epoch 3, transaction orders/3/1/",
+        "  sink audit: epoch 3, transaction orders/3/1/",
+        "The next epoch is 4. It goes on from these offsets:",
+        *(f"  orders[{p}]: {1 + max(offset for q, offset, _ in rows if q == p)}" for p in {row[0] for row in rows}),
+        "Lost for good: what the ledger recorded of epochs 1 to 3",
+        "No sink can `backfill` from an epoch before 4",
+        "because: the remedy says so",
+        "Pipeline orders goes on with epoch 4",
+    ):
+        assert said in screen, screen
+    assert_goes_on(lost)
+
+
+@pytest.mark.parametrize("phase", ["rebuild_put", "rebuild_complete_put"])
+def test_a_command_that_was_killed_has_changed_nothing_and_is_typed_again(lost: DiskWorld, phase: str) -> None:
+    with pytest.raises(Crash):
+        rebuild(lost, **{phase: crash})
+    assert isinstance(lost.run(80), Corrupt)
+    rebuild(lost)
+    assert_goes_on(lost)
+
+
+def test_the_command_typed_twice_has_nothing_to_do_the_second_time(lost: DiskWorld) -> None:
+    rebuild(lost)
+    before = lost.snapshot()
+    assert rebuilding.plan(task(lost)) is None
+    epochs(lost, 4)
+    assert rebuilding.plan(task(lost)) is None
+    assert before.items() <= lost.snapshot().items()
+
+
+def test_a_ledger_that_is_lost_twice_is_rebuilt_twice(lost: DiskWorld) -> None:
+    rebuild(lost)
+    epochs(lost, 4)
+    lose(lost)
+    rebuild(lost)
+    assert_goes_on(lost)
+
+
+def test_a_rebuilt_ledger_that_is_restored_to_before_the_next_epochs_is_rebuilt_again(lost: DiskWorld) -> None:
+    rebuild(lost)
+    backup = shutil.copytree(lost.ledger_root, lost.folder / "backup")
+    epochs(lost, 4, 5)
+    restored(lost.ledger_root, backup)
+    assert rebuild(lost).number == 2
+    assert_goes_on(lost)
+
+
+def test_two_commands_at_once_are_one(lost: DiskWorld) -> None:
+    """The second one comes while the first one waits for its yes."""
+    plan = rebuilding.plan(task(lost))
+    assert plan
+    rebuild(lost)
+    with pytest.raises(Refused) as error:
+        rebuilding.carry_out(task(lost), plan, by=BY)
+    assert error.value.code is codes.LEDGER_CHANGED
+    assert_goes_on(lost)
+
+
+def test_two_commands_that_put_at_the_same_moment_are_one(lost: DiskWorld) -> None:
+    with pytest.raises(Refused) as error:
+        rebuild(lost, rebuild_put=lambda: rebuild(lost) and None)
+    assert error.value.code is codes.LEDGER_CHANGED
+    assert_goes_on(lost)
+
+
+def test_a_run_that_is_at_work_with_the_newest_ledger_while_the_question_stands_is_noticed(world: DiskWorld) -> None:
+    """The folder was moved away, not lost: a worker that still has it mounted commits one more epoch."""
+    moved = replace(world, ledger_folder=world.folder / "moved")
+    world.ledger_root.rename(moved.ledger_root)
+    error = refused(world)
+
+    def yes() -> bool:
+        assert moved.run(2) is None
+        return True
+
+    with patch.object(asking, "_says_yes", yes), pytest.raises(SystemExit, match="EPOCHS-LEDGER-CHANGED"):
+        typed_rebuild(lambda: task(world), error, ledger_root=world.ledger_root)
+    rebuild(world)
+    assert_goes_on(world)
+
+
+# -- old copies -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["open.landed", "decision.put", "decision.landed", "committed.orders"])
+@pytest.mark.parametrize("since", [0, 2])
+def test_an_epoch_that_was_unfinished_in_an_old_copy_is_over(world: DiskWorld, phase: str, since: int) -> None:
+    """``since``: how many epochs came after it. Its run, cleared, neither repeats it nor reads its input again."""
+    world.crash_at(phase)
+    backup = shutil.copytree(world.ledger_root, world.folder / "backup")
+    assert world.run(2) is None
+    epochs(world, *range(3, 3 + since))
+    restored(world.ledger_root, backup)
+    if since == 0 and phase in ("decision.landed", "committed.orders"):
+        assert rebuilding.plan(task(world)) is None, "the next run completes it"
+        assert world.run(80) is None
+    else:
+        rebuild(world)
+    states = {view.number: view.state.value for view in newest_epochs(world.ledger, 9)}
+    assert set(states.values()) == {"complete"} and max(states) == 2 + since
+    world.produce(3)
+    cleared = world.run(2)
+    if since and phase != "open.landed":  # there, no record says that the run has had an epoch: it counts as a new one
+        assert isinstance(cleared, Fenced) and cleared.code is codes.EPOCH_BEFORE_REBUILDING
+        assert world.ledger.view_of_next().open is None
+    else:
+        assert cleared is None
+    world.one_more_epoch(81)
+    assert_all_rows(world, *world.sinks)
+
+
+@pytest.mark.parametrize("step", ["stage", "vote", "commit", "complete"])
+def test_late_tasks_of_such_an_epoch_are_fenced(world: DiskWorld, step: str) -> None:
+    world.crash_at("decision.put" if step in ("stage", "vote") else "decision.landed")
+    backup = shutil.copytree(world.ledger_root, world.folder / "backup")
+    assert world.run(2) is None
+    epochs(world, 3)
+    restored(world.ledger_root, backup)
+    rebuild(world)
+    late, run = world.coordinator(), world.run_of(2)
+    steps: dict[str, Callable[[], object]] = {
+        "stage": lambda: late.vote(run, late.stage(run).stage),
+        "vote": lambda: late.vote(run, late.stage(run).stage),
+        "commit": lambda: late.commit(run, "orders"),
+        "complete": lambda: [late.commit(run, sink) for sink in world.sinks] and late.complete(run),
+    }
+    rows = [world.rows(sink) for sink in world.sinks]
+    with pytest.raises(Fenced):
+        steps[step]()
+    assert [world.rows(sink) for sink in world.sinks] == rows
+    world.one_more_epoch(81)
+    assert_all_rows(world, *world.sinks)
+
+
+def test_records_of_lost_epochs_in_between_are_not_needed(world: DiskWorld) -> None:
+    """Somebody deleted the folders of epochs 2 and 3; 4 and the unfinished 5 are there, and go on."""
+    epochs(world, 2, 3, 4)
+    world.produce(2)
+    world.crash_at("decision.landed", 5)
+    for lost_epoch in (2, 3):
+        shutil.rmtree(world.records / "epochs" / f"{lost_epoch:020}")
+    assert rebuild(world).backfill_from == 4
+    assert world.ledger.newest_complete() == 4
+    assert world.run(80) is None
+    assert world.ledger.newest_complete() == 5
+    assert_goes_on(world)
+
+
+def test_a_new_sink_begins_with_no_epoch_whose_input_is_not_known(lost: DiskWorld) -> None:
+    before = lost.rows("orders")
+    rebuild(lost)
+    epochs(lost, 4)
+    wider = replace(lost, sinks=(*lost.sinks, "gold"), backfill={"gold": 3})
+    wider.produce(2)
+    error = wider.run(82)
+    assert isinstance(error, Refused) and error.code is codes.BACKFILL_UNKNOWN
+    assert "before 4" in error.what and "epoch 4 or a later one" in error.remedy
+    wider = replace(wider, backfill={"gold": 4})
+    assert wider.run(82) is None
+    assert sorted([*before, *wider.rows("gold")]) == wider.rows("orders") == wider.source.all_rows()
+
+
+def test_an_operators_commands_know_the_pipeline_of_a_rebuilt_ledger(lost: DiskWorld) -> None:
+    """No attempt was opened in it yet: the rebuilding says what the pipeline reads and writes."""
+    rebuild(lost)
+    at = orders.standing(lost.ledger, "orders")
+    assert (at.epoch, at.newest.source, set(at.newest.sinks)) == (4, lost.source.spec(), {"orders", "audit"})
+    ends = orders.ends_after(lost.ledger, at, 3)
+    assert ends == {topic: {r.partition: r.end for r in of} for topic, of in at.newest.ranges.items()}
+
+
+# -- signatures -------------------------------------------------------------------------------------------------------
+
+
+def test_a_signed_ledger_that_was_lost_is_signed_again_and_believes_no_forged_rebuilding(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path, password=KEY)
+    epochs(world, 1, 2)
+    lose(world)
+    record = rebuild(world)
+    stored = world.records / rebuilt_key(1)
+    assert b'{"sha256":' in stored.read_bytes() and b'"hmac":"' in stored.read_bytes()
+    epochs(world, 3)
+    forged = replace(record, number=2, txn_id=record.txn_id.replace("/2/", "/3/"))
+    (world.records / rebuilt_key(2)).write_bytes(encode(forged))
+    world.produce(2)
+    error = refused(world)
+    assert error.code is codes.LEDGER_RECORD_FORGED and rebuilt_key(2) in error.what
+    (world.records / rebuilt_key(2)).unlink()
+    assert_goes_on(world)
+
+
+def test_a_rebuilt_ledger_may_get_a_key_later(lost: DiskWorld) -> None:
+    rebuild(lost)
+    signed = replace(lost, password=KEY)
+    epochs(signed, 4)
+    assert [view.number for view in newest_epochs(signed.ledger, 9)] == [4, 3]
+    assert_goes_on(signed)
+
+
+def test_the_newest_completion_record_of_a_signed_ledger_is_made_again(world: DiskWorld) -> None:
+    """It was complete when signing began, so an unsigned record of it is not enough."""
+    signed = replace(world, password=KEY)
+    assert signed.run(2) is None
+    for kept in (signed.records / "epochs" / f"{2:020}").iterdir():
+        kept.unlink()
+    shutil.rmtree(signed.records / "epochs" / f"{1:020}")
+    rebuild(signed)
+    assert_goes_on(signed)
+
+
+# -- sinks that do not agree ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torn(world: DiskWorld) -> DiskWorld:
+    """The ledger was lost when epoch 2 was in doubt: `orders` shows it, `audit` does not."""
+    world.crash_at("committed.orders")
+    lose(world)
+    return world
+
+
+def test_a_sink_that_lacks_the_epoch_in_doubt_gets_it_under_another_name(torn: DiskWorld) -> None:
+    with pytest.raises(Refused) as error:
+        rebuild(torn)
+    assert "Sink audit shows epoch 1, and lacks epoch 2." in error.value.what
+    assert "--without audit" in error.value.remedy and 'backfill={"<the new name>": 2}' in error.value.remedy
+    rebuild(torn, "audit")
+    world = replace(torn, sinks=("orders", "audit_2"), tables={"audit_2": "audit"}, backfill={"audit_2": 2})
+    world.one_more_epoch(81)
+    assert_all_rows(world, "orders", "audit")
+    world.one_more_epoch()
+    assert_all_rows(world, "orders", "audit")
+
+
+def test_a_sink_that_was_left_out_and_kept_its_name_stops_the_pipeline(torn: DiskWorld) -> None:
+    """Else it would lack the epoch, and nobody would see it."""
+    rebuild(torn, "audit")
+    error = refused(torn)
+    assert (error.code, error.sink) == (codes.LEDGER_BEHIND, "audit")
+
+
+def test_a_sink_is_brought_back_and_all_of_them_agree_again(world: DiskWorld) -> None:
+    older = shutil.copytree(world.table("audit"), world.folder / "older")
+    assert world.run(2) is None
+    newest = shutil.copytree(world.table("audit"), world.folder / "newest")
+    lose(world)
+    restored(world.table("audit"), older)
+    with pytest.raises(Refused, match="Sink audit shows epoch 1"):
+        rebuild(world)
+    restored(world.table("audit"), newest)
+    rebuild(world)
+    assert_goes_on(world)
+
+
+def test_a_table_that_is_gone_too_is_named_and_can_be_left_out(lost: DiskWorld) -> None:
+    shutil.rmtree(lost.table("audit"))
+    with pytest.raises(Refused, match="Sink audit shows no epoch of this pipeline, and lacks epochs 1 to 3"):
+        rebuild(lost)
+    plan = rebuilding.plan(task(lost), ["audit"])
+    assert plan and "It begins with epoch 4, and lacks earlier rows." in "\n".join(rebuilding.announced(plan))
+
+
+def test_two_ledgers_that_wrote_one_epoch_into_one_sink_each_are_told(world: DiskWorld) -> None:
+    """Between two backups: epoch 2 of `audit` is of the first ledger, that of `orders` of the second."""
+    ledger = shutil.copytree(world.ledger_root, world.folder / "ledger.backup")
+    tables = {sink: shutil.copytree(world.table(sink), world.folder / f"{sink}.backup") for sink in world.sinks}
+    assert world.run(2) is None
+    first = shutil.copytree(world.table("audit"), world.folder / "audit.first")
+    restored(world.ledger_root, ledger)
+    for sink, backup in tables.items():
+        restored(world.table(sink), backup)
+    assert world.run(3) is None
+    restored(world.table("audit"), first)
+    lose(world)
+    with pytest.raises(Refused, match="Two ledgers wrote to the sinks: of epoch 2"):
+        rebuild(world)
+
+
+@pytest.mark.parametrize(
+    ("without", "told"),
+    [
+        (["nobody"], "nobody: no sinks of the DAG"),
+        (["orders", "audit"], "all sinks of the DAG"),
+        (["orders"], "which shows epoch 3, the newest one"),
+    ],
+)
+def test_sinks_that_cannot_be_left_out_are_refused(lost: DiskWorld, without: list[str], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        rebuild(lost, *without)
+    assert not lost.records.exists()
+
+
+def test_a_state_table_cannot_be_left_out(lost: DiskWorld) -> None:
+    """All later results would lack the rows that it lacks."""
+    totals = StateTable("totals", table=str(lost.folder / "totals"), schema="page string, n bigint", keys=["page"])
+    here = task(lost)
+    here.pipeline = replace(here.pipeline, sinks=(*here.pipeline.sinks, totals))
+    with pytest.raises(Refused, match="Sink totals shows no epoch"):
+        rebuilding.plan(here)
+    with pytest.raises(Refused, match="--without names totals: state tables"):
+        rebuilding.plan(here, ["totals"])
+
+
+# -- ledgers that cannot be rebuilt -----------------------------------------------------------------------------------
+
+
+def test_a_ledger_without_its_pipeline_record_is_not_rebuilt_over_the_rest(world: DiskWorld) -> None:
+    epochs(world, 2)
+    (world.records / "pipeline.json").unlink()
+    shutil.rmtree(world.records / "epochs" / f"{2:020}")
+    with pytest.raises(Refused) as error:
+        rebuild(world)
+    assert error.value.code is codes.LEDGER_IN_PARTS and "no pipeline.json" in error.value.what
+    world.records.rename(world.folder / "away")
+    rebuild(world)
+    assert_goes_on(world)
+
+
+def test_records_later_than_the_sinks_show_are_not_built_upon(world: DiskWorld) -> None:
+    older = {sink: shutil.copytree(world.table(sink), world.folder / f"{sink}.backup") for sink in world.sinks}
+    epochs(world, 2, 3)
+    shutil.rmtree(world.records / "epochs" / f"{1:020}")
+    for sink, backup in older.items():
+        restored(world.table(sink), backup)
+    with pytest.raises(Refused) as error:
+        rebuild(world)
+    assert error.value.code is codes.LEDGER_IN_PARTS and "records of epoch 3" in error.value.what
+
+
+def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> None:
+    """As with commits of an older version, or with topics and databases alone."""
+    here = task(lost)
+    here.pipeline = replace(here.pipeline, event_time=EventTime("10 s"))
+    with pytest.raises(Refused) as error:
+        rebuilding.plan(here)
+    assert error.value.code is codes.WATERMARK_UNKNOWN
+
+
+def test_a_ledger_of_another_dag_is_not_rebuilt(world: DiskWorld) -> None:
+    backup = shutil.copytree(world.ledger_root, world.folder / "backup")
+    epochs(world, 2)
+    restored(world.ledger_root, backup)
+    with pytest.raises(Refused) as error:
+        rebuild(replace(world, dag_id="other"))
+    assert error.value.code is codes.PIPELINE_OF_OTHER_DAG
+
+
+def test_a_ledger_that_has_all_that_the_sinks_show_is_left_alone(world: DiskWorld) -> None:
+    begin(world)()
+    before = world.snapshot()
+    assert rebuilding.plan(task(world)) is None
+    assert world.snapshot() == before

@@ -1,0 +1,139 @@
+"""``airflow epochs rebuild`` as a process of its own, over DAG files: the sinks are those of the DAG as it is today."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from airflow.models import Connection, Variable
+from airflow.utils.session import create_session
+
+from airflow_epochs.ledger.codec import decode
+from airflow_epochs.ledger.keys import rebuilt_key
+from airflow_epochs.model import RebuiltRecord
+from tests.support import airflow_home
+from tests.support.airflow_harness import initialised
+from tests.support.faults_world import DiskWorld, start
+from tests.support.remedies import assert_all_rows, refused
+
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+
+DAG = """\
+from airflow.sdk import DAG
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+
+with DAG("{dag_id}", schedule=None, max_active_runs=1):
+    EpochPipeline(
+        "orders",
+        source=KafkaSource(topics=["orders"], conn_id="kafka_default"),
+        transform="disk.py:keep_all",
+        sinks=[DeltaSink("orders", "{orders}"), DeltaSink("audit", "{audit}")],
+        spark=SparkConnect("spark"),
+    )
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def metadata() -> None:
+    initialised()
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> DiskWorld:
+    """Two epochs, and a ledger whose folder is gone."""
+    world = start(DiskWorld(tmp_path))
+    assert world.run(2) is None
+    shutil.rmtree(world.ledger_root)
+    refused(world)
+    return world
+
+
+def dag_file(world: DiskWorld, dag_id: str = "dag", **tables: str) -> None:
+    """A file of today's DAGs."""
+    folder = world.folder / "dags"
+    folder.mkdir(exist_ok=True)
+    places = {sink: tables.get(sink, str(world.table(sink))) for sink in world.sinks}
+    (folder / f"{dag_id}.py").write_text(DAG.format(dag_id=dag_id, **places))
+
+
+def typed(world: DiskWorld, *words: str, why: str = "the disk is gone") -> subprocess.CompletedProcess[str]:
+    """``airflow epochs rebuild orders … --yes``; variables and connections are in the environment."""
+    bundle = {"name": "mine", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle"}
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
+    said = {
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
+            [{**bundle, "kwargs": {"path": str(world.folder / "dags")}}]
+        ),
+        "AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection),
+        "AIRFLOW_VAR_LAKE": str(world.folder),
+    }
+    command = [sys.executable, "-m", "airflow", "epochs", "rebuild", "orders", "--why", why, "--yes", *words]
+    return subprocess.run(command, env={**os.environ, **said}, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def in_airflows_database(ledger_root: Path, **variables: str) -> Iterator[None]:
+    """Variables, and a ledger's connection, as somebody enters them in Airflow's UI."""
+    ledger = Connection("epochs_in_the_ui", conn_type="epochs", extra={"ledger_root": str(ledger_root)})
+    with create_session() as session:
+        session.add(ledger)
+    for name, value in variables.items():
+        Variable.set(name, value)
+    yield
+    for name in variables:
+        Variable.delete(name)
+    with create_session() as session:
+        session.delete(ledger)
+
+
+def test_the_command_takes_sinks_and_templates_from_the_dag_file_and_leaves_a_trace(lost: DiskWorld) -> None:
+    dag_file(lost, orders="{{ var.value.lake }}/{{ var.value.table }}")
+    why = uuid.uuid4().hex
+    with in_airflows_database(lost.ledger_root, table="orders"):
+        done = typed(lost, "--ledger-conn-id", "epochs_in_the_ui", why=why)
+    assert done.returncode == 0, done.stderr
+    assert "sink orders: epoch 2, transaction orders/2/1/" in done.stdout
+    assert "Pipeline orders goes on with epoch 3" in done.stdout
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    with closing(sqlite3.connect(airflow_home.HOME / "airflow.db")) as database:
+        query = "SELECT event, owner, dag_id FROM log WHERE json_extract(extra, '$.full_command') LIKE ?"
+        assert database.execute(query, [f"%{why}%"]).fetchall() == [("cli_epochs_rebuild", user, "dag")]
+    record = decode((lost.records / rebuilt_key(1)).read_bytes(), RebuiltRecord)
+    assert (record.who, record.why, sorted(record.sinks)) == (user, why, ["audit", "orders"])
+    lost.one_more_epoch(81)
+    assert_all_rows(lost, "orders", "audit")
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "told"),
+    [
+        ([], [], "EPOCHS-PIPELINE-NOT-IN-DAGS: No DAG of this installation has a pipeline 'orders'"),
+        (["dag", "other"], [], "Several DAGs have a pipeline 'orders'. These DAGs have one: dag, other."),
+        (["dag"], ["--dag-id", "gone"], "DAG 'gone' of this installation has no pipeline 'orders'"),
+        (["dag", "other"], ["--dag-id", "other"], "EPOCHS-PIPELINE-OF-OTHER-DAG"),
+    ],
+)
+def test_a_dag_that_cannot_be_told_is_refused(lost: DiskWorld, files: list[str], words: list[str], told: str) -> None:
+    for dag_id in files:
+        dag_file(lost, dag_id)
+    refusal = typed(lost, *words)
+    assert refusal.returncode == 1
+    assert told in refusal.stderr, refusal.stderr
+    assert not (lost.records / rebuilt_key(1)).exists()
+
+
+def test_a_template_that_needs_a_run_is_refused(lost: DiskWorld) -> None:
+    dag_file(lost, orders="/lake/{{ ds }}")
+    refusal = typed(lost)
+    assert refusal.returncode == 1
+    assert "EPOCHS-TEMPLATE-NEEDS-RUN" in refusal.stderr and "'ds' is undefined" in refusal.stderr

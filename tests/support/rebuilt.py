@@ -1,0 +1,26 @@
+"""Typing ``airflow epochs rebuild`` as an error says, for a pipeline that no DAG file defines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import EpochError
+from airflow_epochs.operators import definitions
+from tests.support.remedies import typed
+
+
+@dataclass(frozen=True)
+class Found:
+    """What ``definitions.find`` makes of a DAG. ``task`` returns a new task of its pipeline each time."""
+
+    task: Callable[[], TaskTry]
+
+
+def typed_rebuild(task: Callable[[], TaskTry], error: EpochError, *more: str, ledger_root: Path) -> str:
+    """The command in the error's remedy, and ``more`` words, at a terminal that says yes; what the screen shows."""
+    with patch.object(definitions, "find", lambda *asked: Found(task)):
+        return typed(ledger_root, error, "rebuild", *more)
