@@ -338,13 +338,21 @@ SINKS_DISAGREE = AGREEMENT.code(
     "none, type the command with --without SINK, and give that sink another name in the DAG, with `backfill`: "
     "docs/operations.md#rebuild-a-lost-ledger.",
 )
+ENDS_UNKNOWN = AGREEMENT.code(
+    "EPOCHS-ENDS-UNKNOWN",
+    Refused,
+    "No sink stored the offsets where its last epoch ended: version 0.1 committed it, or somebody put its marker back "
+    "by hand. Nothing was changed.",
+    "Write the offsets of the pipeline's consumer group into a file (docs/operations.md#where-the-offsets-are), and "
+    "type `airflow epochs rebuild PIPELINE --offsets FILE --why …`.",
+)
 POSITION_UNKNOWN = AGREEMENT.code(
     "EPOCHS-POSITION-UNKNOWN",
     Refused,
-    "No sink knows the transaction and the end offsets of its last epoch: version 0.1 committed it, or the entry of "
-    "the commit is gone. Nothing was changed.",
-    "Give the pipeline a new name in the DAG, and its source `starting` at the offsets of the pipeline's consumer "
-    "group: docs/operations.md#where-the-offsets-are.",
+    "No sink knows the transaction of its last epoch: the entry of the commit is gone. Nothing was changed.",
+    "Restore the newest copy of the ledger, or of a sink whose log still has the commit. If there is none, give the "
+    "pipeline a new name in the DAG, and its source `starting` at the offsets of the pipeline's consumer group: "
+    "docs/operations.md#where-the-offsets-are.",
 )
 WATERMARK_UNKNOWN = AGREEMENT.code(
     "EPOCHS-WATERMARK-UNKNOWN",

@@ -36,13 +36,14 @@ TABLE = 'CREATE TABLE rows (source text, partition bigint, "offset" bigint, payl
 class TopicWorld:
     """The pipeline as the DAG is today.
 
-    ``topics``: short names of the topics that are read. ``tables``: sink -> table, where its name is another one.
+    ``topics``: short names of the topics that are read. ``tables``: sink -> table or topic, where its name is another.
     """
 
     folder: Path
     broker: Broker
     db: SqliteDb
     id: str
+    name: str = "orders"
     sinks: tuple[str, ...] = ("lake",)
     topics: tuple[str, ...] = ("in",)
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -85,8 +86,6 @@ class TopicWorld:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})
 
     # -- the pipeline ----------------------------------------------------------------------------------------------
-
-    name = "orders"
 
     @property
     def ledger_root(self) -> Path:
@@ -148,7 +147,8 @@ class TopicWorld:
             return DeltaSink(name, str(self.folder / self.table(name)))
         if name.startswith("rows"):
             return SqlSink(name, "db", self.table(name), staging=staging)
-        return KafkaSink(name, self.topic(name), staging=staging, conn_id="kafka", marker_topic=f"markers-{self.id}")
+        topic = self.topic(self.table(name))
+        return KafkaSink(name, topic, staging=staging, conn_id="kafka", marker_topic=self.topic("markers"))
 
     # -- what strangers see ----------------------------------------------------------------------------------------
 
@@ -166,5 +166,6 @@ class TopicWorld:
         return [payload for (payload,) in self.db.run(f"SELECT payload FROM {self.table(sink)}")]
 
     def _in_the_topic(self, sink: str) -> list[Any]:
-        seen = [seen_by_confluent(self.broker.bootstrap, self.topic(sink), partition) for partition in PARTITIONS]
+        topic = self.topic(self.table(sink))
+        seen = [seen_by_confluent(self.broker.bootstrap, topic, partition) for partition in PARTITIONS]
         return [json.loads(text)["payload"] for each in seen for text in values(each) if text]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 
 from airflow.cli.cli_config import Arg
 from airflow.utils.helpers import ask_yesno
@@ -18,6 +20,8 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
 from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.sources.kafka.logs import Offsets
+from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
 
 PIPELINE = Arg(("pipeline",), help="The pipeline's name")
 EPOCH = Arg(("epoch",), type=int, help="The epoch's number")
@@ -84,6 +88,17 @@ def confirm(args: Namespace, *change: str) -> None:
         )
     if not _says_yes():
         raise Refused("The answer was no. Nothing was changed.", code=codes.NOT_CONFIRMED)
+
+
+def offsets_in(file: str) -> Offsets:
+    """The offsets in a JSON file, in the form of ``starting``. Raises Refused if it has none."""
+    try:
+        parsed = parse_starting(json.loads(Path(file).read_text()))
+    except (OSError, ValueError) as error:
+        raise Refused(f"The offsets in the file {file} cannot be read: {error}", code=codes.OFFSETS_UNUSABLE) from error
+    if not isinstance(parsed, AtOffsets):
+        raise Refused(f"The file {file} has no offsets.", code=codes.OFFSETS_UNUSABLE)
+    return parsed.offsets
 
 
 def _printable(line: str) -> str:

@@ -6,15 +6,13 @@ work.
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, offsets_in, tells_refusals
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import orders
 from airflow_epochs.coordinator.orders import Adoption, Standing
@@ -25,7 +23,6 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Ranges, records_upper_bound
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
-from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
 from airflow_epochs.spark.runners import SparkConnect
 
 PARTITIONS_SHOWN_MAX = 20
@@ -116,7 +113,7 @@ def skip(args: Namespace) -> None:
         position = at.position(source)
         if args.to_available:
             return source.past_losses(position, args.topic or [], _env())
-        return source.to_offsets(position, _offsets_in(args.offsets).offsets, _env())
+        return source.to_offsets(position, offsets_in(args.offsets), _env())
 
     _order(args, "skip", moved)
 
@@ -128,7 +125,7 @@ def reset_source(args: Namespace) -> None:
         raise _wrong_options("Give either --starting or --offsets FILE.")
 
     def moved(source: KafkaSource, at: Standing) -> Move:
-        starting: object = _offsets_in(args.offsets).offsets if args.offsets else args.starting
+        starting: object = offsets_in(args.offsets) if args.offsets else args.starting
         return source.to_another(at.position(source), args.topic or [], starting, _env())
 
     _order(args, "reset-source", moved)
@@ -145,7 +142,7 @@ def rewind(args: Namespace) -> None:
         position = at.position(source)
         if args.to_timestamp:
             return source.to_time(position, args.to_timestamp, _env())
-        offsets = _offsets_in(args.offsets).offsets if args.offsets else _after(args, at)
+        offsets = offsets_in(args.offsets) if args.offsets else _after(args, at)
         return source.to_offsets(position, offsets, _env())
 
     _order(args, "rewind", moved)
@@ -289,16 +286,6 @@ def _source(at: Standing, conn_id: str | None) -> KafkaSource:
             code=codes.SOURCE_NOT_MOVABLE,
         )
     return KafkaSource.from_spec({**spec, **({"conn_id": conn_id} if conn_id else {})})
-
-
-def _offsets_in(file: str) -> AtOffsets:
-    try:
-        parsed = parse_starting(json.loads(Path(file).read_text()))
-    except (OSError, ValueError) as error:
-        raise Refused(f"The offsets in the file {file} cannot be read: {error}", code=codes.OFFSETS_UNUSABLE) from error
-    if not isinstance(parsed, AtOffsets):
-        raise Refused(f"The file {file} has no offsets.", code=codes.OFFSETS_UNUSABLE)
-    return parsed
 
 
 def _wrong_options(remedy: str) -> Refused:

@@ -9,7 +9,7 @@ from argparse import Namespace
 
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
-from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, offsets_in, tells_refusals
 from airflow_epochs.coordinator import rebuilding
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.operators import definitions
@@ -31,6 +31,7 @@ def rebuild_command() -> ActionCommand:
                 metavar="SINK",
                 help="Leave out a sink that shows an earlier epoch; may be repeated",
             ),
+            Arg(("--offsets",), help="A JSON file with the offsets where the sinks end, if no sink stored them"),
             WHY,
             ARG_YES,
             Arg(("--ledger-conn-id",), help="Connection of type epochs, instead of the one that the DAG names"),
@@ -43,7 +44,9 @@ def rebuild(args: Namespace) -> None:
     """Record where the sinks end, after a look at the plan and a yes."""
     by = account_of(args)
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
-    plan = rebuilding.plan(found.task(), args.without)
+    ends = offsets_in(args.offsets) if args.offsets else {}
+    told = {topic: {str(partition): at for partition, at in of.items()} for topic, of in ends.items()}
+    plan = rebuilding.plan(found.task(), args.without, told)
     if plan is None:
         print(f"Nothing to rebuild: no sink of pipeline {args.pipeline} shows a later epoch than the ledger has.")
         return

@@ -52,6 +52,7 @@ class Plan:
         txn: The transaction that all sinks of ``shown`` show.
         shown: The sinks that the plan rests on.
         without: The sinks that are left out, with what they show.
+        told: Where the sinks end, if an operator said it because no sink knows; else empty.
         ranges: The ranges of the newest epoch. They are empty, at its ends, if nobody knows where it began.
         source_state: What the source recorded with it; empty if it is not known.
         backfill_from: As in ``RebuiltRecord``.
@@ -67,6 +68,7 @@ class Plan:
     txn: TransactionId
     shown: Mapping[str, LastEpoch]
     without: Mapping[str, LastEpoch | None]
+    told: Ends
     ranges: Ranges
     source_state: JsonDict = field(default_factory=dict)
     backfill_from: int
@@ -77,20 +79,23 @@ class Plan:
 # -- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def plan(task: TaskTry, without: Collection[str] = ()) -> Plan | None:
+def plan(task: TaskTry, without: Collection[str] = (), told: Ends | None = None) -> Plan | None:
     """What there is to record; None if no sink shows a later epoch than the ledger has. Changes nothing.
 
-    ``task`` has today's pipeline. ``without``: the sinks that the rebuilding shall not rest on.
+    Args:
+        task: It has today's pipeline.
+        without: The sinks that the rebuilding shall not rest on.
+        told: Where the sinks end, by an operator. Counts only if no sink stored it.
 
     Raises:
         Refused: The sinks do not show one transaction, or what they show is not enough; or the ledger has records that
             do not fit.
     """
     with located(task.pipeline.name):
-        return _plan(task, frozenset(without))
+        return _plan(task, frozenset(without), told or {})
 
 
-def _plan(task: TaskTry, without: frozenset[str]) -> Plan | None:
+def _plan(task: TaskTry, without: frozenset[str], told: Ends) -> Plan | None:
     ledger, identity = task.ledger, task.ledger.identity()
     if identity:
         ledger.require_owned_by(task.pipeline.dag_id, identity)
@@ -102,9 +107,10 @@ def _plan(task: TaskTry, without: frozenset[str]) -> Plan | None:
     _require_names(task, without, everything)
     shown = {name: each for name, each in everything.items() if name not in without and each}
     txn = _transaction(everything, without)
-    _require_recoverable(task, shown, newest)
+    told = {} if any(each.ends for each in shown.values()) else told
+    _require_recoverable(task, shown, newest, told)
     _require_fitting(ledger, txn, frozenset(shown), has_identity=identity is not None)
-    read = _input(ledger, completed, txn, shown, {name: everything[name] for name in without})
+    read = _input(ledger, completed, txn, shown, {name: everything[name] for name in without}, told)
     return Plan(
         pipeline=task.pipeline.name,
         dag_id=task.pipeline.dag_id,
@@ -114,6 +120,7 @@ def _plan(task: TaskTry, without: frozenset[str]) -> Plan | None:
         txn=txn,
         shown=shown,
         without={name: everything[name] for name in sorted(without)},
+        told=told,
         ranges=read.ranges,
         source_state=read.source_state,
         backfill_from=read.backfill_from,
@@ -235,10 +242,14 @@ def _only_transaction(shown: Mapping[str, LastEpoch]) -> TransactionId:
     return txn
 
 
-def _require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: int) -> None:
+def _require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: int, told: Ends) -> None:
     """Raise Refused if the next epoch needs what no sink tells: offsets, the version of a state, a watermark."""
-    if not any(each.ends for each in shown.values()):
-        raise _position_unknown("No sink stored the offsets where its last epoch ended.")
+    if not told and not any(each.ends for each in shown.values()):
+        raise Refused(
+            "No sink stored the offsets where its last epoch ended: version 0.1 committed it, or somebody put its "
+            "marker back by hand. Nothing was changed.",
+            code=codes.ENDS_UNKNOWN,
+        )
     before = task.ledger.complete_record(newest)
     has_watermark = any(each.watermarks for each in shown.values())
     if (task.pipeline.event_time or (before and before.watermarks)) and not has_watermark:
@@ -304,8 +315,9 @@ def _input(
     txn: TransactionId,
     shown: Mapping[str, LastEpoch],
     without: Mapping[str, LastEpoch | None],
+    told: Ends,
 ) -> _Input:
-    ends = next(each.ends for each in shown.values() if each.ends)
+    ends = next((each.ends for each in shown.values() if each.ends), told)
     unknown = _Input(ranges=ranges_between(ends, ends) or {}, backfill_from=txn.epoch + 1)
     if without:
         starts = _one_start(without)
@@ -394,6 +406,8 @@ def announced(plan: Plan) -> Iterator[str]:
         yield f"  left out: sink {name}: {f'epoch {left.marker.epoch}' if left else 'no epoch'}"
     yield f"The next epoch is {plan.txn.epoch + 1}. It goes on from these offsets:"
     yield from _positions(plan.ranges)
+    if plan.told:
+        yield "They are those of the file. If they are too early, rows come twice; if too late, rows are missing."
     if watermark := next((each.watermarks[0] for each in plan.shown.values() if each.watermarks), None):
         yield f"The watermark of epoch {plan.txn.epoch}: {instant(watermark).isoformat()}."
     yield from _lost(plan)
@@ -441,7 +455,7 @@ def carry_out(task: TaskTry, planned: Plan, *, by: Account) -> RebuiltRecord:
         Refused: The ledger or a sink has changed since. Nothing that counts was put.
     """
     with located(task.pipeline.name):
-        if plan(task, planned.without) != planned:
+        if plan(task, planned.without, planned.told) != planned:
             raise _changed(planned)
         task.ledger.register(planned.dag_id, at=by.at, writer=task.writer)
         task.env.reached("rebuild.put")
