@@ -571,7 +571,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what the decision has seen of event times does not move the watermark",
-        [("coordinator/coordinator.py", "seen = view.decision.event_times if view.decision else {}", "seen = {}")],
+        [("coordinator/restaging.py", "seen = view.decision.event_times if view.decision else {}", "seen = {}")],
         [WATERMARKS],
     ),
     Mutation(
