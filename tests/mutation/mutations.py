@@ -179,8 +179,8 @@ MUTATIONS = [
         [
             (
                 "coordinator/opening.py",
-                "TransactionId(task.pipeline.name, epoch, 1, task.draw_id())",
-                'TransactionId(task.pipeline.name, epoch, 1, "0" * 32)',
+                "TransactionId(task.pipeline.name, epoch, attempt, task.draw_id())",
+                'TransactionId(task.pipeline.name, epoch, attempt, "0" * 32)',
             )
         ],
         [STRANGERS],

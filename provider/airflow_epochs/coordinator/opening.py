@@ -65,13 +65,13 @@ def _open_planned(
     planned = planned or _tick(task, before, position, watermarks)
     if planned is None:
         raise _no_new_data(task)
-    moved = order is not None and order.moved
+    attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, moved=moved)
     warnings = changes_by_others(task, before, adopted)
     return _put_open(
         task,
         OpenRecord(
-            txn_id=str(TransactionId(task.pipeline.name, epoch, order.txn.attempt + 1 if order else 1, task.draw_id())),
+            txn_id=str(TransactionId(task.pipeline.name, epoch, attempt, task.draw_id())),
             ledger_id=ledger_id,
             ranges=planned.ranges,
             source=task.pipeline.source.spec(),
