@@ -7,6 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from airflow_epochs.contracts import LastEpoch
 from airflow_epochs.errors import Corrupt, OutcomeUnknown, Refused, RowsGone
-from airflow_epochs.model import Marker, VoteKind
+from airflow_epochs.model import Marker, Receipt, TransactionId, VoteKind
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.cells import fired
 from tests.support.delta_modes_world import create
@@ -131,6 +133,16 @@ def test_epochs_are_inserted_once_beside_other_spark_writers_and_optimize(
     assert ids(session, table) == seen_by_duckdb(table) == expected
 
 
+ENDS = {"orders": {"0": 7, "1": 9}}
+
+
+def require_told(last: LastEpoch | None, txn: TransactionId, receipt: Receipt) -> None:
+    """Spark tells all that a ledger is rebuilt from."""
+    assert last and last.receipt
+    assert (last.marker, last.txn, last.ends) == (Marker.of(txn), txn, ENDS)
+    assert (last.receipt.version, last.receipt.txn_id) == (receipt.version, receipt.txn_id)
+
+
 def test_a_table_with_an_identity_column_is_committed_through_spark_and_the_log_says_why(
     session: Any, world: Environment, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,12 +163,13 @@ def test_a_table_that_deltalake_cannot_even_open_is_left_to_spark_altogether(
 ) -> None:
     create(session, table, "id BIGINT NOT NULL", "TBLPROPERTIES ('delta.feature.geospatial' = 'supported')")
     sink = DeltaSink("bronze", table)
-    attempt = attempt_of(transaction(1))
+    attempt = replace(attempt_of(transaction(1)), ends=ENDS)
     misfit = stage_with_spark(sink, attempt, session.sql("SELECT 'x' note"), world)
     assert "'id' is NOT NULL in the table and missing" in (misfit.problem or "")
     staged = promised(sink.vote(attempt, stage_with_spark(sink, attempt, session.range(2), world), world))
     receipt = sink.commit(attempt, staged, world)
     assert sink.last_committed("orders", world) == Marker.of(attempt.txn)
+    require_told(sink.last_epoch("orders", world), attempt.txn, receipt)
     sink.discard(attempt, staged.place, world, published=True)
     assert sink.commit(attempt, staged, world) == receipt
     assert ids(session, table) == [0, 1]
@@ -190,6 +203,13 @@ def test_a_table_named_in_the_catalog_takes_epochs(session: Any, world: Environm
     spark_epoch(sink, second, first, session.sql("SELECT 3L id, 'b' p"), world)
     assert ids(session, named) == [1, 2, 3]
     assert sink.last_committed("orders", world) == Marker.of(second)
+    told = sink.last_epoch("orders", world)
+    assert told and (told.txn, told.ends) == (second, None), "as of version 0.1, without ends"
+    third = replace(attempt_of(transaction(3), second), ends=ENDS)
+    staged = promised(sink.vote(third, stage_with_spark(sink, third, rows, world), world))
+    receipt = sink.commit(third, staged, world)
+    require_told(sink.last_epoch("orders", world), third.txn, receipt)
+    sink.discard(third, staged.place, world, published=True)
     location = staged.place.split("/epochs/")[0]
     assert not list(Path(location, "epochs").rglob("*.parquet"))
 

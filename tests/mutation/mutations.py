@@ -601,12 +601,18 @@ MUTATIONS = [
     ),
     Mutation(
         "a command is told to be recorded although a run opened the epoch first",
-        [("coordinator/orders.py", "if standing.writer != record.writer or", "if")],
+        [("coordinator/orders.py", "if standing.writer != record.writer or complete:", "if complete:")],
         [ORDERS],
     ),
     Mutation(
         "a command takes effect on an epoch that was completed and pruned meanwhile",
-        [("coordinator/orders.py", " or ledger.complete_record(at.epoch):", ":")],
+        [
+            (
+                "coordinator/orders.py",
+                "if standing.writer != record.writer or complete:",
+                "if standing.writer != record.writer:",
+            )
+        ],
         [ORDERS],
     ),
     Mutation(

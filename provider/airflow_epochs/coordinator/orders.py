@@ -159,11 +159,11 @@ def put(
         moved=moved or (at.order is not None and at.order.moved),
         adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
     )
-    standing = ledger.put_open(record)
-    if standing.writer != record.writer or ledger.complete_record(at.epoch):
+    standing, complete = ledger.put_open(record), ledger.complete_record(at.epoch)
+    if standing.writer != record.writer or complete:
         raise Refused(
-            f"The epoch was opened by {standing.run} while this command waited for a confirmation. Nothing was "
-            "changed.",
+            f"The epoch was opened by {complete.opened_by if complete else standing.run} while this command waited for "
+            "a confirmation. Nothing was changed.",
             code=codes.COMMAND_RACE,
             pipeline=at.newest.txn.pipeline,
             epoch=at.epoch,
