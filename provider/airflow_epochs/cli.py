@@ -22,6 +22,7 @@ from airflow_epochs import codes
 from airflow_epochs.commands.asking import CONN, EPOCH, OUTPUT, PIPELINE, WHY, account_of, confirm, tells_refusals
 from airflow_epochs.commands.orders import order_commands
 from airflow_epochs.commands.rebuild import rebuild_command
+from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
@@ -48,7 +49,7 @@ from airflow_epochs.storage.options import storage_options
 
 def get_cli_commands() -> list[CLICommand]:
     """The commands that Airflow adds to its command line."""
-    commands = [*_reading(), *_changing(), *order_commands(), _kafka_credentials()]
+    commands = [*_reading(), *_changing(), *order_commands(), *savepoint_commands(), _kafka_credentials()]
     return [GroupCommand(name="epochs", help="Exactly-once epoch pipelines", subcommands=commands)]
 
 

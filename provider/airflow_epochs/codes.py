@@ -592,6 +592,24 @@ NOTHING_TO_REPLAN = COMMANDS.code(
     "No epoch was aborted since the newest complete one, so the next run plans its epoch anew in any case.",
     "Do nothing, or start a run.",
 )
+SAVEPOINT_NAME = COMMANDS.code(
+    "EPOCHS-SAVEPOINT-NAME",
+    Refused,
+    "The name of the savepoint is taken or not valid. Nothing was changed.",
+    "Choose another name. A name is never used again, also after its savepoint was disposed of.",
+)
+SAVEPOINT_UNKNOWN = COMMANDS.code(
+    "EPOCHS-SAVEPOINT-UNKNOWN",
+    Refused,
+    "The pipeline has no savepoint of this name.",
+    "Choose one that `airflow epochs savepoints PIPELINE` prints.",
+)
+SAVEPOINT_EPOCH_PRUNED = COMMANDS.code(
+    "EPOCHS-SAVEPOINT-EPOCH-PRUNED",
+    Refused,
+    "The epoch is too old for a savepoint: its records were pruned (`keep_epochs`), or the ledger was rebuilt since.",
+    "Choose a newer epoch that `airflow epochs list PIPELINE` prints.",
+)
 SINK_NOT_ADOPTED = COMMANDS.code(
     "EPOCHS-SINK-NOT-ADOPTED",
     Refused,

@@ -47,6 +47,11 @@ _PARAMS = {
         description="Where the pipeline's first epoch starts: earliest, latest, an ISO timestamp, or offsets "
         '{"topic": {"0": 42}}. Empty: as the pipeline says. Without effect once an epoch is open.',
     ),
+    "savepoint": Param(
+        None,
+        type=["null", "string"],
+        description="A name for this run's epoch, once it is complete, to go back to it later. Empty: no savepoint.",
+    ),
 }
 
 
@@ -59,7 +64,7 @@ class EpochPipeline(TaskGroup):
                    └────────┴────▶ abort ─────────────────────────────▶
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
-    the params ``max_records`` and ``starting`` to the DAG, unless the DAG defines them.
+    the params ``max_records``, ``starting`` and ``savepoint`` to the DAG, unless the DAG defines them.
 
     Args:
         name: The name of the pipeline and of the TaskGroup.

@@ -14,6 +14,8 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
 from airflow_epochs.contracts import SparkJob
+from airflow_epochs.coordinator import savepoints
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -348,6 +350,22 @@ def test_the_param_max_records_limits_one_run(lab: Lab) -> None:
     lab.produce("a", "b", "c")
     lab.run("r1", {"max_records": 1})
     assert lab.shown() == [["a"], ["a"]]
+
+
+def test_the_param_savepoint_names_the_epoch_of_a_run_also_when_it_is_cleared(lab: Lab) -> None:
+    lab.produce("a")
+    lab.run("r1", {"savepoint": "first"})
+    lab.produce("b")
+    taken = lab.run("r2", {"savepoint": "first"})
+    assert taken.tasks["open"] == "failed" and lab.ledger.newest_complete() == 1, "nothing was opened"
+    lab.run("r3", {"savepoint": "second"})
+    assert [(each.name, each.epoch) for each in lab.ledger.savepoints()] == [("first", 1), ("second", 2)]
+    [first, _] = lab.ledger.savepoints()
+    assert (first.who, first.why.startswith("the DAG param of run r1")) == ("", True)
+    savepoints.dispose(lab.ledger, "orders", "second", Account(who="me", why="done"))
+    for run in ("r1", "r3"):
+        assert lab.clear(run, "open", "complete").state == "success"
+    assert [each.name for each in lab.ledger.savepoints()] == ["first"]
 
 
 def test_complete_emits_an_asset_event_per_sink_with_epoch_rows_and_version(lab: Lab) -> None:

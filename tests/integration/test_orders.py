@@ -286,6 +286,22 @@ def test_a_rewind_to_an_epoch_reads_what_came_after_it_once_more_and_epoch_numbe
     assert world.shown("lake") == "abcdeeffgghhijkl"
 
 
+def test_a_savepoint_is_gone_back_to_and_another_pipeline_starts_from_it(world: TopicWorld) -> None:
+    assert "Savepoint upgrade is epoch 1" in typing(world, "savepoint", "upgrade")
+    world.produce("ef")
+    assert world.run(2) is None
+    screen = ordered(world.ledger_root, "epochs", "describe-savepoint", world.name, "upgrade")
+    starting = json.loads(screen[screen.index("\n{") :])["starting"]
+    other = world.but(name="beside", sinks=("lake_2",), starting=starting)
+    assert other.run(3) is None
+    assert other.shown("lake_2") == "ef"
+    typing(world, "rewind", "--to-savepoint", "upgrade")
+    assert world.run(4) is None
+    assert world.shown("lake") == "abcdeeff"
+    with pytest.raises(SystemExit, match="EPOCHS-SAVEPOINT-UNKNOWN"):
+        typing(world, "rewind", "--to-savepoint", "upgrad")
+
+
 def test_a_rewind_to_a_time_goes_back_to_the_first_records_of_that_time(world: TopicWorld) -> None:
     between = datetime.now(timezone.utc)
     wait_until(lambda: datetime.now(timezone.utc) > between + timedelta(milliseconds=5))

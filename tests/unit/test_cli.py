@@ -321,7 +321,8 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     names = [command.name for command in group.subcommands]
     assert names == [
         *("list", "show", "in-doubt", "state", "takeover", "waive", "sign", "rebuild"),
-        *("skip", "reset-source", "rewind", "replan", "adopt-sink", "kafka-credentials"),
+        *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
+        *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint", "kafka-credentials"),
     ]
 
 

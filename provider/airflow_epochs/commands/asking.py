@@ -20,6 +20,7 @@ from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
 from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.sources.kafka.starting import AtOffsets, parse_starting
 
@@ -68,6 +69,11 @@ def _connections_of_the_database() -> Iterator[None]:
         os.environ.pop(_CONTEXT)
         if before is not None:
             os.environ[_CONTEXT] = before
+
+
+def ledger_of(args: Namespace) -> Ledger:
+    """The ledger of the pipeline that the command names."""
+    return EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
 
 
 def account_of(args: Namespace) -> Account:

@@ -12,13 +12,22 @@ from collections.abc import Callable
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, offsets_in, tells_refusals
+from airflow_epochs.commands.asking import (
+    CONN,
+    PIPELINE,
+    WHY,
+    account_of,
+    confirm,
+    ledger_of,
+    offsets_in,
+    tells_refusals,
+)
 from airflow_epochs.contracts import Move
-from airflow_epochs.coordinator import orders
+from airflow_epochs.coordinator import orders, savepoints
 from airflow_epochs.coordinator.orders import Adoption, Standing
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
-from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import Ranges, records_upper_bound
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
@@ -73,6 +82,7 @@ def order_commands() -> list[ActionCommand]:
             args=(
                 PIPELINE,
                 Arg(("--to-epoch",), type=int, help="Go back to where this complete epoch ended"),
+                Arg(("--to-savepoint",), help="Go back to where the epoch of this savepoint ended"),
                 Arg(("--to-timestamp",), help="Go back to the first records of this time, such as 2026-01-31T00:00Z"),
                 Arg(("--offsets",), help='A JSON file with offsets to go back to: {"orders": {"0": 4711}}'),
                 _SOURCE_CONN,
@@ -134,9 +144,9 @@ def reset_source(args: Namespace) -> None:
 @tells_refusals
 def rewind(args: Namespace) -> None:
     """``airflow epochs rewind``: read records once more, after a look at which ones and a yes."""
-    given = [args.to_epoch is not None, bool(args.to_timestamp), bool(args.offsets)]
+    given = [args.to_epoch is not None, bool(args.to_savepoint), bool(args.to_timestamp), bool(args.offsets)]
     if sum(given) != 1:
-        raise _wrong_options("Give one of --to-epoch N, --to-timestamp T and --offsets FILE.")
+        raise _wrong_options("Give one of --to-epoch N, --to-savepoint NAME, --to-timestamp T and --offsets FILE.")
 
     def moved(source: KafkaSource, at: Standing) -> Move:
         position = at.position(source)
@@ -149,13 +159,16 @@ def rewind(args: Namespace) -> None:
 
 
 def _after(args: Namespace, at: Standing) -> dict[str, dict[int, int]]:
-    return orders.ends_after(_ledger(args), at, args.to_epoch)
+    ledger, number = ledger_of(args), args.to_epoch
+    if args.to_savepoint:
+        number = savepoints.find(ledger, args.pipeline, args.to_savepoint).epoch
+    return orders.ends_after(ledger, at, number)
 
 
 @tells_refusals
 def replan(args: Namespace) -> None:
     """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
-    by, ledger = account_of(args), _ledger(args)
+    by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     move = orders.replan(at, _source(at, None))
     planned = at.newest.ranges
@@ -173,7 +186,7 @@ def replan(args: Namespace) -> None:
 @tells_refusals
 def adopt_sink(args: Namespace) -> None:
     """``airflow epochs adopt-sink``: take a sink as it is, after a look at what it lacks and a yes."""
-    by, ledger = account_of(args), _ledger(args)
+    by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline, sink=args.sink):
         adoption = orders.adopt(ledger, at, args.sink, _env(), new_table=args.new_table)
@@ -191,7 +204,7 @@ def adopt_sink(args: Namespace) -> None:
 
 
 def _order(args: Namespace, name: str, moved: Callable[[KafkaSource, Standing], Move]) -> None:
-    by, ledger = account_of(args), _ledger(args)
+    by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
         move = moved(_source(at, args.source_conn_id), at)
@@ -267,10 +280,6 @@ def _partitions(ranges: Ranges) -> str:
     ]
     more = len(every) - PARTITIONS_SHOWN_MAX
     return ", ".join(every[:PARTITIONS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def _ledger(args: Namespace) -> Ledger:
-    return EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
 
 
 def _env() -> AirflowEnvironment:

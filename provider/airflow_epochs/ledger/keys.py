@@ -6,6 +6,8 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     takeovers/<n, 10 digits>.json        TakeoverRecord: the highest n names the owning DAG
     signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
     rebuilt/<n, 10 digits>.json          RebuiltRecord: epochs up to its own may lack their records
+    savepoints/<name>.json               SavepointRecord
+    savepoints/<name>.disposed.json      DisposedRecord: the savepoint does not count any more
     epochs/<epoch, 20 digits>/
         <attempt, 10 digits>.open.json       OpenRecord
         <attempt>.try.<id>.json              TryRecord
@@ -24,6 +26,7 @@ import re
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionRecord,
+    DisposedRecord,
     OpenRecord,
     PipelineRecord,
     RebuiltRecord,
@@ -31,6 +34,7 @@ from airflow_epochs.model import (
     RestagedRecord,
     Run,
     RunIndex,
+    SavepointRecord,
     SigningRecord,
     TransactionId,
     TryRecord,
@@ -39,15 +43,17 @@ from airflow_epochs.model import (
 from airflow_epochs.names import validated_name
 
 _EPOCH = re.compile(r"epochs/([0-9]{20})/")
+_SAVEPOINT = re.compile(r"savepoints/([^/.]+)\.json")
 _COMPLETE = re.compile(r"epochs/([0-9]{20})/complete\.json")
 
 PIPELINE_KEY = "pipeline.json"
 EPOCHS_FOLDER = "epochs"
 REBUILT_FOLDER = "rebuilt"
+SAVEPOINTS_FOLDER = "savepoints"
 _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
-Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord | RebuiltRecord
+Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord | RebuiltRecord | SavepointRecord | DisposedRecord
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
@@ -60,6 +66,10 @@ def key_of(record: Record) -> str:
             return signing_key(record.number)
         case RebuiltRecord():
             return rebuilt_key(record.number)
+        case SavepointRecord():
+            return savepoint_key(record.name)
+        case DisposedRecord():
+            return disposed_key(record.name)
         case RunIndex():
             return run_key(Run(record.dag_id, record.run_id))
         case _:
@@ -87,7 +97,7 @@ def _key_of_epoch_record(record: EpochRecord) -> str:
 
 def pipeline_of(record: object) -> str | None:
     """The pipeline that a record names; None if it names none."""
-    if isinstance(record, PipelineRecord | SigningRecord | RebuiltRecord):
+    if isinstance(record, PipelineRecord | SigningRecord | RebuiltRecord | SavepointRecord | DisposedRecord):
         return record.pipeline
     txn_id = getattr(record, "txn_id", None)
     return TransactionId.parse(txn_id).pipeline if txn_id else None
@@ -151,6 +161,22 @@ def signing_key(number: int) -> str:
 def rebuilt_key(number: int) -> str:
     """The key of the pipeline's n-th rebuilding, from 1."""
     return f"{REBUILT_FOLDER}/{number:010d}.json"
+
+
+def savepoint_key(name: str) -> str:
+    """The key of a savepoint. Raises ValueError for a name that could lead out of the folder."""
+    return f"{SAVEPOINTS_FOLDER}/{validated_name('savepoint', name)}.json"
+
+
+def disposed_key(name: str) -> str:
+    """The key of the record that disposes of a savepoint."""
+    return savepoint_key(name).replace(".json", ".disposed.json")
+
+
+def savepoint_of(key: str) -> str | None:
+    """The name of the savepoint with this key; None for every other key."""
+    found = _SAVEPOINT.fullmatch(key)
+    return found[1] if found else None
 
 
 def is_signing_key(key: str) -> bool:

@@ -16,14 +16,18 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.keys import (
     EPOCHS_FOLDER,
+    SAVEPOINTS_FOLDER,
     attempt_key,
     complete_key,
+    disposed_key,
     epoch_completed_by,
     epoch_folder,
     epoch_of,
     rebuilt_key,
     restaged_key,
     run_key,
+    savepoint_key,
+    savepoint_of,
     sink_key,
     takeover_key,
 )
@@ -38,6 +42,7 @@ from airflow_epochs.model import (
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
+    DisposedRecord,
     OpenRecord,
     PipelineRecord,
     RebuiltRecord,
@@ -45,6 +50,7 @@ from airflow_epochs.model import (
     RestagedRecord,
     Run,
     RunIndex,
+    SavepointRecord,
     TakeoverRecord,
     TryRecord,
     WaivedRecord,
@@ -403,6 +409,28 @@ class Ledger:
 
         The caller has read a receipt or a waiver of every sink of the attempt.
         """
+        return self._records.put(record)
+
+    def savepoints(self) -> list[SavepointRecord]:
+        """The savepoints that count, by name."""
+        keys = self._records.keys_in(SAVEPOINTS_FOLDER)
+        return [found for key in keys if (name := savepoint_of(key)) and (found := self.savepoint(name))]
+
+    def savepoint(self, name: str) -> SavepointRecord | None:
+        """The savepoint with this name; None if there is none, or if it was disposed of."""
+        found = self._records.get(savepoint_key(name), SavepointRecord)
+        return None if found is None or self.disposed(name) else found
+
+    def disposed(self, name: str) -> DisposedRecord | None:
+        """The record that disposes of the savepoint; None if it counts, or if there is no such savepoint."""
+        return self._records.get(disposed_key(name), DisposedRecord)
+
+    def put_savepoint(self, record: SavepointRecord) -> SavepointRecord:
+        """Put a savepoint; the one with this name that stands. Raises as ``Records.put``."""
+        return self._records.put(record)
+
+    def put_disposed(self, record: DisposedRecord) -> DisposedRecord:
+        """Dispose of a savepoint; the record that stands. Raises as ``Records.put``."""
         return self._records.put(record)
 
     def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:

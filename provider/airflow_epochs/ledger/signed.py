@@ -13,6 +13,7 @@ from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import (
     PIPELINE_KEY,
     REBUILT_FOLDER,
+    SAVEPOINTS_FOLDER,
     attempt_key,
     complete_key,
     epoch_folder,
@@ -105,6 +106,7 @@ class Signing:
             PIPELINE_KEY,
             *self._records.keys_in("takeovers"),
             *self._records.keys_in(REBUILT_FOLDER),
+            *self._records.keys_in(SAVEPOINTS_FOLDER),
             complete_key(newest),
             *self._records.keys_in(epoch_folder(newest + 1)),
         ]

@@ -231,7 +231,8 @@ class OpenEpochOperator(_NeedsTransform):
 
     A run works on one epoch. If that epoch is complete already, the tasks that follow succeed and leave it as it is.
 
-    The DAG params ``max_records`` and ``starting`` override the source's own settings.
+    The DAG params ``max_records`` and ``starting`` override the source's own settings. A name in ``savepoint`` must be
+    free: ``complete`` gives it to the epoch.
     """
 
     step = "open"
@@ -239,8 +240,11 @@ class OpenEpochOperator(_NeedsTransform):
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Open or recover this run's epoch, and return its checkpoint."""
         from airflow_epochs.contracts import Limits
+        from airflow_epochs.coordinator import savepoints
 
         params = context["params"]
+        if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
+            savepoints.require_free(coordinator.task.ledger, self.pipeline, name)
         limits = Limits(max_records=params.get("max_records"), starting=params.get("starting"))
         return coordinator.checkpoint(coordinator.open_epoch(run, limits))
 
@@ -322,8 +326,15 @@ class CompleteEpochOperator(EpochOperator):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Complete the epoch; the asset events carry the newest complete epoch, which may be a later one."""
+        from airflow_epochs.coordinator import savepoints
+        from airflow_epochs.coordinator.admin import Account
+
         seconds, metrics = self._measurements()  # from XCom, which may be stale: only measurements, no facts
         checkpoint = coordinator.complete(run, {**metrics, "seconds": seconds})
+        name = context["params"].get("savepoint")
+        if name and not coordinator.task.ledger.disposed(name):  # disposed of since, and the run was cleared
+            by = Account(who="", why=f"the DAG param of {run}")
+            savepoints.make(coordinator.task.ledger, self.pipeline, name, checkpoint.epoch, by)
         newest = coordinator.newest_complete()
         for sink, asset in self.assets.items():
             if receipt := newest.receipts.get(sink):
