@@ -291,7 +291,7 @@ def test_a_savepoint_is_gone_back_to_and_another_pipeline_starts_from_it(world: 
     world.produce("ef")
     assert world.run(2) is None
     screen = ordered(world.ledger_root, "epochs", "describe-savepoint", world.name, "upgrade")
-    starting = json.loads(screen[screen.index("\n{") :])["starting"]
+    starting = json.loads(screen[screen.index("{\n") :])["starting"]
     other = world.but(name="beside", sinks=("lake_2",), starting=starting)
     assert other.run(3) is None
     assert other.shown("lake_2") == "ef"

@@ -16,6 +16,7 @@ from tests.mutation.mutations import (
     CONNECTIONS,
     EVENT_TIME,
     MUTATIONS,
+    ORDERS,
     REFERENCES,
     SIGNATURES,
     STATE_LOG,
@@ -84,6 +85,6 @@ def test_every_mutation_has_a_name_of_its_own_and_tests_of_the_model() -> None:
     names = [mutation.name for mutation in MUTATIONS]
     assert len(set(names)) == len(names) >= 12
     models = ("tests/protocol", "tests/properties", "tests/conformance", EVENT_TIME)
-    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG)
+    known = (*models, REFERENCES, SIGNATURES, CONNECTIONS, STATE_LOG, ORDERS)
     for mutation in MUTATIONS:
         assert mutation.tests[0].startswith(known)
