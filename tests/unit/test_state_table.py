@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,12 +12,14 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_epochs import StateTable
+from airflow_epochs.coordinator import state_tables
 from airflow_epochs.coordinator.agreement import require_marker
-from airflow_epochs.errors import BadArgument, Corrupt
+from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.model import JsonDict, Receipt, TransactionId
 from airflow_epochs.sinks import from_spec
 from airflow_epochs.sinks.delta.state_table import columns_of
 from tests.support.environment import Environment
+from tests.support.records import complete
 
 WINDOWS: dict[str, Any] = {
     "table": "/lake/open",
@@ -102,3 +106,15 @@ def test_the_rows_of_the_last_fold_are_known_by_their_epoch(tmp_path: Path) -> N
 
 def test_a_state_of_which_nobody_knows_the_last_fold_is_folded(tmp_path: Path) -> None:
     assert pinned(tmp_path, {}) == {"fold": True, "folded_in": None}
+
+
+def test_a_state_that_was_waived_in_its_first_epoch_does_not_begin_unseen_and_one_that_was_adopted_does(
+    tmp_path: Path,
+) -> None:
+    state = StateTable("open", **{**WINDOWS, "table": str(tmp_path / "open")})
+    task: Any = SimpleNamespace(pipeline=SimpleNamespace(name="p", sinks=(state,)), env=Environment())
+    waived = replace(complete(1), waived=("open",))
+    with pytest.raises(Refused, match=r"EPOCHS-STATE-SKIPPED: The state 'open' is as of epoch 0, and epochs 1 to 1"):
+        state_tables.pins(task, waived, {})
+    assert state_tables.pins(task, waived, {"open": None})["open"].version is None
+    assert state_tables.pins(task, complete(1), {})["open"].version is None, "it is new to the pipeline"
