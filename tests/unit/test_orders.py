@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -75,12 +76,16 @@ def decided(order: OpenRecord, kind: DecisionKind) -> DecisionRecord:
     )
 
 
-def test_a_command_is_an_attempt_that_counts_as_aborted_and_the_next_one_obeys_it(scenario: Scenario) -> None:
+def test_a_command_is_an_attempt_that_counts_as_aborted_and_the_next_one_obeys_it(
+    scenario: Scenario, caplog: pytest.LogCaptureFixture
+) -> None:
     aborted(scenario, 2)
     order = replanned(scenario)
     view = scenario.ledger.view(2)
     assert (view.state, view.opened, order.txn.attempt) == (State.ABORTED, order, 2)
-    again = scenario.coordinator().open(run(3))
+    with caplog.at_level(logging.INFO):
+        again = scenario.coordinator().open(run(3))
+    assert "epoch 2 obeys `replan` of me: the cluster is too small" in caplog.messages
     assert isinstance(again, OpenRecord)
     assert (again.txn.attempt, again.obeys, again.command, again.moved) == (3, 2, None, False)
     assert scenario.airflow_run(run(3)) is None

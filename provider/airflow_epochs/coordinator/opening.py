@@ -51,20 +51,12 @@ def _open_planned(
     task: TaskTry, epoch: int, ledger_id: str, run: Run, limits: Limits, order: OpenRecord | None
 ) -> OpenRecord:
     """Open an attempt with new ranges. ``order``: the attempt before, if it holds a command, which this one obeys."""
+    if order and (command := order.command):
+        log.info("epoch %s obeys `%s` of %s: %s", epoch, command.name, command.who, command.why)
     before = task.ledger.complete_record(epoch - 1)
     adopted = order.adopted if order else {}
     sinks = sink_plans(task, before, adopted)
-    position = _position(before, order)
-    source = task.pipeline.source
-    if isinstance(source, Preparing):
-        writes = {destination for sink in task.pipeline.sinks if (destination := sink.destination())}
-        source.prepare(task.pipeline.name, writes, position, task.env)
-    planned = source.plan(position, limits, task.env)
-    now = task.now()
-    watermarks = next_watermarks(task.pipeline.event_time, _of_topics_read(task, before), now)
-    planned = planned or _tick(task, before, position, watermarks)
-    if planned is None:
-        raise _no_new_data(task)
+    planned, now, watermarks = _next_input(task, before, _position(before, order), limits)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, moved=moved)
     warnings = changes_by_others(task, before, adopted)
@@ -95,6 +87,23 @@ def _open_planned(
         ),
         run,
     )
+
+
+def _next_input(
+    task: TaskTry, before: CompleteRecord | None, position: Position | None, limits: Limits
+) -> tuple[PlannedEpoch, str, Watermarks]:
+    """The input of a new epoch, when it was planned, and its watermarks. Raises NoNewData if the source has none."""
+    source = task.pipeline.source
+    if isinstance(source, Preparing):
+        writes = {destination for sink in task.pipeline.sinks if (destination := sink.destination())}
+        source.prepare(task.pipeline.name, writes, position, task.env)
+    planned = source.plan(position, limits, task.env)
+    now = task.now()
+    watermarks = next_watermarks(task.pipeline.event_time, _of_topics_read(task, before), now)
+    planned = planned or _tick(task, before, position, watermarks)
+    if planned is None:
+        raise _no_new_data(task)
+    return planned, now, watermarks
 
 
 def _position(before: CompleteRecord | None, order: OpenRecord | None) -> Position | None:
