@@ -42,8 +42,15 @@ _SOURCE_CONN = Arg(("--source-conn-id",), help="Connection of type kafka, if it 
 _NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
 
 
+_WRITTEN = (WHY, ARG_YES, CONN)
+
+
 def order_commands() -> list[ActionCommand]:
     """The commands of this module."""
+    return [*_moving(), *_staying()]
+
+
+def _moving() -> list[ActionCommand]:
     return [
         ActionCommand(
             name="skip",
@@ -55,9 +62,7 @@ def order_commands() -> list[ActionCommand]:
                 Arg(("--to-available",), action="store_true", help="Go on with the oldest records after each loss"),
                 Arg(("--offsets",), help='A JSON file with offsets to go on at: {"orders": {"0": 4711}}'),
                 _SOURCE_CONN,
-                WHY,
-                ARG_YES,
-                CONN,
+                *_WRITTEN,
             ),
         ),
         ActionCommand(
@@ -70,9 +75,7 @@ def order_commands() -> list[ActionCommand]:
                 Arg(("--starting",), help="Where to begin there: earliest, latest, or a time like 2026-01-31T00:00Z"),
                 Arg(("--offsets",), help='A JSON file with offsets to begin at: {"orders": {"0": 4711}}'),
                 _SOURCE_CONN,
-                WHY,
-                ARG_YES,
-                CONN,
+                *_WRITTEN,
             ),
         ),
         ActionCommand(
@@ -86,16 +89,19 @@ def order_commands() -> list[ActionCommand]:
                 Arg(("--to-timestamp",), help="Go back to the first records of this time, such as 2026-01-31T00:00Z"),
                 Arg(("--offsets",), help='A JSON file with offsets to go back to: {"orders": {"0": 4711}}'),
                 _SOURCE_CONN,
-                WHY,
-                ARG_YES,
-                CONN,
+                *_WRITTEN,
             ),
         ),
+    ]
+
+
+def _staying() -> list[ActionCommand]:
+    return [
         ActionCommand(
             name="replan",
             help="Plan an aborted epoch anew: with the topics of today's DAG, and the next run's max_records",
             func=replan,
-            args=(PIPELINE, WHY, ARG_YES, CONN),
+            args=(PIPELINE, *_WRITTEN),
         ),
         ActionCommand(
             name="adopt-sink",
@@ -105,9 +111,7 @@ def order_commands() -> list[ActionCommand]:
                 PIPELINE,
                 Arg(("sink",), help="The sink's name"),
                 Arg(("--new-table",), action="store_true", help="The DAG points the sink to a new table now"),
-                WHY,
-                ARG_YES,
-                CONN,
+                *_WRITTEN,
             ),
         ),
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Before, Environment, Move, Position, Stateful
@@ -126,39 +126,8 @@ def put(
     Raises:
         Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
     """
-    number = at.attempt + 1
-    record = OpenRecord(
-        txn_id=str(TransactionId(at.newest.txn.pipeline, at.epoch, number, uuid.uuid4().hex)),
-        ledger_id=at.newest.ledger_id,
-        ranges=move.position.ranges,
-        source=at.newest.source,
-        source_state=move.position.state,
-        transform=at.newest.transform,
-        sinks={sink: SinkPlan(spec=plan.spec, previous=plan.previous) for sink, plan in at.newest.sinks.items()},
-        dag_id=at.newest.dag_id,
-        run_id=f"airflow epochs {name}",
-        now=by.at,
-        seed=at.newest.seed,
-        opened_at=by.at,
-        writer=new_writer(),
-        code=at.newest.code,
-        ledger=ledger.root,
-        command=Command(
-            name=name,
-            who=by.who,
-            why=by.why,
-            at=by.at,
-            host=by.host,
-            login=by.login,
-            lost=move.lost,
-            again=move.again,
-            left=move.left,
-            lacks={adoption.sink: adoption.lacks} if adoption else {},
-        ),
-        obeys=number,
-        moved=moved or (at.order is not None and at.order.moved),
-        adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
-    )
+    command = _command(name, by, move, adoption)
+    record = replace(_attempt(at, move, command, adoption, moved=moved), ledger=ledger.root)
     standing, complete = ledger.put_open(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
         raise Refused(
@@ -169,6 +138,44 @@ def put(
             epoch=at.epoch,
         )
     return standing
+
+
+def _attempt(at: Standing, move: Move, command: Command, adoption: Adoption | None, *, moved: bool) -> OpenRecord:
+    """The attempt that holds the command. What nobody asks of it is that of the newest attempt."""
+    number = at.attempt + 1
+    return replace(
+        at.newest,
+        txn_id=str(TransactionId(at.newest.txn.pipeline, at.epoch, number, uuid.uuid4().hex)),
+        ranges=move.position.ranges,
+        source_state=move.position.state,
+        sinks={sink: SinkPlan(spec=plan.spec, previous=plan.previous) for sink, plan in at.newest.sinks.items()},
+        run_id=f"airflow epochs {command.name}",
+        now=command.at,
+        opened_at=command.at,
+        writer=new_writer(),
+        warnings=(),
+        watermarks=(),
+        state={},
+        command=command,
+        obeys=number,
+        moved=moved or (at.order is not None and at.order.moved),
+        adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
+    )
+
+
+def _command(name: str, by: Account, move: Move, adoption: Adoption | None) -> Command:
+    return Command(
+        name=name,
+        who=by.who,
+        why=by.why,
+        at=by.at,
+        host=by.host,
+        login=by.login,
+        lost=move.lost,
+        again=move.again,
+        left=move.left,
+        lacks={adoption.sink: adoption.lacks} if adoption else {},
+    )
 
 
 # -- the commands -------------------------------------------------------------------------------------------------
@@ -275,11 +282,9 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
     """
     if name not in at.newest.sinks:
         raise _not_adopted(at, name, f"The pipeline has no sink {name!r}. Its sinks are {', '.join(at.newest.sinks)}.")
-    sink, pipeline = from_spec(at.newest.sinks[name].spec), at.newest.txn.pipeline
-    found = None if new_table else sink.last_committed(pipeline, env)
-    markers = at.before.markers if at.before else {}
-    recorded = at.adopted[name] if name in at.adopted else markers.get(name)
-    expected = TransactionId.parse(recorded) if recorded else None
+    sink = from_spec(at.newest.sinks[name].spec)
+    found = None if new_table else sink.last_committed(at.newest.txn.pipeline, env)
+    expected = _expected(at, name)
     if agree(found, expected):
         return None
     if expected is None or compare(found, expected) is Shown.AHEAD:
@@ -287,13 +292,9 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             at,
             name,
             f"The sink shows {described(found)}, and the ledger has no such epoch: the ledger is behind the sink.",
-            f"Run `airflow epochs rebuild {pipeline} --why …` if the ledger was lost or restored from an older copy.",
+            "Type `airflow epochs rebuild PIPELINE --why …` if the ledger was lost or restored from an older copy.",
         )
-    shown = _transaction(ledger, name, found) if found else None
-    if found and shown is None:
-        raise _not_adopted(
-            at, name, f"The sink shows {described(found)}, and the ledger has another transaction for this epoch."
-        )
+    shown = _shown(ledger, at, name, found) if found else None
     if shown and isinstance(sink, Stateful):
         raise _not_adopted(
             at,
@@ -301,18 +302,29 @@ def adopt(ledger: Ledger, at: Standing, name: str, env: Environment, *, new_tabl
             f"The state shows epoch {shown.epoch}, and the ledger expects epoch {expected.epoch}. Later results would "
             "lack the rows of the epochs between.",
             "Put the newest copy of the table back. If there is none, point the state to a new table in the DAG, and "
-            f"run `airflow epochs adopt-sink {pipeline} {name} --new-table --why …`: the state begins anew there.",
+            "type `airflow epochs adopt-sink PIPELINE SINK --new-table --why …`: the state begins anew there.",
         )
     first = shown.epoch + 1 if shown else 1
     return Adoption(sink=name, shown=shown, expected=expected, lacks=(first, expected.epoch))
 
 
-def _transaction(ledger: Ledger, sink: str, found: Marker) -> TransactionId | None:
-    """The sink's transaction in the epoch that it shows; None if the ledger has another one there."""
+def _expected(at: Standing, sink: str) -> TransactionId | None:
+    """The transaction that the sink should show before the next epoch."""
+    markers = at.before.markers if at.before else {}
+    recorded = at.adopted[sink] if sink in at.adopted else markers.get(sink)
+    return TransactionId.parse(recorded) if recorded else None
+
+
+def _shown(ledger: Ledger, at: Standing, sink: str, found: Marker) -> TransactionId:
+    """The sink's transaction in the epoch that it shows. Raises Refused if the ledger has another one there."""
     complete = ledger.complete_record(found.epoch)
     recorded = complete.markers.get(sink) if complete else None
     txn = TransactionId.parse(recorded) if recorded else None
-    return txn if agree(found, txn) else None
+    if txn is None or not agree(found, txn):
+        raise _not_adopted(
+            at, sink, f"The sink shows {described(found)}, and the ledger has another transaction for this epoch."
+        )
+    return txn
 
 
 def _not_adopted(at: Standing, sink: str, what: str, remedy: str | None = None) -> Refused:
