@@ -19,7 +19,17 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, Grou
 from airflow.cli.simple_table import AirflowConsole
 
 from airflow_epochs import codes
-from airflow_epochs.commands.asking import CONN, EPOCH, OUTPUT, PIPELINE, WHY, account_of, confirm, tells_refusals
+from airflow_epochs.commands.asking import (
+    CONN,
+    EPOCH,
+    OUTPUT,
+    PIPELINE,
+    WHY,
+    account_of,
+    confirm,
+    ledger_of,
+    tells_refusals,
+)
 from airflow_epochs.commands.orders import order_commands
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
@@ -27,7 +37,7 @@ from airflow_epochs.coordinator import admin
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import caller, logged
-from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook, connection
+from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for
@@ -146,7 +156,7 @@ def _kafka_credentials() -> ActionCommand:
 @tells_refusals
 def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
-    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    ledger = ledger_of(args)
     rows = [_printed(EpochRow.of(view)) for view in newest_epochs(ledger, args.limit)]
     AirflowConsole().print_as(data=rows, output=args.output)
 
@@ -154,7 +164,7 @@ def list_epochs(args: Namespace) -> None:
 @tells_refusals
 def show_epoch(args: Namespace) -> None:
     """``airflow epochs show``: print the records of one epoch as JSON. Reads only."""
-    view = EpochsHook(args.ledger_conn_id).ledger(args.pipeline).view(args.epoch)
+    view = ledger_of(args).view(args.epoch)
     if not view.open and not view.complete:
         raise Refused(
             f"The pipeline has no epoch {args.epoch}.",
@@ -167,7 +177,7 @@ def show_epoch(args: Namespace) -> None:
 @tells_refusals
 def show_in_doubt(args: Namespace) -> None:
     """``airflow epochs in-doubt``: print the unfinished epoch, and open transactions that keep records unreadable."""
-    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    ledger = ledger_of(args)
     view = unfinished(ledger)
     print(
         _sentence(view) if view else f"No epoch is unfinished; the newest complete one is {ledger.newest_complete()}."
@@ -183,7 +193,7 @@ def show_in_doubt(args: Namespace) -> None:
 @tells_refusals
 def show_state(args: Namespace) -> None:
     """``airflow epochs state``: print figures of state tables, or the SQL of a view of one. Reads only."""
-    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    ledger = ledger_of(args)
     if args.sql and not args.name:
         raise Refused(
             "The command does not know which state table the SQL is for.",
@@ -253,7 +263,7 @@ def _sentence(view: EpochView) -> str:
 def take_over(args: Namespace) -> None:
     """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
     by = account_of(args)
-    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    ledger = ledger_of(args)
     owner = admin.owner_of(ledger, args.pipeline)
     view = unfinished(ledger)
     confirm(
@@ -273,7 +283,7 @@ def take_over(args: Namespace) -> None:
 def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
     by = account_of(args)
-    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    ledger = ledger_of(args)
     view = admin.with_promise(ledger, args.epoch, args.sink)
     confirm(
         args,
@@ -292,7 +302,7 @@ def waive(args: Namespace) -> None:
 def sign(args: Namespace) -> None:
     """``airflow epochs sign``: let unsigned records count, after a look at their keys and a yes."""
     by = account_of(args)
-    ledger = EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+    ledger = ledger_of(args)
     if not ledger.signing.has_keys:
         raise Refused(
             f"Connection {args.ledger_conn_id} has no password, so there is no key to sign with. Nothing was changed.",

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import (
+    CompleteRecord,
     EventTimes,
     JsonDict,
     Marker,
@@ -129,6 +130,11 @@ class Position:
     ranges: Ranges
     state: JsonDict
 
+    @classmethod
+    def after(cls, record: OpenRecord | CompleteRecord | None) -> Position | None:
+        """The position that a completion record, or the record of a command, leaves behind; None: there is none."""
+        return cls(ranges=record.ranges, state=record.source_state) if record else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -164,6 +170,11 @@ class Move:
     again: Ranges = field(default_factory=dict)
     left: Ranges = field(default_factory=dict)
     ahead: Ranges = field(default_factory=dict)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the next epoch begins elsewhere than without the command."""
+        return bool(self.ahead or self.left)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,36 +288,11 @@ class Before(Protocol):
         ...
 
 
-@runtime_checkable
-class Movable(Before, Protocol):
-    """A source whose position an operator may move. No method changes anything."""
-
-    def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
-        """Go on with what there is after losses in ``topics`` (none: in all), and leave out no record that there is.
-
-        Raises:
-            Refused: The source does not read a topic, or another topic has taken its place.
-        """
-        ...
-
-    def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
-        """Go on at these offsets; a partition that they do not name stays. Raises Refused if they do not exist."""
-        ...
-
-    def to_time(self, position: Position, time: str, env: Environment) -> Move:
-        """Go back to the first records at or after a time; never forward."""
-        ...
-
-    def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
-        """Go on in the topics that have these names now (none: all), at ``starting``.
-
-        Raises:
-            Refused: The source does not read a topic, or there is no such topic or offset.
-        """
-        ...
-
-
 # -- sinks ----------------------------------------------------------------------------------------------------------
+
+
+Ends = Mapping[str, Mapping[str, int]]
+"""Topic -> partition -> first offset after an epoch, in the form of ``starting``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,8 +303,7 @@ class SinkAttempt:
         txn: The attempt's transaction.
         ledger_id: Keeps this pipeline's staging places in a table apart from those of other pipelines.
         previous: The sink's marker before this epoch, as the ledger records it; None for its first epoch.
-        ends: Topic -> partition -> first offset after the epoch, in the form of ``starting``. A sink stores it with
-            its commit, so the position survives the loss of the ledger.
+        ends: Where the epoch ends. A sink stores it with its commit, so the position survives the loss of the ledger.
         ledger: Where the ledger is, for people to read; empty if unknown.
         promised: True if GLOBAL_COMMIT has been decided and lost rows are staged again. The vote then leaves out
             checks that only say that a promise would be unwise: the promise has been made.
@@ -330,7 +315,7 @@ class SinkAttempt:
     txn: TransactionId
     ledger_id: str
     previous: TransactionId | None
-    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
     ledger: str = ""
     promised: bool = False
     watermarks: Watermarks = ()
@@ -421,10 +406,6 @@ class Sink(Protocol):
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's marker for this pipeline now; None if it has none."""
         ...
-
-
-Ends = Mapping[str, Mapping[str, int]]
-"""Topic -> partition -> first offset after an epoch, in the form of ``starting``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,6 +173,11 @@ def compare(
     return Shown.EXPECTED if is_it else Shown.ANOTHER
 
 
+def described_epochs(first: int, last: int) -> str:
+    """The epochs ``[first, last]``, for a text."""
+    return f"epoch {first}" if first == last else f"epochs {first} to {last}"
+
+
 def described(marker: Marker | None) -> str:
     """What a sink shows, for an error's text."""
     return "no epoch of this sink" if marker is None else f"epoch {marker.epoch} (token {marker.token})"
@@ -780,6 +785,13 @@ class Checkpoint:
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     format: int = FORMAT_UNSIGNED
+
+
+def moved_in(opened: OpenRecord, before: CompleteRecord | None) -> int:
+    """``CompleteRecord.moved_in`` of the epoch that ``opened`` opened. ``before``: the epoch before."""
+    if opened.moved:
+        return opened.txn.epoch
+    return before.moved_in if before else 0
 
 
 def records_upper_bound(ranges: Ranges) -> int:

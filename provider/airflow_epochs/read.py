@@ -102,8 +102,9 @@ def complete_epoch(
         OutcomeUnknown: The ledger does not answer.
     """
     ledger = _ledger(pipeline, ledger_conn_id, ledger_root, storage_options)
-    record = ledger.complete_record(number or ledger.newest_complete())
-    return _readable(ledger, pipeline, record) if record else None
+    newest = ledger.complete_record(ledger.newest_complete())
+    record = ledger.complete_record(number) if number else newest
+    return _readable(ledger, pipeline, record, newest or record) if record else None
 
 
 def state(
@@ -179,8 +180,7 @@ def _ledger(pipeline: str, conn_id: str, root: str | None, options: Mapping[str,
     return Ledger(open_store(root, dict(options or {})), pipeline, checked=False)
 
 
-def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord) -> CompleteEpoch:
-    newest = ledger.complete_record(ledger.newest_complete()) or record
+def _readable(ledger: Ledger, pipeline: str, record: CompleteRecord, newest: CompleteRecord) -> CompleteEpoch:
     return CompleteEpoch(
         pipeline=pipeline,
         number=record.txn.epoch,

@@ -596,7 +596,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an aborted attempt that obeyed a command is opened again from where the epoch before ended",
-        [("coordinator/orders.py", "last = self.order or self.before", "last = self.before")],
+        [("coordinator/orders.py", "self.order or self.before", "self.before")],
         [ORDERS],
     ),
     Mutation(
@@ -632,7 +632,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an epoch does not say that a command moved its input",
-        [("coordinator/coordinator.py", "view.number if opened.moved else before.moved_in", "before.moved_in")],
+        [("coordinator/coordinator.py", "moved_in(opened, before)", "before.moved_in if before else 0")],
         [ORDERS],
     ),
 ]

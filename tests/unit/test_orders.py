@@ -40,7 +40,7 @@ def standing(scenario: Scenario) -> orders.Standing:
 def replanned(scenario: Scenario, at: orders.Standing | None = None) -> OpenRecord:
     at, source = at or standing(scenario), scenario.pipeline.source
     assert isinstance(source, Before)
-    return orders.put(scenario.ledger, at, "replan", ME, orders.replan(at, source), moved=False)
+    return orders.put(scenario.ledger, at, "replan", ME, orders.replan(at, source))
 
 
 def moved(scenario: Scenario, partition: int, offset: int) -> OpenRecord:
@@ -50,7 +50,7 @@ def moved(scenario: Scenario, partition: int, offset: int) -> OpenRecord:
     position = at.position(source)
     there = OffsetRange(partition, offset, offset)
     ranges = tuple(there if r.partition == partition else r for r in position.ranges["orders"])
-    move = Move(position=Position(ranges={"orders": ranges}, state=position.state))
+    move = Move(position=Position(ranges={"orders": ranges}, state=position.state), ahead={"orders": (there,)})
     return orders.put(scenario.ledger, at, "skip", ME, move)
 
 
@@ -229,7 +229,7 @@ def test_in_a_signed_ledger_a_command_without_a_signature_is_not_obeyed() -> Non
     ledger, source = Ledger(store, "orders", keys), scenario.pipeline.source
     assert isinstance(source, Before)
     at = orders.standing(ledger, "orders")
-    order = orders.put(ledger, at, "replan", ME, orders.replan(at, source), moved=False)
+    order = orders.put(ledger, at, "replan", ME, orders.replan(at, source))
     assert isinstance(signed().open(run(2)), OpenRecord)
     abort(signed(), run(2))
     txn = TransactionId("orders", 1, 4, order.txn.nonce)

@@ -29,7 +29,7 @@ from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import Ranges, records_upper_bound
+from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.runners import SparkConnect
@@ -183,7 +183,7 @@ def replan(args: Namespace) -> None:
         f"Recorded: {caller()}, because: {by.why}",
     )
     with logged("replan", dag_id=at.newest.dag_id, by=caller()):
-        orders.put(ledger, at, "replan", by, move, moved=False)
+        orders.put(ledger, at, "replan", by, move)
     print(_NEXT)
 
 
@@ -203,7 +203,7 @@ def adopt_sink(args: Namespace) -> None:
     confirm(args, *_adopted(ledger, at, adoption), f"Recorded: {caller()}, because: {by.why}")
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
         move = Move(position=at.position(_source(at, None)))
-        orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption, moved=False)
+        orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
     print(_NEXT)
 
 
@@ -212,7 +212,7 @@ def _order(args: Namespace, name: str, moved: Callable[[KafkaSource, Standing], 
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
         move = moved(_source(at, args.source_conn_id), at)
-    if not (move.ahead or move.left):
+    if not move.moves:
         print("Nothing to do: the pipeline goes on there in any case.")
         return
     confirm(
@@ -250,9 +250,8 @@ def _counted_again(at: Standing, move: Move) -> list[str]:
 
 
 def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
-    first, last = adoption.lacks
+    first, epochs = adoption.lacks[0], described_epochs(*adoption.lacks)
     shows = f"epoch {adoption.shown.epoch}" if adoption.shown else "no epoch"
-    epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
     return [
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and the ledger expects epoch "
         f"{adoption.expected.epoch}. It will be taken as it is, and goes on with epoch {at.epoch}.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import TypedDict
 
 from airflow_epochs import codes
 from airflow_epochs.coordinator.task import new_writer
@@ -20,6 +21,16 @@ from airflow_epochs.protocol import State
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat()
+
+
+class AccountFields(TypedDict):
+    """The fields by which a record names an operator and the reason."""
+
+    who: str
+    why: str
+    at: str
+    host: str
+    login: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,11 @@ class Account:
     def __post_init__(self) -> None:
         if not self.why.strip():
             raise Refused("The reason of the command (--why) is empty. Nothing was changed.", code=codes.REASON_EMPTY)
+
+    @property
+    def fields(self) -> AccountFields:
+        """The keyword arguments of a record that names this operator."""
+        return {"who": self.who, "why": self.why, "at": self.at, "host": self.host, "login": self.login}
 
 
 def owner_of(ledger: Ledger, pipeline: str) -> str:
@@ -71,7 +87,7 @@ def take_over(ledger: Ledger, pipeline: str, dag_id: str, *, owner: str, by: Acc
         Refused: ``owner`` does not own it any more, or another takeover was recorded at the same moment.
     """
     require_owner(ledger, pipeline, owner)
-    ledger.take_over(dag_id, who=by.who, host=by.host, login=by.login, why=by.why, at=by.at, writer=new_writer())
+    ledger.take_over(dag_id, writer=new_writer(), **by.fields)
 
 
 def with_promise(ledger: Ledger, epoch: int, sink: str) -> EpochView:
@@ -113,9 +129,7 @@ def waive(ledger: Ledger, epoch: int, sink: str, *, by: Account) -> None:
         Refused: The epoch does not wait for the sink, or does not any more. Nothing was changed.
     """
     opened = with_promise(ledger, epoch, sink).opened
-    ledger.put_waived(
-        WaivedRecord(txn_id=opened.txn_id, sink=sink, who=by.who, host=by.host, login=by.login, why=by.why, at=by.at)
-    )
+    ledger.put_waived(WaivedRecord(txn_id=opened.txn_id, sink=sink, **by.fields))
 
 
 def sign(ledger: Ledger, *, by: Account) -> SigningRecord:
@@ -124,4 +138,4 @@ def sign(ledger: Ledger, *, by: Account) -> SigningRecord:
     Raises:
         Refused: There is no key, or another signing record was put at the same moment. Nothing was changed.
     """
-    return ledger.signing.sign(who=by.who, host=by.host, login=by.login, why=by.why, at=by.at, writer=new_writer())
+    return ledger.signing.sign(writer=new_writer(), **by.fields)

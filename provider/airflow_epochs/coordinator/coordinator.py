@@ -45,6 +45,7 @@ from airflow_epochs.model import (
     VoteKind,
     agree,
     attempt_fields,
+    moved_in,
     process_of,
 )
 from airflow_epochs.protocol import State, Step
@@ -377,7 +378,7 @@ class Coordinator:
                 waived_ids=waived_ids,
                 watermarks=opened.watermarks,
                 event_times=event_times(before, view),
-                moved_in=view.number if opened.moved else before.moved_in if before else 0,
+                moved_in=moved_in(opened, before),
                 commands=self._obeyed(opened),
                 adopted_in={
                     **(before.adopted_in if before else {}),

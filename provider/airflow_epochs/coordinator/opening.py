@@ -56,7 +56,7 @@ def _open_planned(
     before = task.ledger.complete_record(epoch - 1)
     adopted = order.adopted if order else {}
     sinks = sink_plans(task, before, adopted)
-    planned, now, watermarks = _next_input(task, before, _position(before, order), limits)
+    planned, now, watermarks = _next_input(task, before, Position.after(order or before), limits)
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, moved=moved)
     warnings = changes_by_others(task, before, adopted)
@@ -104,12 +104,6 @@ def _next_input(
     if planned is None:
         raise _no_new_data(task)
     return planned, now, watermarks
-
-
-def _position(before: CompleteRecord | None, order: OpenRecord | None) -> Position | None:
-    """Where the next epoch begins: where the command says, else where the epoch before ended."""
-    last = order or before
-    return Position(ranges=last.ranges, state=last.source_state) if last else None
 
 
 def _of_topics_read(task: TaskTry, before: CompleteRecord | None) -> CompleteRecord | None:

@@ -61,8 +61,7 @@ class Standing:
 
     def position(self, source: Before) -> Position:
         """Where the next epoch begins now."""
-        last = self.order or self.before
-        base = Position(ranges=last.ranges, state=last.source_state) if last else None
+        base = Position.after(self.order or self.before)
         planned = self.newest if self.attempt else None
         return source.before(base, planned.ranges if planned else {}, planned.source_state if planned else {})
 
@@ -110,7 +109,6 @@ def put(
     move: Move,
     *,
     adoption: Adoption | None = None,
-    moved: bool = True,
 ) -> OpenRecord:
     """Record a command: the next attempt of ``at.epoch``.
 
@@ -121,13 +119,11 @@ def put(
         by: The operator.
         move: Where the next epoch begins. Without a move: ``Move(position=…)`` as it is.
         adoption: The sink that this command takes as it is.
-        moved: Whether ``move`` moves the input.
 
     Raises:
         Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
     """
-    command = _command(name, by, move, adoption)
-    record = replace(_attempt(at, move, command, adoption, moved=moved), ledger=ledger.root)
+    record = _attempt(ledger, at, move, _command(name, by, move, adoption), adoption)
     standing, complete = ledger.put_open(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
         raise Refused(
@@ -140,7 +136,7 @@ def put(
     return standing
 
 
-def _attempt(at: Standing, move: Move, command: Command, adoption: Adoption | None, *, moved: bool) -> OpenRecord:
+def _attempt(ledger: Ledger, at: Standing, move: Move, command: Command, adoption: Adoption | None) -> OpenRecord:
     """The attempt that holds the command. What nobody asks of it is that of the newest attempt."""
     number = at.attempt + 1
     return replace(
@@ -153,12 +149,13 @@ def _attempt(at: Standing, move: Move, command: Command, adoption: Adoption | No
         now=command.at,
         opened_at=command.at,
         writer=new_writer(),
+        ledger=ledger.root,
         warnings=(),
         watermarks=(),
         state={},
         command=command,
         obeys=number,
-        moved=moved or (at.order is not None and at.order.moved),
+        moved=move.moves or (at.order is not None and at.order.moved),
         adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
     )
 
@@ -166,15 +163,11 @@ def _attempt(at: Standing, move: Move, command: Command, adoption: Adoption | No
 def _command(name: str, by: Account, move: Move, adoption: Adoption | None) -> Command:
     return Command(
         name=name,
-        who=by.who,
-        why=by.why,
-        at=by.at,
-        host=by.host,
-        login=by.login,
         lost=move.lost,
         again=move.again,
         left=move.left,
         lacks={adoption.sink: adoption.lacks} if adoption else {},
+        **by.fields,
     )
 
 

@@ -11,7 +11,7 @@ The caller first shows the plan, and asks. Then the plan is made once more, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
@@ -30,6 +30,8 @@ from airflow_epochs.model import (
     Run,
     TransactionId,
     agree,
+    described_epochs,
+    moved_in,
     starting_at_ends,
 )
 from airflow_epochs.protocol import State
@@ -203,7 +205,7 @@ def _transaction(everything: Mapping[str, LastEpoch | None], without: frozenset[
 def _disagree(name: str, shows: LastEpoch | None, newest: int, everything: Mapping[str, LastEpoch | None]) -> Refused:
     has = f"epoch {shows.marker.epoch}" if shows else "no epoch of this pipeline"
     since = shows.marker.epoch + 1 if shows else 1
-    lacks = f"epoch {newest}" if since == newest else f"epochs {since} to {newest}"
+    lacks = described_epochs(since, newest)
     return Refused(
         f"The sinks do not show the same epoch: {_listed(everything)}. Sink {name} shows {has}, and lacks {lacks}. The "
         "ledger was lost while the epoch was in doubt, or the sink was restored from an older copy. Nothing was "
@@ -323,30 +325,23 @@ def _input(
         starts = _one_start(without)
         ranges = ranges_between(starts, ends) if starts else None
         return _Input(ranges=ranges, backfill_from=txn.epoch) if ranges else unknown
-    if known := _recorded(ledger, txn):
-        return replace(known, backfill_from=_first_known(ledger, completed, txn.epoch))
-    before = ledger.complete_record(txn.epoch - 1)
+    first, before = _first_known(ledger, completed, txn.epoch), ledger.complete_record(txn.epoch - 1)
+    if known := _recorded(ledger, txn, before, first):
+        return known
     ranges = ranges_between(starting_at_ends(before.ranges), ends) if before else None
     if before is None or ranges is None:
         return unknown
-    first = _first_known(ledger, completed, txn.epoch)
     return _Input(ranges=ranges, backfill_from=first, moved_in=before.moved_in)
 
 
-def _recorded(ledger: Ledger, txn: TransactionId) -> _Input | None:
-    """The input as the ledger has it; None if it does not know the transaction."""
-    complete = ledger.complete_record(txn.epoch)
-    opened = ledger.open_record(txn.epoch, txn.attempt)
-    if complete and complete.txn_id == str(txn):
-        state, moved_in = complete.source_state, complete.moved_in
-        return _Input(ranges=complete.ranges, backfill_from=txn.epoch, source_state=state, moved_in=moved_in)
-    if opened and opened.txn_id == str(txn):
-        before = ledger.complete_record(txn.epoch - 1)
-        moved_in = txn.epoch if opened.moved else before.moved_in if before else 0
-        return _Input(
-            ranges=opened.ranges, backfill_from=txn.epoch, source_state=opened.source_state, moved_in=moved_in
-        )
-    return None
+def _recorded(ledger: Ledger, txn: TransactionId, before: CompleteRecord | None, first: int) -> _Input | None:
+    """The input as the ledger has it; None if it does not know the transaction. ``first``: see ``_first_known``."""
+    complete, opened = ledger.complete_record(txn.epoch), ledger.open_record(txn.epoch, txn.attempt)
+    record = next((each for each in (complete, opened) if each and each.txn_id == str(txn)), None)
+    if record is None:
+        return None
+    moved = record.moved_in if isinstance(record, CompleteRecord) else moved_in(record, before)
+    return _Input(ranges=record.ranges, backfill_from=first, source_state=record.source_state, moved_in=moved)
 
 
 def _one_start(without: Mapping[str, LastEpoch | None]) -> Ends | None:
@@ -423,8 +418,7 @@ def _positions(ranges: Ranges) -> Iterator[str]:
 
 
 def _lost(plan: Plan) -> Iterator[str]:
-    first = plan.newest + 1
-    epochs = f"epoch {first}" if first == plan.txn.epoch else f"epochs {first} to {plan.txn.epoch}"
+    epochs = described_epochs(plan.newest + 1, plan.txn.epoch)
     yield f"Lost for good: what the ledger recorded of {epochs} (receipts, votes, who opened them). XComs stay."
     yield f"No sink can `backfill` from an epoch before {plan.backfill_from}: the ledger does not know their offsets."
     if plan.is_new:
@@ -488,12 +482,8 @@ def _record(planned: Plan, today: Pipeline, writer: str, by: Account) -> Rebuilt
         transform=str(today.transform),
         sinks={sink.name: sink.spec() for sink in today.sinks if sink.name in planned.shown},
         without={name: left.marker.epoch if left else 0 for name, left in planned.without.items()},
-        who=by.who,
-        host=by.host,
-        login=by.login,
-        why=by.why,
-        at=by.at,
         writer=writer,
+        **by.fields,
     )
 
 

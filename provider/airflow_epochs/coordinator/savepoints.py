@@ -15,8 +15,8 @@ from airflow_epochs.model import CompleteRecord, DisposedRecord, SavepointRecord
 from airflow_epochs.names import NAME_RULE, is_name
 
 
-def require_free(ledger: Ledger, pipeline: str, name: str, epoch: int | None = None) -> None:
-    """Raise Refused unless a savepoint can have this name. ``epoch``: it may have it already, for this epoch."""
+def require_free(ledger: Ledger, pipeline: str, name: str, epoch: int | None = None) -> SavepointRecord | None:
+    """Raise Refused unless a savepoint can have this name. Returns the one that has it already, for ``epoch``."""
     if not is_name(name):
         raise Refused(
             f"The savepoint name {name!r} is not valid. A name has {NAME_RULE}.",
@@ -26,6 +26,7 @@ def require_free(ledger: Ledger, pipeline: str, name: str, epoch: int | None = N
     found = ledger.savepoint(name)
     if (found and found.epoch != epoch) or ledger.disposed(name):
         raise _taken(pipeline, name, found)
+    return found
 
 
 def make(ledger: Ledger, pipeline: str, name: str, number: int | None, by: Account) -> SavepointRecord:
@@ -41,8 +42,7 @@ def make(ledger: Ledger, pipeline: str, name: str, number: int | None, by: Accou
             code=codes.EPOCH_UNKNOWN,
             pipeline=pipeline,
         )
-    require_free(ledger, pipeline, name, record.txn.epoch)
-    if standing := ledger.savepoint(name):
+    if standing := require_free(ledger, pipeline, name, record.txn.epoch):
         return standing
     standing = ledger.put_savepoint(_record(ledger, pipeline, name, record, by))
     if standing.epoch != record.txn.epoch:
@@ -67,12 +67,8 @@ def _record(ledger: Ledger, pipeline: str, name: str, record: CompleteRecord, by
         sinks={sink: plan.spec for sink, plan in opened.sinks.items()},
         transform=opened.transform,
         code=opened.code,
-        who=by.who,
-        why=by.why,
-        at=by.at,
         writer=new_writer(),
-        host=by.host,
-        login=by.login,
+        **by.fields,
     )
 
 
@@ -96,12 +92,8 @@ def dispose(ledger: Ledger, pipeline: str, name: str, by: Account) -> None:
         DisposedRecord(
             pipeline=pipeline,
             name=name,
-            who=by.who,
-            why=by.why,
-            at=by.at,
             writer=new_writer(),
-            host=by.host,
-            login=by.login,
+            **by.fields,
         )
     )
 

@@ -15,12 +15,11 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Disagreement, Environment, waive_command
+from airflow_epochs.contracts import Disagreement, Ends, Environment, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY, StagedFile, entry_of, log_entry, rows_of
 from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape, metadata_of
 from airflow_epochs.delta.snapshot import LogPosition, Snapshot, commit_of, read_snapshot, snapshot_from
@@ -71,7 +70,7 @@ class TableCommit:
     staging: Staging
     staged: Staged
     properties: dict[str, str]
-    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
     event_time: JsonDict = field(default_factory=dict)
 
     def compared(self, seen: Snapshot) -> Shown:

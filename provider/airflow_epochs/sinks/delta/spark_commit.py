@@ -6,12 +6,11 @@ Spark's own writer appends the staged rows once more, or merges them, or overwri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, SparkJob, waive_command
+from airflow_epochs.contracts import Ends, Environment, SparkJob, waive_command
 from airflow_epochs.delta.log import USER_METADATA_KEY
 from airflow_epochs.delta.table import App, FoundCommit
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused
@@ -51,7 +50,7 @@ class Insertion:
     previous: TransactionId | None
     staging: Staging
     properties: dict[str, str]
-    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
     event_time: JsonDict = field(default_factory=dict)
     change: Change | None = None
     """What the commit does in a mode other than append."""

@@ -53,15 +53,16 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
     Raises:
         Refused: The epoch is not complete, it has no such state, or no record says which columns are keys.
     """
-    record = ledger.complete_record(ledger.newest_complete() if epoch is None else epoch)
-    if record is None:
+    newest = ledger.complete_record(ledger.newest_complete())
+    record = newest if epoch is None else ledger.complete_record(epoch)
+    if record is None or newest is None:
         which = "No epoch of the pipeline" if epoch is None else f"Epoch {epoch} of the pipeline"
         raise _unknown(f"{which} is complete.")
     if name not in record.markers:
         raise _unknown(f"Up to epoch {record.txn.epoch}, the pipeline had no state {name!r}.")
     shown = _epoch_of(ledger, record, name)
-    _require_same_table(ledger, name, shown)
-    opened = _opened(ledger, shown) or _opened(ledger, _newest_of(ledger, name))
+    _require_same_table(newest, name, shown)
+    opened = _opened(ledger, shown) or _opened(ledger, _epoch_of(ledger, newest, name))
     if opened is None:
         raise Refused(
             f"The open records of all epochs of state {name!r} have been pruned, so its keys are not known.",
@@ -72,9 +73,8 @@ def find(ledger: Ledger, name: str, epoch: int | None) -> StateRecords:
     return StateRecords(name=name, shown=shown, opened=opened)
 
 
-def _require_same_table(ledger: Ledger, name: str, shown: CompleteRecord) -> None:
-    newest = ledger.complete_record(ledger.newest_complete())
-    anew = newest.adopted_in.get(name, 0) if newest else 0
+def _require_same_table(newest: CompleteRecord, name: str, shown: CompleteRecord) -> None:
+    anew = newest.adopted_in.get(name, 0)
     if shown.txn.epoch < anew:
         raise _unknown(f"State {name!r} began anew in epoch {anew}, in a new table: it has no earlier epochs.")
 
@@ -84,12 +84,6 @@ def names(ledger: Ledger) -> list[str]:
     record = ledger.complete_record(ledger.newest_complete())
     opened = _opened(ledger, record) if record else None
     return sorted(opened.state) if opened else []
-
-
-def _newest_of(ledger: Ledger, name: str) -> CompleteRecord:
-    newest = ledger.complete_record(ledger.newest_complete())
-    assert newest is not None
-    return _epoch_of(ledger, newest, name)
 
 
 def _epoch_of(ledger: Ledger, record: CompleteRecord, name: str) -> CompleteRecord:

@@ -11,12 +11,12 @@ that the marker could still change.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow_epochs import codes
+from airflow_epochs.contracts import Ends
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import Staged, TransactionId
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
@@ -24,8 +24,6 @@ from airflow_epochs.sinks.kafka.committed_records import PartitionLog
 from airflow_epochs.sinks.kafka.marker_partitions import Assignment, Assignments
 
 FORMAT = 1
-Ends = Mapping[str, Mapping[str, int]]
-"""Topic -> partition -> offset, in the form of ``starting``."""
 _LATER = frozenset({"topic_id", "marker_topic_id", "ends", "vouched_end"})
 """Fields that markers of version 0.1 lack."""
 

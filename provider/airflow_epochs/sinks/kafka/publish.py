@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Environment, waive_command
+from airflow_epochs.contracts import Ends, Environment, waive_command
 from airflow_epochs.errors import Corrupt, EpochError, NotApplied, OutcomeUnknown, RowsGone
 from airflow_epochs.model import Shown, Staged, TransactionId, compare
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case, state
-from airflow_epochs.sinks.kafka.marker import Ends, MarkerRecord, Markers
+from airflow_epochs.sinks.kafka.marker import MarkerRecord, Markers
 from airflow_epochs.sinks.kafka.producer import SLICE_S, fenced, transactional, within
 from airflow_epochs.sinks.kafka.rows import Headers, Record
 from airflow_epochs.sinks.kafka.voted import Voted

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from airflow_epochs.model import Ranges
+
 Partition = tuple[str, int]
 
 
@@ -68,3 +70,8 @@ Offsets = Mapping[str, Mapping[int, int]]
 """One offset per topic and partition."""
 
 Tails = Mapping[Partition, Tail]
+
+
+def offsets_at_ends(ranges: Ranges) -> dict[str, dict[int, int]]:
+    """The position after the ranges, per topic and partition."""
+    return {topic: {r.partition: r.end for r in of} for topic, of in ranges.items()}

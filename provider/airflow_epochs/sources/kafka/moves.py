@@ -11,7 +11,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, ends_of
-from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
 from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Starting
@@ -42,7 +42,7 @@ def past_losses(
         Corrupt: The connection leads to another cluster.
     """
     known = _of(position, topics)
-    gaps = gaps_at(_offsets(known), position.state, cluster)
+    gaps = gaps_at(offsets_at_ends(known), position.state, cluster)
     _require_same_logs(gaps)
     told = {(gap.topic, gap.partition) for gap in gaps}  # by leader epochs, which tell where; a checksum does not
     unknown = {at: end for at, end in ends_of(known).items() if at not in told}
@@ -62,7 +62,7 @@ def to_offsets(position: Position, offsets: Offsets, cluster: ClusterLog) -> Mov
         Refused: The pipeline does not read a topic, or the topic was created again or lacks an offset.
         Corrupt: The connection leads to another cluster.
     """
-    gaps = gaps_at(_offsets(_of(position, list(offsets))), position.state, cluster)
+    gaps = gaps_at(offsets_at_ends(_of(position, list(offsets))), position.state, cluster)
     _require_same_logs(gaps)
     for topic, of in offsets.items():
         if wrong := misplaced(topic, of, cluster.topics[topic]):
@@ -77,7 +77,7 @@ def to_time(position: Position, ms: int, cluster: ClusterLog, index: TimeIndex) 
         Refused: A topic was created again.
         Corrupt: The connection leads to another cluster.
     """
-    known = _offsets(_of(position, sorted(cluster.topics)))
+    known = offsets_at_ends(_of(position, sorted(cluster.topics)))
     _require_same_logs(gaps_at(known, position.state, cluster))
     found = {t: started(t, cluster.topics[t], AtTime(ms), index) for t in known}
     return to_offsets(
@@ -131,10 +131,6 @@ def _of(position: Position, topics: Sequence[str]) -> Ranges:
     return {topic: position.ranges[topic] for topic in topics}
 
 
-def _offsets(ranges: Ranges) -> Offsets:
-    return {topic: {r.partition: r.end for r in of} for topic, of in ranges.items()}
-
-
 def _require_same_logs(gaps: Sequence[Gap]) -> None:
     if another := [gap for gap in gaps if gap.is_of_another_log]:
         raise Refused(
@@ -145,7 +141,7 @@ def _require_same_logs(gaps: Sequence[Gap]) -> None:
 
 def _moved(position: Position, starts: Offsets, cluster: ClusterLog, written_anew: Collection[Partition] = ()) -> Move:
     """``written_anew``: where earlier offsets stand for records that the pipeline has not read."""
-    old = {(t, p): at for t, of in _offsets(position.ranges).items() for p, at in of.items()}
+    old = ends_of(position.ranges)
     new = {(t, p): at for t, of in starts.items() for p, at in of.items()}
     steps = {at: (old.get(at, 0), to) for at, to in sorted(new.items()) if old.get(at, 0) != to}
     back = {at: (to, was) for at, (was, to) in steps.items() if to < was and at not in written_anew}

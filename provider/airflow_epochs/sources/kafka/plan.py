@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from airflow_epochs import codes
 from airflow_epochs.contracts import PlannedEpoch, Position
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict, OffsetRange, Ranges
-from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuous, tails_json, tails_of
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting
 
@@ -35,10 +35,10 @@ def available(
     known = position.ranges if position else {}
     new = [topic for topic in topics if topic not in known]
     require_topics(new, cluster)
-    going_on = {topic: {r.partition: r.end for r in known[topic]} for topic in topics if topic in known}
+    going_on = offsets_at_ends({topic: known[topic] for topic in topics if topic in known})
     if position:
         require_continuous(going_on, position.state, cluster)
-    ranges = {topic: tuple(r._replace(start=r.end) for r in known[topic]) for topic in known}
+    ranges = empty_at_ends(known)
     ranges.update({topic: _continued(going_on[topic], cluster.topics[topic]) for topic in going_on})
     ranges.update({topic: started(topic, cluster.topics[topic], starting, index) for topic in new})
     return dict(sorted(ranges.items()))

@@ -17,7 +17,7 @@ from airflow_epochs.sources.kafka import moves
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
-from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets
+from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import (
     epochs_of,
     require_readable,
@@ -203,7 +203,7 @@ class KafkaReader:
     def acknowledge(self, pipeline: str, ranges: Ranges) -> None:
         """Commit the ends of the ranges for the consumer group. Leaves out topics that are no longer configured."""
         config = self.config
-        ends = {topic: {r.partition: r.end for r in ranges[topic]} for topic in config.topics if topic in ranges}
+        ends = offsets_at_ends(_of_topics(ranges, config.topics))
         if not any(ends.values()):
             return
         with Brokers(self.access) as brokers:
