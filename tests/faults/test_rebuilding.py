@@ -12,6 +12,7 @@ import pytest
 
 from airflow_epochs import EventTime, StateTable, codes
 from airflow_epochs.commands import asking
+from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator import orders, rebuilding
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import TaskTry
@@ -20,6 +21,7 @@ from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import rebuilt_key
 from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.model import RebuiltRecord
+from airflow_epochs.read import complete_epoch
 from airflow_epochs.testing import Crash
 from tests.support.environment import Action
 from tests.support.faults_history import require_exactly_once
@@ -124,6 +126,38 @@ def test_a_rebuilt_ledger_that_is_restored_to_before_the_next_epochs_is_rebuilt_
     restored(lost.ledger_root, backup)
     assert rebuild(lost).number == 2
     assert_goes_on(lost)
+
+
+def adopted(world: DiskWorld) -> None:
+    """Epoch 2's table was replaced by a copy of epoch 1's, which epoch 3 will take as it is."""
+    copy = shutil.copytree(world.table("orders"), world.folder / "copy")
+    epochs(world, 2)
+    restored(world.table("orders"), copy)
+    at = orders.standing(world.ledger, world.name)
+    adoption = orders.adopt(world.ledger, at, "orders", task(world).env)
+    position = Position.after(at.before)
+    assert adoption and position
+    orders.put(world.ledger, at, "adopt-sink", BY, Move(position=position), adoption=adoption)
+
+
+@pytest.mark.parametrize("copied", ["after epoch 3", "while epoch 3 is undecided"])
+def test_a_rebuilt_ledger_knows_which_versions_are_of_a_table_before_an_adoption(world: DiskWorld, copied: str) -> None:
+    """A reader must not take a version of the old table for one of the new table."""
+    adopted(world)
+    backup = world.folder / "backup"
+    if copied == "after epoch 3":
+        epochs(world, 3)
+        shutil.copytree(world.ledger_root, backup)
+        epochs(world, 4)
+    else:
+        world.produce(3)
+        copying: dict[str, Action] = {"decision.put": lambda: shutil.copytree(world.ledger_root, backup)}
+        assert world.run(3, world.coordinator(copying)) is None
+    restored(world.ledger_root, backup)
+    rebuild(world)
+    epochs(world, 6)
+    found = {n: complete_epoch(world.name, n, ledger_root=str(world.ledger_root)) for n in (2, 3)}
+    assert {n: epoch.sinks["orders"].version for n, epoch in found.items() if epoch} == {2: None, 3: 1}
 
 
 def test_two_commands_at_once_are_one(lost: DiskWorld) -> None:

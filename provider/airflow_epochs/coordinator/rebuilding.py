@@ -60,6 +60,7 @@ class Plan:
         backfill_from: As in ``RebuiltRecord``.
         moved_in: As in ``CompleteRecord``, as far as it is known.
         carried: The markers of sinks that today's DAG does not have, as far as the ledger knows them.
+        adopted_in: As in ``CompleteRecord``, as far as the ledger knows it.
     """
 
     pipeline: str
@@ -76,6 +77,7 @@ class Plan:
     backfill_from: int
     moved_in: int = 0
     carried: Mapping[str, str]
+    adopted_in: Mapping[str, int] = field(default_factory=dict)
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -128,6 +130,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Ends) -> Plan | None:
         backfill_from=read.backfill_from,
         moved_in=read.moved_in,
         carried=_carried(ledger, newest, frozenset(everything)),
+        adopted_in=_adopted_in(ledger, newest, txn),
     )
 
 
@@ -388,6 +391,13 @@ def _carried(ledger: Ledger, newest: int, today: frozenset[str]) -> dict[str, st
     return {name: txn for name, txn in before.markers.items() if name not in today} if before else {}
 
 
+def _adopted_in(ledger: Ledger, newest: int, txn: TransactionId) -> dict[str, int]:
+    """What the newest completion record tells, and what commands asked of the transaction's own attempt."""
+    before, opened = ledger.complete_record(newest), ledger.open_record(txn.epoch, txn.attempt)
+    asked = opened.adopted if opened and opened.txn == txn else {}
+    return {**(before.adopted_in if before else {}), **dict.fromkeys(asked, txn.epoch)}
+
+
 # -- what is shown before the question --------------------------------------------------------------------------------
 
 
@@ -505,4 +515,5 @@ def _completion(planned: Plan, writer: str, by: Account) -> CompleteRecord:
         watermarks=timed.watermarks if timed else (),
         event_times=timed.event_times if timed else {},
         moved_in=planned.moved_in,
+        adopted_in=dict(planned.adopted_in),
     )
