@@ -610,6 +610,12 @@ SAVEPOINT_EPOCH_PRUNED = COMMANDS.code(
     "The epoch is too old for a savepoint: its records were pruned (`keep_epochs`), or the ledger was rebuilt since.",
     "Choose a newer epoch that `airflow epochs list PIPELINE` prints.",
 )
+NOTHING_TO_RESTORE = COMMANDS.code(
+    "EPOCHS-NOTHING-TO-RESTORE",
+    Refused,
+    "`--restore-tables` finds no table that can go back: no sink is a Delta table that showed an epoch by then.",
+    "Type the command without `--restore-tables`, or name a later epoch.",
+)
 SINK_NOT_ADOPTED = COMMANDS.code(
     "EPOCHS-SINK-NOT-ADOPTED",
     Refused,
@@ -1180,6 +1186,22 @@ DELTA_APPEND_ONLY = DELTA.code(
     "The table takes new rows only, and the sink's mode changes and deletes rows.",
     "Remove the property from the table (ALTER TABLE … UNSET TBLPROPERTIES ('delta.appendOnly')), or choose mode "
     "'append'. Then clear the stage task.",
+)
+DELTA_NOT_RESTORABLE = DELTA.code(
+    "EPOCHS-DELTA-NOT-RESTORABLE",
+    Refused,
+    "The table cannot go back to the version that it had after an earlier epoch: `rewind --restore-tables` brings all "
+    "tables back, or none.",
+    "Type the command `rewind` again, with a later epoch, or without `--restore-tables`: then the rows that are read "
+    "again come twice in the tables.",
+)
+DELTA_NOT_RESTORABLE_NOW = DELTA.code(
+    "EPOCHS-DELTA-NOT-RESTORABLE-NOW",
+    Corrupt,
+    "The table was altered after the decision to bring an earlier version of it back.",
+    "Undo the change that the message names, and clear the commit task. Or complete the epoch without this sink: "
+    "`airflow epochs waive PIPELINE EPOCH SINK --why …`. Its table then stays as it is, and the rows that are "
+    "read again come twice in it.",
 )
 DELTA_NEEDS_SPARK = DELTA.code(
     "EPOCHS-DELTA-NEEDS-SPARK",

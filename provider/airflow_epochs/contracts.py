@@ -21,6 +21,7 @@ from airflow_epochs.model import (
     OpenRecord,
     Ranges,
     Receipt,
+    RestorePoint,
     Shown,
     Staged,
     StagedClaim,
@@ -310,6 +311,7 @@ class SinkAttempt:
         watermarks: As in ``OpenRecord``.
         event_times: As in ``CompleteRecord`` of this epoch; given to the commit alone.
         state: The version that a state table's changes rest on; None for other sinks.
+        restore: The version of the sink's table that comes back with this epoch; else None.
     """
 
     txn: TransactionId
@@ -321,6 +323,7 @@ class SinkAttempt:
     watermarks: Watermarks = ()
     event_times: EventTimes = field(default_factory=dict)
     state: StatePin | None = None
+    restore: RestorePoint | None = None
 
     @classmethod
     def of(cls, opened: OpenRecord, sink: str) -> SinkAttempt:
@@ -334,6 +337,7 @@ class SinkAttempt:
             ledger=opened.ledger,
             watermarks=opened.watermarks,
             state=opened.state.get(sink),
+            restore=opened.restores.get(sink),
         )
 
 
@@ -529,6 +533,22 @@ class Stateful(Protocol):
 
     def plan_read(self, pin: StatePin, watermarks: Watermarks, env: Environment) -> JsonDict:
         """Spark's plan for reading the state. Raises Corrupt if that version can no longer be read."""
+        ...
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A sink that can bring back what it showed after an earlier epoch.
+
+    An attempt with ``SinkAttempt.restore`` stages no rows: ``plan_stage`` writes all that ``vote`` and ``commit`` need.
+    """
+
+    def require_restorable(self, point: RestorePoint, pipeline: str, env: Environment) -> None:
+        """Look whether the version can come back. Changes nothing.
+
+        Raises:
+            Refused: It cannot: files or log entries are gone, or others would lose rows.
+        """
         ...
 
 

@@ -413,6 +413,7 @@ class Command:
         again: The offsets that an epoch has read, and that the next epochs read once more, half-open.
         left: Where the pipeline left a topic whose place another topic has taken, as empty ranges.
         lacks: Sink -> the epochs ``(first, last)`` that it lacks from now on.
+        restores: Sink -> the version of its table that comes back.
     """
 
     name: str
@@ -425,6 +426,22 @@ class Command:
     again: Ranges = field(default_factory=dict)
     left: Ranges = field(default_factory=dict)
     lacks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    restores: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestorePoint:
+    """The version of a sink's table that comes back by a command.
+
+    Attributes:
+        epoch: The epoch that the version shows: the last one of the sink, as of the epoch that the command names.
+        version: The version of the table.
+        state: Of a state table: what the receipt of ``epoch`` says of it.
+    """
+
+    epoch: int
+    version: int
+    state: JsonDict = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,6 +467,9 @@ class OpenRecord:
         obeys: The attempt with the newest command of this epoch; 0 if there is none. Of a command: itself.
         moved: Whether a command of this epoch moved its input.
         adopted: Sink -> the transaction that it shows before this epoch, by a command of this epoch; None: no epoch.
+        restored_to: The epoch whose position and tables come back, by a command of this epoch; 0: none does. Such an
+            epoch reads no input.
+        restores: Sink -> the version that comes back. The other sinks get no rows.
     """
 
     txn_id: str
@@ -474,6 +494,8 @@ class OpenRecord:
     obeys: int = 0
     moved: bool = False
     adopted: dict[str, str | None] = field(default_factory=dict)
+    restored_to: int = 0
+    restores: dict[str, RestorePoint] = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:

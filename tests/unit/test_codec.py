@@ -25,6 +25,7 @@ from airflow_epochs.model import (
     PipelineRecord,
     Receipt,
     RestagedRecord,
+    RestorePoint,
     Run,
     RunIndex,
     SigningRecord,
@@ -121,6 +122,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "moved_in": COUNT,
     "adopted_in": st.dictionaries(NAME, COUNT, max_size=2),
     "adopted": st.dictionaries(NAME, st.none() | TXN, max_size=2),
+    "restored_to": COUNT,
+    "restores": st.dictionaries(NAME, st.builds(RestorePoint, epoch=COUNT, version=COUNT, state=JSON), max_size=2),
     "format": st.just(1),
 }
 

@@ -24,7 +24,7 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import orders, savepoints
-from airflow_epochs.coordinator.orders import Adoption, Standing
+from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
@@ -40,6 +40,10 @@ PARTITIONS_SHOWN_MAX = 20
 _TOPIC = Arg(("--topic",), action="append", help="A topic, as often as there are topics; without it, all of them")
 _SOURCE_CONN = Arg(("--source-conn-id",), help="Connection of type kafka, if it is another one than in the last epoch")
 _NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
+_RESTORES = (
+    "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
+    "failed, clear its failed tasks in place of the first one."
+)
 
 
 _WRITTEN = (WHY, ARG_YES, CONN)
@@ -88,6 +92,11 @@ def _moving() -> list[ActionCommand]:
                 Arg(("--to-savepoint",), help="Go back to where the epoch of this savepoint ended"),
                 Arg(("--to-timestamp",), help="Go back to the first records of this time, such as 2026-01-31T00:00Z"),
                 Arg(("--offsets",), help='A JSON file with offsets to go back to: {"orders": {"0": 4711}}'),
+                Arg(
+                    ("--restore-tables",),
+                    action="store_true",
+                    help="Bring the Delta tables back to that epoch, too: all of them, in an epoch of its own",
+                ),
                 _SOURCE_CONN,
                 *_WRITTEN,
             ),
@@ -151,22 +160,27 @@ def rewind(args: Namespace) -> None:
     given = [args.to_epoch is not None, bool(args.to_savepoint), bool(args.to_timestamp), bool(args.offsets)]
     if sum(given) != 1:
         raise _wrong_options("Give one of --to-epoch N, --to-savepoint NAME, --to-timestamp T and --offsets FILE.")
+    if args.restore_tables and (args.to_timestamp or args.offsets):
+        raise _wrong_options("Give --restore-tables with --to-epoch N or --to-savepoint NAME: they name versions.")
+    ledger = ledger_of(args)
 
     def moved(source: KafkaSource, at: Standing) -> Move:
         position = at.position(source)
         if args.to_timestamp:
             return source.to_time(position, args.to_timestamp, _env())
-        offsets = offsets_in(args.offsets) if args.offsets else _after(args, at)
+        offsets = offsets_in(args.offsets) if args.offsets else orders.ends_after(ledger, at, _named_epoch(args))
         return source.to_offsets(position, offsets, _env())
 
-    _order(args, "rewind", moved)
+    def restored(at: Standing) -> Restoration:
+        return orders.restoration(ledger, at, _named_epoch(args), _env()) if args.restore_tables else NO_RESTORATION
+
+    _order(args, "rewind", moved, restored)
 
 
-def _after(args: Namespace, at: Standing) -> dict[str, dict[int, int]]:
-    ledger, number = ledger_of(args), args.to_epoch
+def _named_epoch(args: Namespace) -> int:
     if args.to_savepoint:
-        number = savepoints.find(ledger, args.pipeline, args.to_savepoint).epoch
-    return orders.ends_after(ledger, at, number)
+        return savepoints.find(ledger_of(args), args.pipeline, args.to_savepoint).epoch
+    return int(args.to_epoch)
 
 
 @tells_refusals
@@ -207,27 +221,34 @@ def adopt_sink(args: Namespace) -> None:
     print(_NEXT)
 
 
-def _order(args: Namespace, name: str, moved: Callable[[KafkaSource, Standing], Move]) -> None:
+def _order(
+    args: Namespace,
+    name: str,
+    moved: Callable[[KafkaSource, Standing], Move],
+    restored: Callable[[Standing], Restoration | None] = lambda at: None,
+) -> None:
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move = moved(_source(at, args.source_conn_id), at)
-    if not move.moves:
+        move, restoration = moved(_source(at, args.source_conn_id), at), restored(at)
+    ordered = at.order.restores if at.order else {}
+    if not move.moves and (restoration is None or restoration.points == ordered):
         print("Nothing to do: the pipeline goes on there in any case.")
         return
     confirm(
         args,
         f"Epoch {at.epoch} of pipeline {args.pipeline} will begin elsewhere:",
-        *_told(move),
-        *_counted_again(at, move),
+        *_told(move, restoration or NO_RESTORATION),
+        *_brought_back(at, move, restoration or NO_RESTORATION),
+        *_counted_again(at, move, restoration or NO_RESTORATION),
         f"Recorded: {caller()}, because: {by.why}",
     )
     with logged(name, dag_id=at.newest.dag_id, by=caller()):
-        orders.put(ledger, at, name, by, move)
-    print(_NEXT)
+        orders.put(ledger, at, name, by, move, restoration=restoration)
+    print(_RESTORES if restoration and restoration.points else _NEXT)
 
 
-def _told(move: Move) -> list[str]:
+def _told(move: Move, restoration: Restoration) -> list[str]:
     lines = []
     if move.left:
         lines.append(f"  left for good: the old topics, from these offsets on: {_partitions(move.left)}")
@@ -235,12 +256,27 @@ def _told(move: Move) -> list[str]:
     if move.lost:
         lines.append(f"  lost for good: {_shown(move.lost)}")
     if move.again:
-        lines.append(f"  read again, so their rows come twice: {_shown(move.again)}")
+        twice = "" if restoration.points else ", so their rows come twice"
+        lines.append(f"  read again{twice}: {_shown(move.again)}")
     return [*lines, f"  there to be read now: {_shown(move.ahead)}"]
 
 
-def _counted_again(at: Standing, move: Move) -> list[str]:
-    states = sorted(at.newest.state)
+def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    """What happens to each sink; nothing if no table comes back."""
+    if not restoration.points:
+        return []
+    since = described_epochs(restoration.epoch + 1, at.epoch - 1)
+    lines = [
+        f"  sink {name}: its table goes back to version {point.version}, which it had after epoch {point.epoch}. All "
+        "later changes of its rows go, those by others too; nothing comes twice there."
+        for name, point in sorted(restoration.points.items())
+    ]
+    stay = restoration.stay if move.again else ()
+    return [*lines, *(f"  sink {name} stays as it is: its rows of {since} come twice" for name in stay)]
+
+
+def _counted_again(at: Standing, move: Move, restoration: Restoration) -> list[str]:
+    states = sorted(at.newest.state.keys() - restoration.points.keys())
     if not (move.again and states):
         return []
     return [

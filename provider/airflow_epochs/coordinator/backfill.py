@@ -150,10 +150,13 @@ def _not_together(task: TaskTry, sink: str, earlier: int) -> str | None:
 def replayed(task: TaskTry, first: int, epoch: int) -> list[OpenRecord]:
     """The attempts that completed the epochs from ``first`` up to ``epoch``, without ``epoch``.
 
+    Those that only brought earlier versions of tables back are left out: their sinks got no rows.
+
     Raises:
         Corrupt: The record of one of them was pruned.
     """
-    return [_completed(task, number) for number in range(first, epoch)]
+    attempts = [_completed(task, number) for number in range(first, epoch)]
+    return [opened for opened in attempts if not opened.restored_to]
 
 
 def _completed(task: TaskTry, number: int) -> OpenRecord:

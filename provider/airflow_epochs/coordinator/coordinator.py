@@ -377,7 +377,7 @@ class Coordinator:
                 waived=tuple(waived_ids),
                 waived_ids=waived_ids,
                 watermarks=opened.watermarks,
-                event_times=event_times(before, view),
+                event_times=event_times(self.task.ledger, view),
                 moved_in=moved_in(opened, before),
                 commands=self._obeyed(opened),
                 adopted_in={

@@ -56,7 +56,11 @@ def _open_planned(
     before = task.ledger.complete_record(epoch - 1)
     adopted = order.adopted if order else {}
     sinks = sink_plans(task, before, adopted)
-    planned, now, watermarks = _next_input(task, before, Position.after(order or before), limits)
+    planned, now, watermarks = (
+        _restored_input(task, order)
+        if order and order.restored_to
+        else _next_input(task, before, Position.after(order or before), limits)
+    )
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, moved=moved)
     warnings = changes_by_others(task, before, adopted)
@@ -84,9 +88,18 @@ def _open_planned(
             obeys=order.obeys if order else 0,
             moved=moved,
             adopted=adopted,
+            restored_to=order.restored_to if order else 0,
+            restores=order.restores if order else {},
         ),
         run,
     )
+
+
+def _restored_input(task: TaskTry, order: OpenRecord) -> tuple[PlannedEpoch, str, Watermarks]:
+    """No input, and the watermarks of the epoch that comes back: the next epoch goes on as the one after that did."""
+    record = task.ledger.complete_record(order.restored_to)
+    assert record, "complete.json of an epoch is never deleted"
+    return PlannedEpoch(ranges=order.ranges, state=order.source_state), task.now(), record.watermarks
 
 
 def _next_input(

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Before, Environment, Move, Position, Stateful
+from airflow_epochs.contracts import Before, Environment, Move, Position, Restorable, Stateful
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import new_writer
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Refused, located
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.model import (
@@ -25,6 +25,7 @@ from airflow_epochs.model import (
     CompleteRecord,
     Marker,
     OpenRecord,
+    RestorePoint,
     Shown,
     SinkPlan,
     TransactionId,
@@ -109,6 +110,7 @@ def put(
     move: Move,
     *,
     adoption: Adoption | None = None,
+    restoration: Restoration | None = None,
 ) -> OpenRecord:
     """Record a command: the next attempt of ``at.epoch``.
 
@@ -119,11 +121,13 @@ def put(
         by: The operator.
         move: Where the next epoch begins. Without a move: ``Move(position=…)`` as it is.
         adoption: The sink that this command takes as it is.
+        restoration: The versions of tables that come back; None: those of an earlier command of this epoch, if any.
 
     Raises:
         Refused: The epoch was opened, or another command recorded, since ``at``. Nothing was changed.
     """
-    record = _attempt(ledger, at, move, _command(name, by, move, adoption), adoption)
+    restoration = restoration or _standing_restoration(at, adoption)
+    record = _attempt(ledger, at, move, _command(name, by, move, adoption, restoration), adoption, restoration)
     standing, complete = ledger.put_open(record), ledger.complete_record(at.epoch)
     if standing.writer != record.writer or complete:
         raise Refused(
@@ -136,7 +140,17 @@ def put(
     return standing
 
 
-def _attempt(ledger: Ledger, at: Standing, move: Move, command: Command, adoption: Adoption | None) -> OpenRecord:
+def _standing_restoration(at: Standing, adoption: Adoption | None) -> Restoration:
+    """That of an earlier command of this epoch, without a sink that is now taken as it is."""
+    if at.order is None:
+        return NO_RESTORATION
+    left = {name: point for name, point in at.order.restores.items() if not (adoption and name == adoption.sink)}
+    return Restoration(epoch=at.order.restored_to, points=left)
+
+
+def _attempt(
+    ledger: Ledger, at: Standing, move: Move, command: Command, adoption: Adoption | None, restoration: Restoration
+) -> OpenRecord:
     """The attempt that holds the command. What nobody asks of it is that of the newest attempt."""
     number = at.attempt + 1
     return replace(
@@ -155,18 +169,21 @@ def _attempt(ledger: Ledger, at: Standing, move: Move, command: Command, adoptio
         state={},
         command=command,
         obeys=number,
-        moved=move.moves or (at.order is not None and at.order.moved),
+        moved=move.moves or bool(restoration.epoch) or (at.order is not None and at.order.moved),
         adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
+        restored_to=restoration.epoch,
+        restores=dict(restoration.points),
     )
 
 
-def _command(name: str, by: Account, move: Move, adoption: Adoption | None) -> Command:
+def _command(name: str, by: Account, move: Move, adoption: Adoption | None, restoration: Restoration) -> Command:
     return Command(
         name=name,
         lost=move.lost,
         again=move.again,
         left=move.left,
         lacks={adoption.sink: adoption.lacks} if adoption else {},
+        restores={sink: point.version for sink, point in restoration.points.items()},
         **by.fields,
     )
 
@@ -232,6 +249,63 @@ def _require_same_topics(ledger: Ledger, before: CompleteRecord, number: int) ->
                 pipeline=before.txn.pipeline,
             )
         moved = earlier.moved_in if earlier else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restoration:
+    """The tables that come back.
+
+    Attributes:
+        epoch: The epoch whose tables come back; 0: none do.
+        points: Sink -> the version that comes back.
+        stay: The sinks that stay as they are, because they had no table then, or are no tables.
+    """
+
+    epoch: int
+    points: Mapping[str, RestorePoint]
+    stay: tuple[str, ...] = ()
+
+
+NO_RESTORATION = Restoration(epoch=0, points={})
+
+
+def restoration(ledger: Ledger, at: Standing, number: int, env: Environment) -> Restoration:
+    """The versions that the pipeline's tables had after a complete epoch. Reads only.
+
+    Raises:
+        Refused: A table cannot go back; or no sink is a table that had an epoch by then. All go back, or none does.
+    """
+    record = ledger.complete_record(number)
+    points = {}
+    for name, plan in at.newest.sinks.items():
+        sink = from_spec(plan.spec)
+        if record and isinstance(sink, Restorable) and name in record.markers:
+            with located(at.newest.txn.pipeline, sink=name):
+                points[name] = _point(ledger, at, record, name)
+                sink.require_restorable(points[name], at.newest.txn.pipeline, env)
+    if not points:
+        raise Refused(
+            f"No sink of the pipeline is a Delta table that showed an epoch when epoch {number} was complete. Nothing "
+            "was changed.",
+            code=codes.NOTHING_TO_RESTORE,
+            pipeline=at.newest.txn.pipeline,
+        )
+    return Restoration(epoch=number, points=points, stay=tuple(sorted(at.newest.sinks.keys() - points.keys())))
+
+
+def _point(ledger: Ledger, at: Standing, record: CompleteRecord, name: str) -> RestorePoint:
+    """The version of one table. Raises Refused if the ledger does not know it."""
+    epoch = TransactionId.parse(record.markers[name]).epoch
+    shown = ledger.complete_record(epoch)
+    receipt = shown.receipts.get(name) if shown else None
+    anew = at.epoch if name in at.adopted else at.before.adopted_in.get(name, 0) if at.before else 0
+    if receipt is None or receipt.version is None or epoch < anew:
+        why = f"epoch {anew} took another table" if epoch < anew else f"the ledger has no version of epoch {epoch}"
+        raise Refused(
+            f"The table cannot go back to epoch {record.txn.epoch}: {why}. Nothing was changed.",
+            code=codes.DELTA_NOT_RESTORABLE,
+        )
+    return RestorePoint(epoch=epoch, version=receipt.version, state=receipt.detail.get("state") or {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,9 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, RowsGone, RowsLost, cause_and_remedy, tolerated
 from airflow_epochs.event_time import times_after
 from airflow_epochs.ledger.keys import attempt_key, restaged_key
+from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import (
-    CompleteRecord,
     EventTimes,
     OpenRecord,
     Receipt,
@@ -45,8 +45,9 @@ from airflow_epochs.model import (
 log = secrecy.logger(__name__)
 
 
-def event_times(before: CompleteRecord | None, view: EpochView) -> EventTimes:
-    """Those of the epoch before and of the rows that the decision is about."""
+def event_times(ledger: Ledger, view: EpochView) -> EventTimes:
+    """Those of the epoch before, or of the epoch that comes back, and of the rows that the decision is about."""
+    before = ledger.complete_record(view.opened.restored_to or view.number - 1)
     seen = view.decision.event_times if view.decision else {}
     return times_after(before, seen, view.opened.ranges, view.opened.now)
 
@@ -119,7 +120,7 @@ class Promise:
         """For a sink that stores the watermark with its commit. Costs a call only in a pipeline with an event time."""
         if not self._opened.watermarks:
             return {}
-        return event_times(self.task.ledger.complete_record(self.view.number - 1), self.view)
+        return event_times(self.task.ledger, self.view)
 
     # -- staging again ------------------------------------------------------------------------------------------
 

@@ -132,7 +132,8 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
     source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
     try_id, session = this.try_id, task.env.spark.new_session()
     # Hours may have passed since ``open``, and Spark does not notice a topic that was recreated meanwhile.
-    source.check(ranges, opened.source_state, task.env)
+    if not opened.restored_to:
+        source.check(ranges, opened.source_state, task.env)
     task.ledger.put_try(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
@@ -147,16 +148,20 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
         for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
-    told = task.env.spark.run(_stage_job(task, opened, this, plans, promised), session)
-    report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn)
+    restored = {name: StagedClaim(place=this.places[name]) for name in plans.keys() & opened.restores.keys()}
+    filled = {name: plan for name, plan in plans.items() if name not in restored}
+    report = StageOutcome(sinks={})
+    if filled:
+        told = task.env.spark.run(_stage_job(task, opened, this, filled, promised), session)
+        report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn)
     # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
-    if isinstance(source, Confirming):
+    if isinstance(source, Confirming) and not opened.restored_to:
         source.confirm(ranges, opened.source_state, task.env)
     task.env.reached("stage.done")
     return StageReport(
         txn_id=opened.txn_id,
         try_id=try_id,
-        claims={name: _claim(told) for name, told in report.sinks.items()},
+        claims={**restored, **{name: _claim(told) for name, told in report.sinks.items()}},
         metrics=_metrics(report),
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
         event_times=report.event_times,
@@ -212,7 +217,7 @@ def _tables(task: TaskTry, tries: Sequence[_Try]) -> Iterator[tuple[str, str]]:
 def _stage_job(
     task: TaskTry, opened: OpenRecord, this: _Try, plans: dict[str, JsonDict], promised: Staged | None
 ) -> SparkJob:
-    name = next(iter(this.sinks))
+    name = next(iter(plans))
     first = opened.sinks[name].replayed_from
     read = task.pipeline.source.spark_read(opened.ranges_of(name) if first is None else opened.ranges, task.env)
     again = promised is not None
@@ -226,7 +231,8 @@ def _stage_job(
         sinks=plans,
         earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),
         replaces_by=_replaces_by(this),
-        expectations={} if again else _expectations(task, this),
+        expectations={} if again or opened.restored_to else _expectations(task, this),
+        nothing=bool(opened.restored_to),
     )
     return SparkJob(
         kind=plan.JOB,

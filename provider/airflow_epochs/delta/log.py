@@ -71,7 +71,7 @@ def entry_of(actions: Iterable[JsonDict]) -> bytes:
 
 def remove_of(add: JsonDict, now: int) -> JsonDict:
     """A ``remove`` action for a file whose rows are in other files now. It says that no data changes."""
-    kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags") if key in add}
+    kept = {key: add[key] for key in ("path", "partitionValues", "size", "tags", "deletionVector") if key in add}
     return kept | {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}
 
 

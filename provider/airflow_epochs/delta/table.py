@@ -25,6 +25,8 @@ NOTES_FOLDER = "_epochs"
 """Hidden on purpose: these files are not the table's, and VACUUM must keep them."""
 PUTS_BACK = "puts_back"
 """A key of the user metadata, in an entry that replaces a commit's lost files: that commit's version."""
+RESTORED = "restored"
+"""A key of the user metadata, in an entry that brings an earlier version back: that version."""
 _VANISHED = re.compile(r"not found|no such file", re.IGNORECASE)
 _LISTED_AGAIN_S = (0.05, 0.2, 0.5)
 COMMITS_SEARCHED_MAX = 2_000

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.contracts import SinkAttempt, waive_command
 from airflow_epochs.delta.table import CannotOpen, FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused, RowsGone
 from airflow_epochs.event_time import packed
@@ -64,10 +64,24 @@ class Commit:
         try:
             return publish.publish(this, self.at.env)
         except (publish.Altered, CannotOpen) as altered:
+            if this.restore is not None:
+                raise self._not_restored(altered) from altered
             if this.state is not None:
                 raise self._altered_state(altered) from altered
             log.warning("%s was altered after the decision (%s): inserting through Spark", self.location.name, altered)
             return None
+
+    def _not_restored(self, altered: Exception) -> Corrupt:
+        """The error for a table that cannot go back: Spark would not do it in one step with the marker."""
+        return Corrupt(
+            f"{self.location.name} was altered after the decision to bring an earlier version back: {altered}.",
+            code=codes.DELTA_NOT_RESTORABLE_NOW,
+            remedy="Undo the change that the message names, and clear the commit task. Or complete the epoch without "
+            f"this sink: `{waive_command(self.attempt.txn, self.at.sink.name)}`. Its table then stays as it is, and "
+            "the rows that are read again come twice in it.",
+            **attempt_fields(self.attempt.txn),
+            sink=self.at.sink.name,
+        )
 
     def _altered_state(self, altered: Exception) -> Corrupt:
         """The error for a state table to which only Spark could append: it would take nothing away."""

@@ -17,7 +17,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import waive_command
 from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.shape import metadata_of
-from airflow_epochs.delta.table import PUTS_BACK, App, FoundCommit, TableLocation, newest_checkpoint
+from airflow_epochs.delta.table import PUTS_BACK, RESTORED, App, FoundCommit, TableLocation, newest_checkpoint
 from airflow_epochs.errors import Corrupt, RowsLost
 from airflow_epochs.model import JsonDict, TransactionId, attempt_fields
 from airflow_epochs.spark.driver.delta.jobs import identifier
@@ -94,7 +94,8 @@ def lost(location: TableLocation, found: FoundCommit, loss: Loss, app: App, txn:
         f"{len(loss.gone)} of {len(loss.adds)} files that version {found.version} of {location.name} added are gone, "
         f"for example {example}, and the table still refers to them. A VACUUM deleted them while the commit ran."
     )
-    if (found.user_metadata or {}).get("committer") == "deltalake" and not loss.removed:
+    ours = found.user_metadata or {}
+    if ours.get("committer") == "deltalake" and RESTORED not in ours and not loss.removed:
         error = RowsLost(
             what,
             code=codes.DELTA_ROWS_LOST,

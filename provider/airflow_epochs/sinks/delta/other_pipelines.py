@@ -87,6 +87,11 @@ def newest_of_others(files: Files, app: App, newest: int, touches: Touches) -> F
     return None
 
 
+def writer_of(version: int, actions: list[JsonDict], app: App) -> Foreign | None:
+    """The other pipeline whose commit this log entry is; None if it is none."""
+    return _of_others(version, dict(_signatures(actions)), app)
+
+
 def pipeline_of(signature: str) -> str | None:
     """The pipeline in a commit's signature; None if the signature is not a sink's."""
     found = _SIGNATURE.fullmatch(signature)

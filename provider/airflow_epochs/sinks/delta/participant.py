@@ -12,8 +12,8 @@ from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt
 from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.event_time import unpacked
-from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
-from airflow_epochs.sinks.delta import cleanup, spark_commit, stage, upkeep, vote
+from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, TransactionId, Vote
+from airflow_epochs.sinks.delta import cleanup, restore, spark_commit, stage, upkeep, vote
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.target import Target
@@ -25,6 +25,9 @@ class DeltaParticipant(Whereabouts):
     """The operations of ``contracts.Sink`` for one Delta sink, in one task's environment."""
 
     def plan_stage_at(self, attempt: SinkAttempt, place: str) -> JsonDict:
+        if attempt.restore:
+            stage.write_empty(self, attempt, place)
+            return {}
         return stage.plan(self, attempt, place)
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim) -> Vote:
@@ -34,6 +37,9 @@ class DeltaParticipant(Whereabouts):
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         with unknown_without_answer(self.sink.name):
             return Commit.of(self, attempt, staged).run()
+
+    def require_restorable(self, point: RestorePoint, pipeline: str) -> None:
+        restore.require_restorable(self, self._seen(pipeline), point)
 
     def has_leftovers(self, attempt: SinkAttempt, place: str, *, published: bool) -> bool:
         return cleanup.has_leftovers(self, attempt, place, published=published)

@@ -25,6 +25,7 @@ from airflow_epochs.delta.shape import RANDOM_PREFIXES, TableShape, metadata_of
 from airflow_epochs.delta.snapshot import LogPosition, Snapshot, commit_of, read_snapshot, snapshot_from
 from airflow_epochs.delta.table import (
     PUTS_BACK,
+    RESTORED,
     App,
     CannotOpen,
     FoundCommit,
@@ -35,8 +36,18 @@ from airflow_epochs.delta.table import (
     open_table,
 )
 from airflow_epochs.errors import Corrupt, NotApplied, OutcomeUnknown, Refused, RowsLost
-from airflow_epochs.model import JsonDict, Marker, Shown, Staged, TransactionId, agree, attempt_fields, compare
-from airflow_epochs.sinks.delta import lost_files, state_log
+from airflow_epochs.model import (
+    JsonDict,
+    Marker,
+    RestorePoint,
+    Shown,
+    Staged,
+    TransactionId,
+    agree,
+    attempt_fields,
+    compare,
+)
+from airflow_epochs.sinks.delta import lost_files, restore, state_log
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.lost_files import Loss
 from airflow_epochs.sinks.delta.state_log import StateFacts
@@ -87,9 +98,16 @@ class TableCommit:
             "table_id": table_id,
             "ends": self.ends,
         }
-        state = {"state": self.state.after(self.staged.bytes)} if self.state else {}
+        state = {"state": self._state_after(self.state)} if self.state else {}
+        back = {RESTORED: self.restore.version} if self.restore else {}
         times = {"event_time": self.event_time} if self.event_time else {}
-        return compact_json({USER_METADATA_KEY: ours | state | times | facts})
+        return compact_json({USER_METADATA_KEY: ours | state | back | times | facts})
+
+    def _state_after(self, facts: StateFacts) -> JsonDict:
+        """What the next epoch must know of a state table."""
+        if self.restore is None:
+            return facts.after(self.staged.bytes)
+        return state_log.facts_of_version(self.restore, self.txn.epoch)
 
     def add_action(self, file: StagedFile) -> JsonDict:
         add = {
@@ -107,6 +125,12 @@ class TableCommit:
         """What a state table's commit must know; None for other sinks."""
         facts = self.staging.user_metadata.get("state")
         return StateFacts(**facts) if facts else None
+
+    @property
+    def restore(self) -> RestorePoint | None:
+        """The version that the commit brings back; None for any other commit."""
+        point = self.staging.user_metadata.get("restore")
+        return RestorePoint(**point) if point else None
 
     def signatures(self) -> list[tuple[str, int]]:
         return [
@@ -186,6 +210,8 @@ def _round(this: TableCommit, seen: Snapshot, env: Environment) -> FoundCommit |
         _require_never_there(this)
     if seen.shape is not None:
         _require_same_table(this, seen.shape)
+    if this.restore is not None:
+        _require_still_restorable(this, this.restore, env)
     version = seen.version + 1
     entry = _entry(this, version)
     env.reached("delta.commit.before")
@@ -296,6 +322,14 @@ def _require_same_table(this: TableCommit, shape: TableShape) -> None:
         raise Altered(difference)
 
 
+def _require_still_restorable(this: TableCommit, point: RestorePoint, env: Environment) -> None:
+    target = Target.seen(this.location, this.app, env)
+    try:
+        restore.require_no_others(target, point)
+    except Refused as refused:
+        raise Altered(refused.what) from refused
+
+
 def _require_never_there(this: TableCommit) -> None:
     if this.staging.user_metadata.get("table_id") is not None:
         raise Corrupt(
@@ -321,9 +355,19 @@ def _entry(this: TableCommit, version: int) -> bytes:
         *metadata,
         *signatures,
         *map(this.add_action, this.staging.files),
-        *(state_log.removes(this.location, this.state, version - 1, now) if this.state else []),
+        *_changes(this, version - 1, now),
     ]
     return entry_of(actions)
+
+
+def _changes(this: TableCommit, newest: int, now: int) -> list[JsonDict]:
+    """What the commit does to files that the table had or has. ``newest``: the version before it."""
+    if this.restore is not None:
+        try:
+            return restore.actions(this.location, this.restore, newest, now)
+        except Refused as refused:
+            raise Altered(refused.what) from refused
+    return state_log.removes(this.location, this.state, newest, now) if this.state else []
 
 
 def _added_columns(this: TableCommit) -> list[JsonDict]:
@@ -347,12 +391,14 @@ def _commit_info(this: TableCommit, version: int, now: int, table_id: str | None
         "numOutputRows": sum(map(rows_of, files)),
         "numOutputBytes": sum(file.size for file in files),
     }
+    append = {"mode": "Append", "partitionBy": json.dumps(this.staging.shape.partition_by)}
+    back = this.restore
     info = {
         "timestamp": now,
-        "operation": "WRITE" if version else "CREATE TABLE AS SELECT",
-        "operationParameters": {"mode": "Append", "partitionBy": json.dumps(this.staging.shape.partition_by)},
+        "operation": "RESTORE" if back else "WRITE" if version else "CREATE TABLE AS SELECT",
+        "operationParameters": {"version": str(back.version)} if back else append,
         # Without it, Spark takes the commit for one that may depend on what it read, and sees conflicts.
-        "isBlindAppend": not facts and this.state is None,
+        "isBlindAppend": not facts and this.state is None and back is None,
         "operationMetrics": {name: str(value) for name, value in metrics.items()},
         "userMetadata": this.user_metadata(table_id, **facts),
         "engineInfo": "airflow-provider-epochs",

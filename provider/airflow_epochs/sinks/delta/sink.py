@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.errors import Corrupt
-    from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+    from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.delta.participant import DeltaParticipant
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
 
@@ -219,7 +220,7 @@ class DeltaSink:
 
     def user_metadata(self, attempt: SinkAttempt) -> JsonDict:
         """What the staging table's commit says of the attempt besides what it says for every sink."""
-        return {}
+        return {"restore": asdict(attempt.restore)} if attempt.restore else {}
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Check the staged files, the target and its store, and fsync the files on a local disk."""
@@ -240,6 +241,10 @@ class DeltaSink:
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """Delete the place. Files that a readable version of the table refers to are kept."""
         self._participant(env).discard(attempt, place, published=published)
+
+    def require_restorable(self, point: RestorePoint, pipeline: str, env: Environment) -> None:
+        """Whether the log still tells the files of the version, all of them are there, and no other pipeline wrote."""
+        self._participant(env).require_restorable(point, pipeline)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker in the table's log; for a catalog table, Spark is asked."""

@@ -12,7 +12,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import PUTS_BACK, TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.sinks.delta import checks, publish, spark_commit
+from airflow_epochs.sinks.delta import checks, publish, restore, spark_commit
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import DELTALAKE, SPARK, Whereabouts
@@ -52,6 +52,17 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
         user_metadata=compact_json({USER_METADATA_KEY: _user_metadata(sink, target, attempt, committer)}),
     )
     return as_json(sink.staging(append, attempt))
+
+
+def write_empty(at: Whereabouts, attempt: SinkAttempt, place: str) -> None:
+    """Stage no rows, for a table that goes back to an earlier version: Spark is not needed. Idempotent."""
+    target = at.look(at.location_of(place, attempt), attempt.txn.pipeline)
+    assert attempt.restore
+    restore.require_restorable(at, target, attempt.restore)
+    shape = target.opened_shape
+    assert shape
+    owner.sign(target.location.files, at.folder(attempt), attempt, at.sink.name)
+    _write_version_0(target.location, place, shape, _user_metadata(at.sink, target, attempt, DELTALAKE))
 
 
 def _user_metadata(sink: DeltaSink, target: Target, attempt: SinkAttempt, committer: str) -> JsonDict:
@@ -112,9 +123,11 @@ def _optimize_write(properties: Mapping[str, str]) -> bool | None:
     return None if said is None else said.lower() == "true"
 
 
-def _write_version_0(location: TableLocation, place: str, shape: TableShape) -> None:
+def _write_version_0(location: TableLocation, place: str, shape: TableShape, ours: JsonDict | None = None) -> None:
+    """``ours``: what the commit says of itself, if no append follows it."""
     now = publish.now_ms()
     info = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    info |= {"userMetadata": compact_json({USER_METADATA_KEY: ours})} if ours else {}
     actions = [{"commitInfo": info}, *shape.for_staging().actions(str(uuid.uuid4()), now)]
     # False: this try was planned before, and Spark may have appended already.
     location.files.write_new(log_entry(0, location.relative(place)), entry_of(actions))

@@ -16,7 +16,7 @@ from airflow_epochs.delta.log import actions_of, log_entry, remove_of
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.event_time import micros
-from airflow_epochs.model import JsonDict
+from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.spark.driver.delta.jobs import identifier
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.storage.files import Files
@@ -60,6 +60,14 @@ class StateFacts:
             "changes": 0 if whole else self.changes + staged_bytes,
             "epochs": 0 if whole else self.epochs + 1,
         }
+
+
+def facts_of_version(point: RestorePoint, epoch: int) -> JsonDict:
+    """What the next epoch must know of a state that epoch ``epoch`` brings back: as then, with an older fold."""
+    facts = dict(point.state)
+    if "epochs" in facts:
+        facts["epochs"] += epoch - point.epoch
+    return facts
 
 
 def table_at(location: TableLocation, version: int) -> DeltaTable:

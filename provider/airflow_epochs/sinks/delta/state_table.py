@@ -136,7 +136,7 @@ class StateTable(DeltaSink):
         """What the commit must know of the state: ``state_log.StateFacts``."""
         from airflow_epochs.sinks.delta import state_pin
 
-        return {"state": state_pin.facts(self, attempt)}
+        return {"state": state_pin.facts(self, attempt), **super().user_metadata(attempt)}
 
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
         """None: ``pin`` stops at every change by others."""

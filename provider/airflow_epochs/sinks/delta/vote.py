@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import rows_of
 from airflow_epochs.model import Shown, Staged, StagedClaim, compare
-from airflow_epochs.sinks.delta import checks, other_pipelines, state_vote
+from airflow_epochs.sinks.delta import checks, other_pipelines, restore, state_vote
 from airflow_epochs.sinks.delta.modes import ADD_COLUMNS, MERGE
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
@@ -32,6 +32,8 @@ def checked(at: Whereabouts, attempt: SinkAttempt, claim: StagedClaim) -> Staged
     _require_fitting(at, target, staging)
     _require_turn(at, target, attempt)
     _require_own_rows(at, target, attempt, staging)
+    if attempt.restore:
+        restore.require_restorable(at, target, attempt.restore)
     if isinstance(at.sink, StateTable):
         state_vote.require_state(at.sink, attempt, target, staging)
     checks.require_store(files, at.folder(attempt))

@@ -103,6 +103,7 @@ class StagePlan(JobPlan):
         earlier: Epochs that the sinks take together with this one, oldest first. Their own ``sinks`` are empty.
         replaces_by: Sink -> the columns by which its rows of a later epoch replace those of an earlier one.
         expectations: Sink -> what is expected of its rows.
+        nothing: Whether the sinks get no rows, whatever the transform returns: tables go back to an earlier epoch.
     """
 
     JOB = "stage"
@@ -126,6 +127,7 @@ class StagePlan(JobPlan):
     earlier: tuple[StagePlan, ...] = ()
     replaces_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
     expectations: dict[str, Rules] = field(default_factory=dict)
+    nothing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

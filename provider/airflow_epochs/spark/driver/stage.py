@@ -88,6 +88,8 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         state = delta_state.frames(spark, plan.state)
         every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None, state)
         own = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
+        if plan.nothing:
+            own = {name: frame.where("false") for name, frame in own.items()}
         expectations.require_computable(own, plan.expectations)
         analysed = determinism.analysed_plans(spark, own)
         uses, reads = _uses(analysed, epoch.clock)

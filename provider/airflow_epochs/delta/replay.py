@@ -1,0 +1,92 @@
+"""The files of a version of a table, as its log names them: every field of their ``add`` actions, statistics included.
+
+deltalake tells of a version's files only what it understands. Whoever writes ``add`` actions again must not lose the
+rest. See Delta's protocol, "Action Reconciliation" and "Checkpoints".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_epochs.delta.log import actions_of, log_entry
+from airflow_epochs.model import JsonDict
+
+if TYPE_CHECKING:
+    from airflow_epochs.storage.files import Files
+
+FileKey = tuple[str, str]
+"""A file's path, decoded, and the id of its deletion vector; empty without one."""
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_MAPS = ("partitionValues", "tags")
+
+
+class LogGone(Exception):
+    """The log no longer tells the files of that version. Callers in this package handle this error."""
+
+
+def live_files(files: Files, version: int) -> dict[FileKey, JsonDict]:
+    """The ``add`` actions of all files of a version.
+
+    Raises:
+        LogGone: An entry or checkpoint that is needed is gone, or is of a kind that this module does not read.
+    """
+    start, parts = _checkpoint(files, version)
+    live = {key_of(add): add for part in parts for add in _adds_in(files, part)}
+    for number in range(start + 1, version + 1):
+        for kind, action in _changes(files, number):
+            if kind == "add":
+                live[key_of(action)] = action
+            else:
+                live.pop(key_of(action), None)
+    return live
+
+
+def key_of(action: JsonDict) -> FileKey:
+    """The identity of a file in an ``add`` or ``remove`` action."""
+    vector = action.get("deletionVector") or {}
+    return unquote(action["path"]), ":".join(str(vector.get(part, "")) for part in ("pathOrInlineDv", "offset"))
+
+
+def _checkpoint(files: Files, version: int) -> tuple[int, list[str]]:
+    """The newest whole checkpoint up to a version, and its files; -1 and none if the log begins with entry 0."""
+    parts: dict[int, dict[str, int]] = {}
+    for name in files.names("_delta_log"):
+        if (found := _CHECKPOINT.fullmatch(name)) and int(found[1]) <= version:
+            parts.setdefault(int(found[1]), {})[name] = int(found[3] or 1)
+    whole = [number for number, named in parts.items() if len(named) >= max(named.values())]
+    newest = max(whole, default=-1)
+    single = [name for name, count in parts.get(newest, {}).items() if count == 1]
+    return newest, [f"_delta_log/{name}" for name in single[:1] or sorted(parts.get(newest, {}))]
+
+
+def _adds_in(files: Files, checkpoint: str) -> Iterator[JsonDict]:
+    import pyarrow.parquet as pq
+
+    with files.open(checkpoint) as opened:
+        parquet = pq.ParquetFile(opened)
+        columns = [name for name in ("add", "sidecar") if name in parquet.schema_arrow.names]
+        for row in (row for batch in parquet.iter_batches(columns=columns) for row in batch.to_pylist()):
+            if row.get("sidecar"):
+                raise LogGone(f"{checkpoint} has parts in other files (`sidecar`), which the provider does not read")
+            if row["add"]:
+                yield _without_nulls(row["add"])
+
+
+def _without_nulls(add: dict[str, Any]) -> JsonDict:
+    """As the action stands in a log entry: what Parquet parsed of the statistics is left out, maps are objects."""
+    kept = {name: value for name, value in add.items() if value is not None and not name.endswith("_parsed")}
+    return kept | {name: dict(kept[name]) for name in _MAPS if name in kept}
+
+
+def _changes(files: Files, version: int) -> Iterator[tuple[str, JsonDict]]:
+    entry = files.read(log_entry(version))
+    if entry is None:
+        raise LogGone(f"entry {version} of its log is gone")
+    for action in actions_of(entry):
+        for kind in ("add", "remove"):
+            if kind in action:
+                yield kind, action[kind]

@@ -1,0 +1,103 @@
+"""The files of a version, replayed from its log: all that the log says of them, and the same files as for deltalake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_epochs.delta.log import log_entry
+from airflow_epochs.delta.replay import LogGone, live_files
+from airflow_epochs.storage.files import open_files
+
+PARTITIONS = ["plain", "with blank", "50%", "a/b=c"]
+
+steps = st.lists(st.sampled_from(["append", "append", "overwrite", "delete", "optimize", "checkpoint"]), max_size=8)
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"n": [number, number + 1], "p": [PARTITIONS[number % 4], PARTITIONS[(number + 1) % 4]]})
+
+
+def written(path: str, did: list[str]) -> DeltaTable:
+    """A table with a history."""
+    write_deltalake(path, rows(0), partition_by=["p"])
+    for number, step in enumerate(did, 1):
+        table = DeltaTable(path)
+        if step in ("append", "overwrite"):
+            write_deltalake(table, rows(number), mode="append" if step == "append" else "overwrite")
+        elif step == "delete":
+            table.delete(f"n = {number - 1}")
+        elif step == "optimize":
+            table.optimize.compact()
+        else:
+            table.create_checkpoint()
+    return DeltaTable(path)
+
+
+def logged(path: str, version: int) -> dict[str, Any]:
+    """Path -> the newest ``add`` action up to a version, as the log entry has it."""
+    found = {}
+    for number in range(version + 1):
+        for line in Path(path, log_entry(number)).read_text().splitlines():
+            if add := json.loads(line).get("add"):
+                found[unquote(add["path"])] = {key: value for key, value in add.items() if value is not None}
+    return found
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(did=steps)
+def test_every_version_has_the_files_that_deltalake_sees_with_all_that_was_logged_of_them(
+    tmp_path_factory: pytest.TempPathFactory, did: list[str]
+) -> None:
+    path = str(tmp_path_factory.mktemp("table"))
+    newest = written(path, did).version()
+    for version in range(newest + 1):
+        found = live_files(open_files(path, {}), version)
+        seen = DeltaTable(path, version=version).file_uris()
+        assert {Path(path, file) for file, _ in found} == {Path(uri) for uri in seen}
+        adds = logged(path, version)
+        for (file, _), add in found.items():
+            known = {key: value for key, value in add.items() if key in adds[file]}
+            assert known | {"stats": json.loads(add["stats"])} == adds[file] | {
+                "stats": json.loads(adds[file]["stats"])
+            }
+
+
+def test_a_log_that_was_cleaned_up_is_read_from_its_checkpoint_and_earlier_versions_are_gone(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    table = written(path, ["append", "append", "checkpoint", "append"])
+    for version in range(3):
+        (tmp_path / "table" / log_entry(version)).unlink()
+    files = open_files(path, {})
+    assert len(live_files(files, table.version())) == len(table.file_uris())
+    with pytest.raises(LogGone, match="entry 0 of its log is gone"):
+        live_files(files, 1)
+
+
+def test_a_checkpoint_with_sidecars_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    written(path, ["append", "checkpoint"])
+    checkpoint = tmp_path / "table" / "_delta_log" / f"{1:020}.checkpoint.parquet"
+    rows = pq.read_table(checkpoint)
+    sidecar = pa.array([{"path": "a.parquet"}] * len(rows))
+    pq.write_table(rows.drop_columns(["sidecar"]).append_column("sidecar", sidecar), checkpoint)
+    with pytest.raises(LogGone, match="has parts in other files"):
+        live_files(open_files(path, {}), 1)
+
+
+def test_half_a_checkpoint_of_several_parts_is_not_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    table = written(path, ["append", "checkpoint", "append"])
+    log = tmp_path / "table" / "_delta_log"
+    whole = log / f"{1:020}.checkpoint.parquet"
+    whole.rename(log / f"{1:020}.checkpoint.0000000001.0000000002.parquet")
+    assert len(live_files(open_files(path, {}), 2)) == len(table.file_uris())
