@@ -45,7 +45,7 @@ def as_forged(record: Record) -> bytes:
     return encode(replace(record, format=FORMAT_UNSIGNED))
 
 
-@pytest.mark.parametrize("phase", [*PHASES, "open.landed", "stage.start", "restage.orders", "committed.orders"])
+@pytest.mark.parametrize("phase", [*PHASES, "stage.start", "restage.orders", "committed.orders"])
 def test_a_signed_epoch_is_finished_after_a_kill_at_any_step(signed: DiskWorld, phase: str) -> None:
     if phase == "restage.orders":
         signed.crash_at("decision.landed")

@@ -8,26 +8,28 @@ import pytest
 
 from airflow_epochs.errors import Refused
 from tests.support.cells import fired
-from tests.support.faults_golden import PHASES, resealed, unpack
+from tests.support.faults_golden import ABORTED, PHASES, resealed, unpack
 from tests.support.faults_history import finished
 from tests.support.faults_steps import DECIDED, STEPS
 from tests.support.faults_world import DiskWorld
 
 CLEARED, NEXT = 2, 3
+COMPLETE = "complete.landed"
+STEP = {**STEPS, ABORTED: 14}
 
 
 @pytest.mark.parametrize("successor", [CLEARED, NEXT], ids=["cleared", "next"])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", [*PHASES, ABORTED])
 def test_an_epoch_opened_by_the_first_format_is_finished_by_todays_code(
     tmp_path: Path, phase: str, successor: int
 ) -> None:
     world = unpack(phase, tmp_path)
-    left = world.left()
+    left = world.left(epoch=2)
     assert left.txn
     assert world.run(successor) is None
     outcome = finished(world, left)
     assert outcome == ("C" if phase in DECIDED else "A")
-    fired("F20", STEPS[phase], outcome)
+    fired("F20", STEP[phase], "=" if phase == COMPLETE else outcome)
 
 
 def change(path: Path, old: bytes, new: bytes) -> None:

@@ -3,8 +3,8 @@
 Records carry absolute places and a checksum: putting a root in means computing the checksum anew, which this module
 does on its own, so that the format of records is pinned by something else than the code that writes it.
 
-``python -m tests.support.faults_golden`` records what the version at hand leaves. Files of released versions are never
-recorded again.
+``python -m tests.support.faults_golden`` records what the version at hand leaves, for the phases that have no file yet.
+Files of released versions are never recorded again: a new phase is recorded by the code of that version.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from tests.support.faults_world import DiskWorld, start
 
 FOLDER = Path(__file__).parents[1] / "faults" / "golden"
 FORMAT = 1
-PHASES = ("stage.done", "decision.landed", "commit.audit", "complete.put")
-"""Where the old version stopped, in its second epoch."""
+PHASES = ("open.landed", "stage.done", "decision.landed", "commit.audit", "complete.put", "complete.landed")
+"""Where the old version stopped, in its second epoch. A vote leaves nothing in the ledger, so it has no phase."""
+ABORTED = "aborted"
+"""Not a phase: the old version has aborted what it had staged."""
 _ROOT = "@ROOT@"
 _LEDGER = "ledger/"
 
@@ -33,9 +35,17 @@ def record(phase: str) -> None:
     """Write the golden file of one phase."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        start(DiskWorld(root)).crash_at(phase)
+        _leave(start(DiskWorld(root)), phase)
         files = {str(p.relative_to(root)): _packed(p, root) for p in sorted(root.rglob("*")) if p.is_file()}
     golden(phase).write_text(json.dumps(files, indent=1) + "\n")
+
+
+def _leave(world: DiskWorld, phase: str) -> None:
+    if phase != ABORTED:
+        world.crash_at(phase)
+        return
+    world.crash_at("stage.done")
+    world.crash_at("open.put", number=3)  # the next run aborts what it finds, and dies before it opens it again
 
 
 def _packed(path: Path, root: Path) -> str | list[str]:
@@ -69,5 +79,6 @@ def resealed(value: bytes) -> bytes:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for each in PHASES:
-        record(each)
+    for each in (*PHASES, ABORTED):
+        if not golden(each).exists():
+            record(each)
