@@ -8,13 +8,33 @@ from pathlib import Path
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.ledger.store import LocalStore
-from tests.perf.figures import Figure, figure, timed
+from tests.perf.figures import Figure, figure, ratios, timed
 from tests.support.ledger_calls import CountedEpochs, total
+
+OPENS = 21
 
 
 def figures() -> list[Figure]:
     keys = {"unsigned": NO_KEYS, "signed": Keys(("a key of the benchmark",))}
-    return [*(_newest(epochs) for epochs in (10, 10_000)), *(_calls(kind, keys[kind]) for kind in keys)]
+    newest = [_newest(epochs) for epochs in (10, 10_000)]
+    return [*newest, *_opening(100, 100_000), *(_calls(kind, keys[kind]) for kind in keys)]
+
+
+def _opening(few: int, many: int) -> list[Figure]:
+    """``open`` in a long ledger ÷ in a short one, in turn, each in a process of its own as far as the ledger knows."""
+    with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
+        ours = CountedEpochs.of_a_ledger_with(few, root=Path(short))
+        theirs = CountedEpochs.of_a_ledger_with(many, root=Path(long))
+        opens = [(ours.run()["open"], theirs.run()["open"]) for _ in range(OPENS + 1)][1:]
+    after_few, after_many = ([each[which] for each in opens] for which in (0, 1))
+    calls = f"{len(after_few[-1].calls)} and {len(after_many[-1].calls)} calls of the store"
+    ratio = ratios([each.seconds for each in after_few], [each.seconds for each in after_many])
+    name = f"open after {many:,} epochs"
+    milliseconds = [1e3 * each.seconds for each in after_many]
+    return [
+        figure(name, "ms", milliseconds, most=20),
+        figure(f"{name} ÷ after {few}", "×", ratio, most=1.5, note=calls),
+    ]
 
 
 def _calls(kind: str, keys: Keys) -> Figure:

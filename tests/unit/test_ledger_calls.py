@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,18 @@ from airflow_epochs.ledger import remembered
 from airflow_epochs.ledger.keys import complete_key
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.remembered import Remembered
+from airflow_epochs.ledger.queries import newest_epochs
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.model import DecisionKind, _parsed
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import DictStore, Fault, FaultyStore
-from tests.support.ledger_calls import CountedEpochs, total
+from tests.support.ledger_calls import CountedEpochs, CountingStore, total
 from tests.support.records import complete, decision, open_record, receipt, whole_epoch
 
 SIGNED = pytest.mark.parametrize("keys", [NO_KEYS, Keys(("k" * 32,))], ids=["unsigned", "signed"])
+
+A_THOUSAND_TIMES_AS_MANY = 2 * math.ceil(math.log2(1_000))
+"""Calls to find the newest of a thousand times as many epochs, beyond those to find the newest: by doubling and halving."""
 
 
 @SIGNED
@@ -36,6 +41,30 @@ def test_later_epochs_ask_more_only_about_the_epochs_before_and_where_the_newest
     assert total(counted[1]) <= 71
     assert total(counted[4]) <= 71 + 5
     assert all(len(counted[4][task].calls) == len(counted[1][task].calls) for task in counted[1] if task != "open")
+
+
+@SIGNED
+def test_an_epoch_after_100_000_others_asks_the_store_no_more_than_one_after_100_but_for_finding_the_newest(
+    keys: Keys,
+) -> None:
+    few, many = (CountedEpochs.of_a_ledger_with(epochs, keys) for epochs in (100, 100_000))
+    after_few, after_many = few.run(), many.run()
+    for task, store in after_many.items():
+        more = A_THOUSAND_TIMES_AS_MANY if task == "open" else 0
+        assert len(store.calls) <= len(after_few[task].calls) + more, (task, store.calls)
+        assert len(store.listed) == len(after_few[task].listed), (task, store.listed)
+    assert many.ledger(many.home).newest_complete() == 100_001
+
+
+def test_the_newest_epochs_of_100_000_are_listed_without_a_look_at_the_others() -> None:
+    asked = []
+    for epochs in (100, 100_000):
+        counted = CountedEpochs.of_a_ledger_with(epochs)
+        store = CountingStore(counted.home)
+        shown = [view.number for view in newest_epochs(counted.ledger(store), 2)]
+        assert shown == [epochs] and not store.listed
+        asked.append(len(store.calls))
+    assert asked[1] - asked[0] <= A_THOUSAND_TIMES_AS_MANY
 
 
 @SIGNED
