@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +31,8 @@ from airflow_epochs.commands.asking import (
     ledger_of,
     tells_refusals,
 )
+from airflow_epochs.commands.code import code_command
+from airflow_epochs.commands.history import history_command
 from airflow_epochs.commands.orders import order_commands
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
@@ -40,10 +43,10 @@ from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for
+from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for, waivers
 from airflow_epochs.ledger.signing import RANDOM_KEY
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import records_upper_bound
+from airflow_epochs.model import SHORT_CODE, records_upper_bound
 from airflow_epochs.read import options_of
 from airflow_epochs.sinks.delta import state_records
 from airflow_epochs.sinks.delta.state_figures import StateFigures, figures
@@ -73,7 +76,7 @@ def _reading() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="show",
-            help="One epoch, as JSON: its completion record, or else the records of its newest attempt",
+            help="One epoch, as JSON: its completion record and waivers, or else the records of its newest attempt",
             func=show_epoch,
             args=(PIPELINE, EPOCH, CONN),
         ),
@@ -84,6 +87,7 @@ def _reading() -> list[ActionCommand]:
             args=(PIPELINE, CONN),
         ),
         _state(),
+        history_command(),
     ]
 
 
@@ -138,6 +142,7 @@ def _changing() -> list[ActionCommand]:
             args=(PIPELINE, WHY, ARG_YES, CONN),
         ),
         rebuild_command(),
+        code_command(),
     ]
 
 
@@ -157,20 +162,23 @@ def _kafka_credentials() -> ActionCommand:
 def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
     ledger = ledger_of(args)
-    rows = [_printed(EpochRow.of(view)) for view in newest_epochs(ledger, args.limit)]
+    views = newest_epochs(ledger, args.limit)
+    rows = [_printed(EpochRow.of(view, ledger.complete_record(view.number - 1))) for view in views]
     AirflowConsole().print_as(data=rows, output=args.output)
 
 
 @tells_refusals
 def show_epoch(args: Namespace) -> None:
     """``airflow epochs show``: print the records of one epoch as JSON. Reads only."""
-    view = ledger_of(args).view(args.epoch)
+    ledger = ledger_of(args)
+    view = ledger.view(args.epoch)
     if not view.open and not view.complete:
         raise Refused(
             f"The pipeline has no epoch {args.epoch}.",
             code=codes.EPOCH_UNKNOWN,
             remedy=f"Choose an epoch that `airflow epochs list {args.pipeline}` prints.",
         )
+    view = replace(view, waived=waivers(ledger, view))
     print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view)}, indent=2))
 
 
@@ -387,6 +395,7 @@ def _printed(row: EpochRow) -> dict[str, object]:
         "rows": row.rows,
         "waits for": ", ".join(row.waits_for),
         "commands": ", ".join(row.commands),
+        "code": f"{(row.code or '')[:SHORT_CODE]}{'*' if row.code_changed else ''}",
         "versions": ", ".join(f"{sink}={version}" for sink, version in row.versions.items()),
         "at": row.at,
         "transaction": row.txn_id,

@@ -765,6 +765,15 @@ TRANSFORM_MISSING = TRANSFORM.code(
     "The task cannot find or read the transform's file, or the file does not have the function.",
     "Correct `transform=` in the DAG, or put the file or the function there. Then clear the failed task.",
 )
+CODE_NOT_ACKNOWLEDGED = TRANSFORM.code(
+    "EPOCHS-CODE-NOT-ACKNOWLEDGED",
+    Refused,
+    "The code of the transform is not that of the epoch before, and the pipeline has on_code_change='stop'. No reader "
+    "sees rows of the new code.",
+    "Compare the transform's file, and the files that it imports, with those of before. Then type `airflow epochs "
+    "acknowledge-code PIPELINE --why …`, and clear the failed tasks. To go on with the old code, put the files back "
+    "instead.",
+)
 TRANSFORM_BROKEN = TRANSFORM.code(
     "EPOCHS-TRANSFORM-BROKEN",
     Refused,

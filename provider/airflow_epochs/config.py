@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_epochs.event_time import EventTime
 
 WAIT_FOR_OTHERS_S = 60.0
+WARN, STOP = "warn", "stop"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,7 @@ class Pipeline:
         wait_for_others: Seconds that ``open`` leaves another run's attempt alone before it aborts it.
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what is expected of its rows.
+        on_code_change: What ``open`` does when the transform's code is not that of the epoch before: "warn" or "stop".
     """
 
     name: str
@@ -69,6 +71,7 @@ class Pipeline:
     wait_for_others: float = WAIT_FOR_OTHERS_S
     event_time: EventTime | None = None
     expectations: Expectations = field(default_factory=dict)
+    on_code_change: str = WARN
 
     def __post_init__(self) -> None:
         require_name("pipeline", self.name)
@@ -77,6 +80,7 @@ class Pipeline:
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
         require_expectations(self.expectations, self.sinks)
+        require_on_code_change(self.on_code_change)
 
 
 @runtime_checkable
@@ -170,6 +174,14 @@ def require_wait(seconds: object) -> None:
         raise BadArgument(
             f"`wait_for_others` is {seconds!r}. It must be a number of seconds, 0 or larger.",
             code=codes.PIPELINE_ARGUMENT,
+        )
+
+
+def require_on_code_change(what: object) -> None:
+    """Raise BadArgument unless ``on_code_change`` is "warn" or "stop"."""
+    if what not in (WARN, STOP):
+        raise BadArgument(
+            f"`on_code_change` is {what!r}. It must be {WARN!r} or {STOP!r}.", code=codes.PIPELINE_ARGUMENT
         )
 
 

@@ -287,6 +287,7 @@ class StageReport:
         try_id: The random id of the try, which is part of its staging places. XCom has it as ``nonce``.
         claims: Sink name -> what Spark reports for it.
         event_times: Topic -> partition -> the newest event time of the rows that were read (see ``PartitionTime``).
+        code: The transform that made the rows, as in ``OpenRecord``.
     """
 
     txn_id: str
@@ -295,6 +296,7 @@ class StageReport:
     metrics: JsonDict = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
+    code: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,6 +403,12 @@ class SigningRecord:
     host: str = ""
     login: str = ""
     format: int = FORMAT
+
+
+ACKNOWLEDGE_CODE = "acknowledge-code"
+"""The name of the command that is no attempt: it may come while an epoch is open, and changes no position."""
+SHORT_CODE = 12
+"""How many digits of a transform's digest a text shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -528,6 +536,7 @@ class TryRecord:
         try_id: The random id of the try, which is part of its staging places. The ledger has it as ``nonce``.
         places: Sink name -> its staging place.
         session: The identity of the Spark session, as the runner chose it.
+        code: The transform that this try runs, as in ``OpenRecord``.
     """
 
     txn_id: str
@@ -535,6 +544,7 @@ class TryRecord:
     places: dict[str, str]
     session: JsonDict
     started_at: str
+    code: str | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -549,7 +559,7 @@ class TryRecord:
 class DecisionRecord:
     """``<attempt>.decision.json``: immutable, at most one per attempt. ``dag_id``, ``run_id``: the run that decided.
 
-    ``event_times``: as in ``StageReport``.
+    ``event_times``, ``code``: as in ``StageReport``.
     """
 
     txn_id: str
@@ -561,6 +571,7 @@ class DecisionRecord:
     decided_at: str
     writer: str
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
+    code: str | None = None
     format: int = FORMAT_UNSIGNED
 
 
@@ -631,7 +642,8 @@ class CompleteRecord:
         event_times: Per partition, the newest event time up to this epoch.
         moved_in: The newest epoch whose input a command moved, up to this epoch; 0 if there is none. Since then, each
             epoch begins where the one before ended.
-        commands: The commands that this epoch obeyed, oldest first.
+        commands: The commands that this epoch obeyed, oldest first. If its code was acknowledged, that comes last.
+        code: The transform that made the rows, as in ``OpenRecord``.
         adopted_in: Sink -> the newest epoch that took it as it was: versions of earlier epochs may be of another table.
     """
 
@@ -652,6 +664,7 @@ class CompleteRecord:
     moved_in: int = 0
     commands: tuple[Command, ...] = ()
     adopted_in: dict[str, int] = field(default_factory=dict)
+    code: str | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -741,6 +754,29 @@ class SavepointRecord:
     def epoch(self) -> int:
         """The epoch that has the name."""
         return self.complete.txn.epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcknowledgedRecord:
+    """``acknowledged/<n>.json``: an operator knows that the transform's code has changed. Only the highest n counts.
+
+    Attributes:
+        code: The new code, as in ``OpenRecord``.
+        before: The code of the newest complete epoch at that time; None if unknown.
+        who, host, login: As in ``TakeoverRecord``.
+    """
+
+    pipeline: str
+    number: int
+    code: str
+    before: str | None
+    who: str
+    why: str
+    at: str
+    writer: str
+    host: str = ""
+    login: str = ""
+    format: int = FORMAT_UNSIGNED
 
 
 @dataclass(frozen=True, kw_only=True)

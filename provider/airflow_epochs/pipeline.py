@@ -10,11 +10,13 @@ from airflow.sdk import DAG, Asset, Param, TaskGroup
 
 from airflow_epochs.config import (
     WAIT_FOR_OTHERS_S,
+    WARN,
     require_backfill,
     require_distinct,
     require_expectations,
     require_name,
     require_no_loop,
+    require_on_code_change,
     require_one_run_at_a_time,
     require_wait,
 )
@@ -69,14 +71,14 @@ class EpochPipeline(TaskGroup):
     Args:
         name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
-            event_time, expectations: See ``EpochOperator``.
+            event_time, expectations, on_code_change: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
-        BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill`` or
-            ``wait_for_others`` is not valid; or ``max_active_runs`` is not 1.
+        BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
+            ``wait_for_others`` or ``on_code_change`` is not valid; or ``max_active_runs`` is not 1.
         Refused: A sink writes to a topic that the source reads.
     """
 
@@ -96,6 +98,7 @@ class EpochPipeline(TaskGroup):
         measure_input: bool = False,
         backfill: Mapping[str, int] | None = None,
         wait_for_others: float = WAIT_FOR_OTHERS_S,
+        on_code_change: str = WARN,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
@@ -105,6 +108,7 @@ class EpochPipeline(TaskGroup):
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
         require_expectations(expectations or {}, sinks)
+        require_on_code_change(on_code_change)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)
@@ -120,6 +124,7 @@ class EpochPipeline(TaskGroup):
             "measure_input": measure_input,
             "backfill": backfill,
             "wait_for_others": wait_for_others,
+            "on_code_change": on_code_change,
             "event_time": event_time,
             "expectations": expectations,
             **_start_of_continuous(self.dag),

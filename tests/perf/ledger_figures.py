@@ -33,7 +33,7 @@ def _opening(few: int, many: int) -> list[Figure]:
     milliseconds = [1e3 * each.seconds for each in after_many]
     return [
         figure(name, "ms", milliseconds, most=20),
-        figure(f"{name} ÷ after {few}", "×", ratio, most=1.5, note=calls),
+        figure(f"{name} ÷ after {few}", "ratio", ratio, most=1.5, note=calls),
     ]
 
 

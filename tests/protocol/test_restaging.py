@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Corrupt, EpochError, Fenced
 from airflow_epochs.model import Receipt, Vote, WaivedRecord
@@ -16,7 +15,7 @@ from airflow_epochs.protocol import State
 from airflow_epochs.testing import Crash, MemorySink, MemorySpark, Observed
 from airflow_epochs.testing.environment import MemoryEpoch, MemoryTransform
 from airflow_epochs.testing.world import Row
-from tests.support.scenario import BOTH, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
+from tests.support.scenario import BOTH, Coded, Scenario, crashes, in_doubt, moments, nested, newest, observed_run, run
 
 SINKS = [("orders",), BOTH]
 
@@ -311,18 +310,6 @@ def test_rows_that_come_out_differently_are_refused_and_nothing_is_changed(
         assert facts(scenario) == before
     scenario.coordinator().commit(run(1), "orders")  # the transform was put back
     finished(scenario)
-
-
-@dataclass
-class Coded(Scenario):
-    """A DAG whose transform has a known digest."""
-
-    code: str = "old"
-
-    @property
-    def pipeline(self) -> Pipeline:
-        transform = Transform(path="memory.py", function="keep_all", digest=self.code)
-        return replace(super().pipeline, transform=transform)
 
 
 def test_an_equal_digest_by_other_code_is_asked_about_and_the_old_code_keeps_the_promise() -> None:

@@ -68,6 +68,9 @@ class DiskWorld:
     backfill: Mapping[str, int] = field(default_factory=dict)
     password: str = ""
     """Of the ledger's connection: the keys that records are signed with."""
+    code: str | None = None
+    """The digest of the DAG's transform."""
+    on_code_change: str = "warn"
     tables: Mapping[str, str] = field(default_factory=dict)
     """Where a sink's table has another name than the sink."""
 
@@ -111,7 +114,8 @@ class DiskWorld:
                     dag_id=self.dag_id,
                     source=self.source,
                     sinks=tuple(DeltaSink(sink, str(self.table(sink)), **self.sink_options) for sink in self.sinks),
-                    transform=Transform(path="disk.py", function="keep_all"),
+                    transform=Transform(path="disk.py", function="keep_all", digest=self.code),
+                    on_code_change=self.on_code_change,
                     keep_epochs=self.keep_epochs,
                     backfill=self.backfill,
                 ),

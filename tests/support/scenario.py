@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.errors import EpochError, NoNewData
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import Store
@@ -154,6 +154,19 @@ class Scenario:
         for sink in self.sinks:
             shown: list[Any] = [*self.world.table(sink).values()]
             assert sorted(shown) == list(range(self.produced))
+
+
+@dataclass
+class Coded(Scenario):
+    """A DAG whose transform has a known digest."""
+
+    code: str | None = "old"
+    on_code_change: str = "warn"
+
+    @property
+    def pipeline(self) -> Pipeline:
+        transform = Transform(path="memory.py", function="keep_all", digest=self.code)
+        return replace(super().pipeline, transform=transform, on_code_change=self.on_code_change)
 
 
 def abort(coordinator: Coordinator, which: Run) -> None:

@@ -25,6 +25,7 @@ def define(
     max_active_runs: int = 1,
     backfill: dict[str, int] | None = None,
     wait_for_others: Any = 60,
+    on_code_change: Any = "warn",
 ) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
@@ -35,6 +36,7 @@ def define(
             spark=SparkConnect(),
             backfill=backfill,
             wait_for_others=wait_for_others,
+            on_code_change=on_code_change,
         )
 
 
@@ -88,6 +90,12 @@ def test_tables_that_are_templates_are_compared_once_they_are_rendered() -> None
 def test_a_wait_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
     with pytest.raises(BadArgument, match=r"`wait_for_others` is .*. It must be a number of seconds, 0 or larger"):
         define([ONE], wait_for_others=seconds)
+
+
+@pytest.mark.parametrize("what", ["ask", True, None, ["stop"]])
+def test_what_is_neither_warn_nor_stop_is_refused_for_changed_code(what: Any) -> None:
+    with pytest.raises(BadArgument, match=r"`on_code_change` is .*. It must be 'warn' or 'stop'"):
+        define([ONE], on_code_change=what)
 
 
 def test_a_backfill_of_a_sink_that_is_not_there_is_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
-from airflow_epochs.commands import asking
+from airflow_epochs.commands import asking, history
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
@@ -145,6 +145,22 @@ def test_a_waived_sink_is_not_waited_for_any_more(
     assert "without sink gone" in capsys.readouterr().out
     assert coordinator.complete(run).state == "complete"
     assert set(coordinator.newest_complete().receipts) == {"orders"}
+
+
+def test_show_tells_who_waived_a_sink_of_a_complete_epoch_also_after_it_was_pruned(
+    in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.waive(_args(epoch=3, sink="orders", why="table dropped"))
+    memory_coordinator(in_doubt, memory_pipeline(in_doubt), store=LocalStore(tmp_path)).complete(Run("dag", "r3"))
+    Ledger(LocalStore(tmp_path), "orders").prune(3)
+    capsys.readouterr()
+    cli.show_epoch(_args(epoch=3))
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["open"], shown["waived"]["orders"]["why"]) == ("complete", None, "table dropped")
+    history.show_history(_args(limit=2))
+    [deed] = json.loads(capsys.readouterr().out)
+    assert (deed["command"], deed["epoch"], deed["why"]) == ("waive orders", "3", "table dropped")
+    assert deed["who"].startswith(f"{pwd.getpwuid(os.geteuid()).pw_name}@{socket.gethostname()}")
 
 
 def test_only_an_epoch_in_doubt_can_be_waived(world: MemoryWorld) -> None:
@@ -320,7 +336,8 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(group, GroupCommand)
     names = [command.name for command in group.subcommands]
     assert names == [
-        *("list", "show", "in-doubt", "state", "takeover", "waive", "sign", "rebuild"),
+        *("list", "show", "in-doubt", "state", "history"),
+        *("takeover", "waive", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint", "kafka-credentials"),
     ]

@@ -10,8 +10,8 @@ import pytest
 from airflow_epochs.ledger import remembered
 from airflow_epochs.ledger.keys import complete_key
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.queries import newest_epochs
+from airflow_epochs.ledger.remembered import Remembered
 from airflow_epochs.ledger.signing import NO_KEYS, Keys
 from airflow_epochs.model import DecisionKind, _parsed
 from airflow_epochs.protocol import State
@@ -22,7 +22,7 @@ from tests.support.records import complete, decision, open_record, receipt, whol
 SIGNED = pytest.mark.parametrize("keys", [NO_KEYS, Keys(("k" * 32,))], ids=["unsigned", "signed"])
 
 A_THOUSAND_TIMES_AS_MANY = 2 * math.ceil(math.log2(1_000))
-"""Calls to find the newest of a thousand times as many epochs, beyond those to find the newest: by doubling and halving."""
+"""Calls to double as often as that takes, and to halve as often."""
 
 
 @SIGNED

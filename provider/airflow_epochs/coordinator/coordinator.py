@@ -18,7 +18,7 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, state_tables
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -215,7 +215,7 @@ class Coordinator:
         reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.task.env.reached("decision.put")
         reason = "; ".join(reasons) or "every sink voted VOTE_COMMIT"
-        standing = self._put_decision(opened, decision, reason, votes, run, report.event_times)
+        standing = self._put_decision(opened, decision, reason, votes, run, report)
         self.task.env.reached("decision.landed")
         return standing
 
@@ -226,7 +226,7 @@ class Coordinator:
         reason: str,
         votes: dict[str, Vote],
         run: Run,
-        event_times: dict[str, dict[str, int]] | None = None,
+        report: StageReport | None = None,
     ) -> DecisionRecord:
         # Reasons quote errors of sinks and Spark, and a record is kept for ever: no secret may stand in it.
         standing = self.task.ledger.put_decision(
@@ -242,7 +242,8 @@ class Coordinator:
                 run_id=run.run_id,
                 decided_at=self.task.now(),
                 writer=self.task.writer,
-                event_times=event_times or {},
+                event_times=report.event_times if report else {},
+                code=report.code if report else None,
             )
         )
         log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.reason)
@@ -359,6 +360,7 @@ class Coordinator:
         receipts = self._receipts_that_hold(view)
         before = self.task.ledger.complete_record(view.number - 1) if view.number > 1 else None
         waived_ids = _waived_ids(before, view, receipts)
+        code = (view.decision and view.decision.code) or opened.code
         if run != opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
@@ -379,7 +381,8 @@ class Coordinator:
                 watermarks=opened.watermarks,
                 event_times=event_times(self.task.ledger, view),
                 moved_in=moved_in(opened, before),
-                commands=self._obeyed(opened),
+                commands=(*self._obeyed(opened), *code_changes.obeyed(self.task.ledger, code, before)),
+                code=code,
                 adopted_in={
                     **(before.adopted_in if before else {}),
                     **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),

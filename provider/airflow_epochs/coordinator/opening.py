@@ -17,7 +17,7 @@ from airflow_epochs.contracts import (
     Sink,
     Watching,
 )
-from airflow_epochs.coordinator import agreement, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData
@@ -42,7 +42,8 @@ log = secrecy.logger(__name__)
 def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, limits: Limits) -> OpenRecord:
     """Open attempt 1 of a new epoch, with new ranges.
 
-    Raises NoNewData if the source has none; Fenced if another run opened the epoch at the same moment.
+    Raises NoNewData if the source has none; Fenced if another run opened the epoch at the same moment; Refused if the
+    code has changed and must be acknowledged first.
     """
     return _open_planned(task, epoch, identity.ledger_id, run, limits, None)
 
@@ -54,6 +55,7 @@ def _open_planned(
     if order and (command := order.command):
         log.info("epoch %s obeys `%s` of %s: %s", epoch, command.name, command.who, command.why)
     before = task.ledger.complete_record(epoch - 1)
+    code_changes.require_known(task, epoch, before)
     adopted = order.adopted if order else {}
     sinks = sink_plans(task, before, adopted)
     planned, now, watermarks = (
@@ -164,11 +166,13 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
         Fenced: Another run opened the attempt at the same moment.
         Corrupt: A sink disagrees with the ledger, or planned records are gone. Nothing was opened.
         NoNewData: After a command: the source has no data there yet.
+        Refused: The code has changed, and must be acknowledged first. Nothing was opened.
     """
     last = view.opened
     if last.command:
         return _open_planned(task, view.number, last.ledger_id, run, limits or Limits(), last)
     before = task.ledger.complete_record(view.number - 1)
+    code_changes.require_known(task, view.number, before)
     sinks = sink_plans(task, before, last.adopted)
     planned = _planned_again(task, last)
     sinks = with_backfill(task, sinks, view.number, planned, moved=last.moved)

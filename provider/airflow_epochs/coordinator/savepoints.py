@@ -66,7 +66,7 @@ def _record(ledger: Ledger, pipeline: str, name: str, record: CompleteRecord, by
         source=opened.source,
         sinks={sink: plan.spec for sink, plan in opened.sinks.items()},
         transform=opened.transform,
-        code=opened.code,
+        code=record.code or opened.code,
         writer=new_writer(),
         **by.fields,
     )

@@ -21,7 +21,7 @@ from airflow_epochs.contracts import (
     SparkJob,
     SparkRead,
 )
-from airflow_epochs.coordinator import state_tables
+from airflow_epochs.coordinator import code_changes, state_tables
 from airflow_epochs.coordinator.backfill import replayed
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
@@ -55,9 +55,10 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
     """Stage all sinks of an attempt: one try for the epoch's input, and one for each other input (backfills).
 
     Raises:
-        Refused: Two sinks write to one table. Nothing was staged.
+        Refused: Two sinks write to one table; or the code has changed, and must be acknowledged. Nothing was staged.
         NotApplied, Corrupt: As ``stage_try``.
     """
+    changed = code_changes.warning_of(task, opened)
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
     _require_own_tables(task, opened, tries)
     reports = [_staged(task, opened, each) for each in tries]
@@ -66,8 +67,9 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
         try_id=reports[0].try_id,
         claims={name: claim for report in reports for name, claim in report.claims.items()},
         metrics=reports[0].metrics,
-        warnings=tuple(warning for report in reports for warning in report.warnings),
+        warnings=(*changed, *(warning for report in reports for warning in report.warnings)),
         event_times=reports[0].event_times,
+        code=task.pipeline.transform.digest,
     )
 
 
@@ -141,6 +143,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
             places=this.places,
             session=session,
             started_at=task.now(),
+            code=task.pipeline.transform.digest,
         )
     )
     plans = {

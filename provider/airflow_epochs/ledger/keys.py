@@ -6,6 +6,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     takeovers/<n, 10 digits>.json        TakeoverRecord: the highest n names the owning DAG
     signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
     rebuilt/<n, 10 digits>.json          RebuiltRecord: epochs up to its own may lack their records
+    acknowledged/<n, 10 digits>.json     AcknowledgedRecord: the highest n names the code that may be run
     savepoints/<name>.json               SavepointRecord
     savepoints/<name>.disposed.json      DisposedRecord: the savepoint does not count any more
     epochs/<epoch, 20 digits>/
@@ -24,6 +25,7 @@ from __future__ import annotations
 import re
 
 from airflow_epochs.model import (
+    AcknowledgedRecord,
     CompleteRecord,
     DecisionRecord,
     DisposedRecord,
@@ -50,10 +52,13 @@ PIPELINE_KEY = "pipeline.json"
 EPOCHS_FOLDER = "epochs"
 REBUILT_FOLDER = "rebuilt"
 SAVEPOINTS_FOLDER = "savepoints"
+ACKNOWLEDGED_FOLDER = "acknowledged"
 _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
-Record = EpochRecord | PipelineRecord | RunIndex | SigningRecord | RebuiltRecord | SavepointRecord | DisposedRecord
+PipelinesRecord = PipelineRecord | SigningRecord | RebuiltRecord | AcknowledgedRecord | SavepointRecord | DisposedRecord
+"""Records that name their pipeline."""
+Record = EpochRecord | PipelinesRecord | RunIndex
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
 
 
@@ -66,6 +71,8 @@ def key_of(record: Record) -> str:
             return signing_key(record.number)
         case RebuiltRecord():
             return rebuilt_key(record.number)
+        case AcknowledgedRecord():
+            return acknowledged_key(record.number)
         case SavepointRecord():
             return savepoint_key(record.name)
         case DisposedRecord():
@@ -97,7 +104,7 @@ def _key_of_epoch_record(record: EpochRecord) -> str:
 
 def pipeline_of(record: object) -> str | None:
     """The pipeline that a record names; None if it names none."""
-    if isinstance(record, PipelineRecord | SigningRecord | RebuiltRecord | SavepointRecord | DisposedRecord):
+    if isinstance(record, PipelinesRecord):
         return record.pipeline
     txn_id = getattr(record, "txn_id", None)
     return TransactionId.parse(txn_id).pipeline if txn_id else None
@@ -161,6 +168,11 @@ def signing_key(number: int) -> str:
 def rebuilt_key(number: int) -> str:
     """The key of the pipeline's n-th rebuilding, from 1."""
     return f"{REBUILT_FOLDER}/{number:010d}.json"
+
+
+def acknowledged_key(number: int) -> str:
+    """The key of the pipeline's n-th acknowledgement of changed code, from 1."""
+    return f"{ACKNOWLEDGED_FOLDER}/{number:010d}.json"
 
 
 def savepoint_key(name: str) -> str:

@@ -17,6 +17,7 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.keys import (
     EPOCHS_FOLDER,
     SAVEPOINTS_FOLDER,
+    acknowledged_key,
     attempt_key,
     complete_key,
     disposed_key,
@@ -39,6 +40,7 @@ from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.ledger.writable import require_put_if_absent
 from airflow_epochs.model import (
     FORMAT_UNSIGNED,
+    AcknowledgedRecord,
     CompleteRecord,
     DecisionKind,
     DecisionRecord,
@@ -144,7 +146,7 @@ class Ledger:
 
     def owner(self, identity: PipelineRecord) -> str:
         """The id of the DAG that owns the pipeline: the newest takeover's, else that of the registration."""
-        takeovers = self._takeovers()
+        takeovers = self.takeovers()
         return takeovers[-1].dag_id if takeovers else identity.dag_id
 
     def take_over(
@@ -156,7 +158,7 @@ class Ledger:
             Refused: Another takeover was recorded at the same moment, and counts. This one was not recorded.
         """
         record = TakeoverRecord(dag_id=dag_id, who=who, host=host, login=login, why=why, at=at, writer=writer)
-        standing = self._records.put_at(takeover_key(len(self._takeovers()) + 1), record)
+        standing = self._records.put_at(takeover_key(len(self.takeovers()) + 1), record)
         if replace(standing, format=record.format) != record:
             raise Refused(
                 f"{standing.who} handed the pipeline to DAG {standing.dag_id!r} at the same moment. This takeover "
@@ -166,7 +168,8 @@ class Ledger:
             )
         return standing
 
-    def _takeovers(self) -> list[TakeoverRecord]:
+    def takeovers(self) -> list[TakeoverRecord]:
+        """All takeovers, oldest first."""
         return self._records.numbered(takeover_key, TakeoverRecord)
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -192,14 +195,18 @@ class Ledger:
         return standing.epoch if (standing := self.rebuilt()) else 0
 
     def rebuilt(self) -> RebuiltRecord | None:
-        """The newest rebuilding that is in force; None if there is none. Read once per task.
+        """The newest rebuilding that is in force; None if there is none.
 
         One without a completion record of its epoch was begun and not finished.
         """
+        return max(self.rebuildings_in_force(), key=lambda each: (each.epoch, each.number), default=None)
+
+    def rebuildings_in_force(self) -> list[RebuiltRecord]:
+        """The rebuildings that were finished, oldest first. Read once per task."""
         if self._rebuilt is None:
             found = self._records.numbered(rebuilt_key, RebuiltRecord)
             self._rebuilt = [each for each in found if self._records.exists(complete_key(each.epoch))]
-        return max(self._rebuilt, key=lambda each: (each.epoch, each.number), default=None)
+        return self._rebuilt
 
     def rebuildings(self) -> int:
         """The number of rebuildings on record, also of those that were not finished."""
@@ -411,15 +418,27 @@ class Ledger:
         """
         return self._records.put(record)
 
-    def savepoints(self) -> list[SavepointRecord]:
-        """The savepoints that count, by name."""
-        keys = self._records.keys_in(SAVEPOINTS_FOLDER)
-        return [found for key in keys if (name := savepoint_of(key)) and (found := self.savepoint(name))]
+    def acknowledgements(self) -> list[AcknowledgedRecord]:
+        """The acknowledgements of changed code, oldest first. Only the last one lets a run open an epoch."""
+        return self._records.numbered(acknowledged_key, AcknowledgedRecord)
+
+    def put_acknowledged(self, record: AcknowledgedRecord) -> AcknowledgedRecord:
+        """Acknowledge changed code; the record with this number that stands. Raises as ``Records.put``."""
+        return self._records.put(record)
+
+    def savepoints(self, *, also_disposed: bool = False) -> list[SavepointRecord]:
+        """The savepoints that count, by name; ``also_disposed``: and those that were disposed of."""
+        names = filter(None, map(savepoint_of, self._records.keys_in(SAVEPOINTS_FOLDER)))
+        found = (self._made(name) if also_disposed else self.savepoint(name) for name in names)
+        return [each for each in found if each]
 
     def savepoint(self, name: str) -> SavepointRecord | None:
         """The savepoint with this name; None if there is none, or if it was disposed of."""
-        found = self._records.get(savepoint_key(name), SavepointRecord)
+        found = self._made(name)
         return None if found is None or self.disposed(name) else found
+
+    def _made(self, name: str) -> SavepointRecord | None:
+        return self._records.get(savepoint_key(name), SavepointRecord)
 
     def disposed(self, name: str) -> DisposedRecord | None:
         """The record that disposes of the savepoint; None if it counts, or if there is no such savepoint."""

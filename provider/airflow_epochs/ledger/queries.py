@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import CompleteRecord, OpenRecord, SinkPlan, records_upper_bound
+from airflow_epochs.model import CompleteRecord, OpenRecord, SinkPlan, WaivedRecord, records_upper_bound
 from airflow_epochs.protocol import State
 
 
@@ -22,6 +22,8 @@ class EpochRow:
         commands: The operators' commands that the epoch obeyed; if it is not open yet, the one that waits for a run.
         versions: Sink name -> the version that shows the epoch; only sinks that have versions.
         at: When it was completed; if it is not complete, when its newest attempt was opened. ISO 8601.
+        code: The transform that made its rows, as in ``OpenRecord``; None if unknown.
+        code_changed: Whether this is not the code of the epoch before, as far as both are known.
     """
 
     number: int
@@ -34,10 +36,12 @@ class EpochRow:
     at: str
     txn_id: str
     commands: tuple[str, ...] = ()
+    code: str | None = None
+    code_changed: bool = False
 
     @classmethod
-    def of(cls, view: EpochView) -> EpochRow:
-        """The row of an epoch that has been opened."""
+    def of(cls, view: EpochView, before: CompleteRecord | None = None) -> EpochRow:
+        """The row of an epoch that has been opened. ``before``: the epoch before; needed for ``code_changed`` alone."""
         record = view.complete or view.opened
         receipts = view.complete.receipts if view.complete else view.receipts
         return cls(
@@ -51,6 +55,8 @@ class EpochRow:
             at=view.complete.completed_at if view.complete else view.opened.opened_at,
             txn_id=record.txn_id,
             commands=_commands(view),
+            code=record.code,
+            code_changed=before is not None and None not in (before.code, record.code) and before.code != record.code,
         )
 
 
@@ -67,6 +73,14 @@ def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
         view = ledger.view(number)
         if view.complete or (view.open and number > newest):  # one that was unfinished before a rebuilding is history
             yield view
+
+
+def waivers(ledger: Ledger, view: EpochView) -> dict[str, WaivedRecord]:
+    """Sink -> the word of the operator who waived it in this epoch."""
+    if not view.complete:
+        return view.waived
+    found = {sink: ledger.waiver(view.number, sink) for sink in view.complete.waived}  # in this epoch or an earlier one
+    return {sink: record for sink, record in found.items() if record}
 
 
 def unfinished(ledger: Ledger) -> EpochView | None:

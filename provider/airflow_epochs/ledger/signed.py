@@ -11,6 +11,7 @@ from airflow_epochs import codes
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import (
+    ACKNOWLEDGED_FOLDER,
     PIPELINE_KEY,
     REBUILT_FOLDER,
     SAVEPOINTS_FOLDER,
@@ -36,6 +37,14 @@ class Signing:
     def has_keys(self) -> bool:
         """Whether there is a key to sign records with."""
         return bool(self._records.trust.keys)
+
+    def newest(self) -> SigningRecord | None:
+        """The signing record that counts; None without keys, or if the ledger was signed from the start or never.
+
+        Earlier ones may be signed with keys that the connection does not have any more.
+        """
+        with self._records.believing(PIPELINE_KEY):
+            return self._records.trust.signing() if self.has_keys else None
 
     def unsigned(self) -> list[str]:
         """The keys of the records that the next epoch rests on, and that today's signing keys do not confirm."""
@@ -106,6 +115,7 @@ class Signing:
             PIPELINE_KEY,
             *self._records.keys_in("takeovers"),
             *self._records.keys_in(REBUILT_FOLDER),
+            *self._records.keys_in(ACKNOWLEDGED_FOLDER),
             *self._records.keys_in(SAVEPOINTS_FOLDER),
             complete_key(newest),
             *self._records.keys_in(epoch_folder(newest + 1)),

@@ -35,13 +35,16 @@ class Definition:
         return TaskTry(pipeline=self.pipeline, ledger=ledger, env=self.operator.environment)
 
 
-def find(pipeline: str, dag_id: str | None = None, ledger_conn_id: str | None = None) -> Definition:
+def find(
+    pipeline: str, dag_id: str | None = None, ledger_conn_id: str | None = None, *, step: str = "complete"
+) -> Definition:
     """The pipeline in the DAGs that this installation has now. Runs every DAG file.
 
     Args:
         pipeline: The pipeline's name.
         dag_id: The DAG; needed only if several DAGs have a pipeline of this name.
         ledger_conn_id: The connection of the ledger, instead of the one that the DAG names.
+        step: The step whose view of the pipeline is wanted: ``open`` knows the transform's file, ``complete`` does not.
 
     Raises:
         Refused: No DAG has the pipeline, or several have it; or a template in it needs a run.
@@ -51,7 +54,7 @@ def find(pipeline: str, dag_id: str | None = None, ledger_conn_id: str | None = 
     if len(chosen) != 1:
         raise _not_one(pipeline, dag_id, sorted(found))
     [operators] = chosen.values()
-    return _rendered(next((each for each in operators if each.step == "complete"), operators[0]), ledger_conn_id)
+    return _rendered(next((each for each in operators if each.step == step), operators[0]), ledger_conn_id)
 
 
 def _all_dags() -> Iterator[DAG]:

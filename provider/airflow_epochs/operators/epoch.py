@@ -19,7 +19,7 @@ from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.config import WAIT_FOR_OTHERS_S, Pipeline, Transform, require_one_run_at_a_time
+from airflow_epochs.config import WAIT_FOR_OTHERS_S, WARN, Pipeline, Transform, require_one_run_at_a_time
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
@@ -57,6 +57,9 @@ class EpochOperator(BaseOperator):
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what must be true of its rows, made by ``expect`` and ``expect_row_count``. Spark counts
             the rows that break it while it stages them. Then the sink votes against the epoch, or the task warns.
+        on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
+            the epoch before. "warn": it says so in its log. "stop": it fails, until somebody types
+            ``airflow epochs acknowledge-code``.
         checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
             ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
     """
@@ -81,6 +84,7 @@ class EpochOperator(BaseOperator):
         wait_for_others: float = WAIT_FOR_OTHERS_S,
         event_time: EventTime | None = None,
         expectations: Expectations | None = None,
+        on_code_change: str = WARN,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -100,6 +104,7 @@ class EpochOperator(BaseOperator):
         self.wait_for_others = wait_for_others
         self.event_time = event_time
         self.expectations = dict(expectations or {})
+        self.on_code_change = on_code_change
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -179,6 +184,7 @@ class EpochOperator(BaseOperator):
                 wait_for_others=self.wait_for_others,
                 event_time=self.event_time,
                 expectations=self.expectations,
+                on_code_change=self.on_code_change,
             )
         except ValueError as error:
             raise Refused(
