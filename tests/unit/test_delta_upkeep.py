@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 
 from airflow_epochs.model import JsonDict, Marker, TransactionId
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from tests.support.delta_world import ids_in, rows, run_epoch, transaction
+from airflow_epochs.sinks.delta.state_table import StateTable
+from tests.support.delta_world import ids_in, rows, run_epoch, seen_by_duckdb, transaction
 from tests.support.environment import Environment
+from tests.support.state_written import SCHEMA, WrittenState
 
 
 @pytest.fixture
@@ -107,3 +110,39 @@ def test_a_damaged_hint_about_the_newest_checkpoint_costs_a_checkpoint_only(tabl
     (table / "_delta_log" / "_last_checkpoint").write_text("{")
     feed(sink, world, 3, last)
     assert ids_in(table) == list(range(1, 8))
+
+
+def opens_from_its_newest_checkpoint(table: Path) -> int:
+    """Take away all that is older than the checkpoint that the hint names; how many commits come after it."""
+    log = table / "_delta_log"
+    newest = int(json.loads((log / "_last_checkpoint").read_text())["version"])
+    commits = sorted(int(path.stem) for path in log.glob("0*.json"))
+    for version in (version for version in commits if version <= newest):
+        (log / f"{version:020}.json").unlink()
+    return commits[-1] - newest
+
+
+def test_a_table_of_more_than_100_commits_is_opened_from_a_checkpoint_and_fewer_than_10_commits(
+    table: Path, world: Environment
+) -> None:
+    sink = DeltaSink("bronze", str(table), compact_every=0)
+    first = feed(sink, world, 1)
+    for number in range(2, 109):  # epochs would take seconds
+        no_checkpoint = PostCommitHookProperties(create_checkpoint=False)
+        write_deltalake(table, rows(number, p=["x"]), mode="append", post_commithook_properties=no_checkpoint)
+        sink.maintain("orders", number, world)
+    assert opens_from_its_newest_checkpoint(table) < 10
+    assert seen_by_duckdb(str(table)) == ids_in(table) == list(range(1, 109))
+    assert sink.last_committed("orders", world) == Marker.of(first)
+
+
+def test_the_log_of_a_state_table_of_more_than_100_epochs_is_checkpointed_too(
+    tmp_path: Path, world: Environment
+) -> None:
+    written = WrittenState(tmp_path)
+    state = StateTable(written.name, written.place, schema=SCHEMA, keys=["page"], expires="until")
+    for number in range(1, 113):  # what writes these commits checkpoints at 100, too
+        written.epoch((f"page {number}", None, 1))
+        state.maintain("p", number, world)
+    assert opens_from_its_newest_checkpoint(written.table) < 10
+    assert len(written.delta().to_pyarrow_table()) == 112
