@@ -177,6 +177,17 @@ def require_wait(seconds: object) -> None:
         )
 
 
+def require_keep_epochs(epochs: object) -> None:
+    """Raise BadArgument unless ``keep_epochs`` is a whole number from 1.
+
+    The newest epoch's open record says what the pipeline reads and writes: commands and savepoints need it.
+    """
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise BadArgument(
+            f"`keep_epochs` is {epochs!r}. It must be a number of epochs, 1 or larger.", code=codes.PIPELINE_ARGUMENT
+        )
+
+
 def require_on_code_change(what: object) -> None:
     """Raise BadArgument unless ``on_code_change`` is "warn" or "stop"."""
     if what not in (WARN, STOP):

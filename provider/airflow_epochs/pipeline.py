@@ -14,6 +14,7 @@ from airflow_epochs.config import (
     require_backfill,
     require_distinct,
     require_expectations,
+    require_keep_epochs,
     require_name,
     require_no_loop,
     require_on_code_change,
@@ -78,7 +79,7 @@ class EpochPipeline(TaskGroup):
 
     Raises:
         BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
-            ``wait_for_others`` or ``on_code_change`` is not valid; or ``max_active_runs`` is not 1.
+            ``wait_for_others``, ``on_code_change`` or ``keep_epochs`` is not valid; or ``max_active_runs`` is not 1.
         Refused: A sink writes to a topic that the source reads.
     """
 
@@ -109,6 +110,7 @@ class EpochPipeline(TaskGroup):
         require_wait(wait_for_others)
         require_expectations(expectations or {}, sinks)
         require_on_code_change(on_code_change)
+        require_keep_epochs(keep_epochs)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
         _add_params(self.dag)

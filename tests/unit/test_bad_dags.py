@@ -26,6 +26,7 @@ def define(
     backfill: dict[str, int] | None = None,
     wait_for_others: Any = 60,
     on_code_change: Any = "warn",
+    keep_epochs: Any = 1000,
 ) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
@@ -37,6 +38,7 @@ def define(
             backfill=backfill,
             wait_for_others=wait_for_others,
             on_code_change=on_code_change,
+            keep_epochs=keep_epochs,
         )
 
 
@@ -96,6 +98,12 @@ def test_a_wait_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
 def test_what_is_neither_warn_nor_stop_is_refused_for_changed_code(what: Any) -> None:
     with pytest.raises(BadArgument, match=r"`on_code_change` is .*. It must be 'warn' or 'stop'"):
         define([ONE], on_code_change=what)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 2.5, "100", None, True])
+def test_fewer_kept_epochs_than_one_are_refused(epochs: Any) -> None:
+    with pytest.raises(BadArgument, match=r"`keep_epochs` is .*. It must be a number of epochs, 1 or larger"):
+        define([ONE], keep_epochs=epochs)
 
 
 def test_a_backfill_of_a_sink_that_is_not_there_is_refused() -> None:

@@ -441,15 +441,18 @@ class Coordinator:
         assert view.complete
         with tolerated("committing the consumer group's offsets"):
             self.task.pipeline.source.acknowledge(self.task.pipeline.name, self.newest_complete().ranges, self.task.env)
-        pruned = view.number - self.task.pipeline.keep_epochs
-        for epoch in (pruned, view.number - 1, view.number):  # the first one's places are on record for the last time
+        pruned: list[int] = []
+        with tolerated("looking for epochs to prune"):
+            pruned = self.task.ledger.due_for_pruning(view.number - self.task.pipeline.keep_epochs)
+        for epoch in (*pruned, view.number - 1, view.number):  # the first ones' places are on record for the last time
             self._sweep(epoch)
         for sink in self.task.pipeline.sinks:
             if isinstance(sink, Maintained):
                 with tolerated(f"maintaining sink {sink.name}"):
                     sink.maintain(self.task.pipeline.name, view.number, self.task.env)
         with tolerated("pruning"):
-            self.task.ledger.prune(pruned)
+            for epoch in pruned:
+                self.task.ledger.prune(epoch)
 
     def _sweep(self, epoch: int) -> None:
         with tolerated(f"sweeping epoch {epoch}"):

@@ -63,6 +63,9 @@ R = TypeVar("R")
 
 log = secrecy.logger(__name__)
 
+PRUNED_MAX = 100
+"""How many epochs one task prunes at most."""
+
 
 class Ledger:
     """One pipeline's ledger, as one task sees it: it keeps in memory the records that it has read.
@@ -464,6 +467,18 @@ class Ledger:
         """Put the index from a run to its one epoch; the index that stands. Raises as ``Records.put``."""
         return self._records.put(RunIndex(dag_id=run.dag_id, run_id=run.run_id, epoch=epoch))
 
+    def due_for_pruning(self, number: int) -> list[int]:
+        """The epochs up to ``number`` that are complete and have more records than pruning leaves, oldest first.
+
+        An earlier task may have died before it pruned, or the DAG kept more epochs then. Epochs are pruned in order, so
+        the search goes back from ``number`` to one that is pruned: it asks once if there is nothing to catch up with.
+        At most ``PRUNED_MAX``: the next task goes on.
+        """
+        if not self._prunable(number):
+            return []
+        behind = last_of(lambda more: bool(self._prunable(number - more)))
+        return list(range(number - behind, number + 1))[:PRUNED_MAX]
+
     def prune(self, number: int) -> int:
         """Delete the records of a complete epoch, except ``complete.json`` and waivers. Idempotent.
 
@@ -474,11 +489,18 @@ class Ledger:
         """
         if not self.complete_record(number):
             return 0
-        kept = (complete_key(number), ".waived.json")  # a waiver says for ever who gave up rows, and why
-        keys = [key for key in self._records.keys_in(epoch_folder(number)) if not key.endswith(kept)]
+        keys = self._prunable(number)
         for key in keys:
             self._records.delete(key)
         return len(keys)
+
+    def _prunable(self, number: int) -> list[str]:
+        """The keys that pruning deletes; none of an epoch that has no completion record."""
+        keys = self._records.keys_in(epoch_folder(number)) if number >= 1 else []
+        if complete_key(number) not in keys:
+            return []
+        kept = (complete_key(number), ".waived.json")  # a waiver says for ever who gave up rows, and why
+        return [key for key in keys if not key.endswith(kept)]
 
 
 def _present(found: Mapping[str, R | None]) -> dict[str, R]:

@@ -19,7 +19,14 @@ from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.config import WAIT_FOR_OTHERS_S, WARN, Pipeline, Transform, require_one_run_at_a_time
+from airflow_epochs.config import (
+    WAIT_FOR_OTHERS_S,
+    WARN,
+    Pipeline,
+    Transform,
+    require_keep_epochs,
+    require_one_run_at_a_time,
+)
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 
@@ -172,6 +179,7 @@ class EpochOperator(BaseOperator):
         """
         try:
             require_one_run_at_a_time(dag.dag_id, dag.max_active_runs)
+            require_keep_epochs(self.keep_epochs)
             return Pipeline(
                 name=self.pipeline,
                 dag_id=dag.dag_id,
