@@ -1,5 +1,6 @@
-"""Backups, copies, restored ledgers and tables, removed sinks, VACUUM and foreign writers, in any order, on real disks:
-no task of ours ever deletes a file that a version of a table refers to which can still be read.
+"""Backups, copies, restored ledgers and tables, removed, renamed and waived sinks, late tries, pruned epochs, VACUUM,
+foreign writers, in any order, on real disks: no task of ours ever deletes a file that a version of a table refers to
+which can still be read.
 
 ``EPOCHS_SEED=N`` replays a run, ``EPOCHS_HISTORIES=500`` makes a long one.
 """
@@ -10,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,11 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import EpochError
+from airflow_epochs.ledger.queries import unfinished, waits_for
 from airflow_epochs.model import Run, StageReport
 from orders_demo.duck import duck
 from tests.support.delta_history import named_by
@@ -39,6 +43,8 @@ HISTORIES = int(os.environ.get("EPOCHS_HISTORIES", "30"))
 SEED = int(os.environ.get("EPOCHS_SEED", SystemRandom().randrange(10**9)))
 
 SINKS = ("orders", "audit")
+RENAMED = "orders_2"
+"""Another name for the sink of the table `orders`."""
 PARTS = ("ledger", *SINKS)
 HOMES_MAX = 3
 
@@ -47,7 +53,7 @@ T = TypeVar("T")
 any_of = st.integers(0, 10**6)
 """Which one of a list that grows."""
 parts = st.sets(st.sampled_from(PARTS), min_size=1)
-sinks = st.sampled_from([SINKS, ("orders",), ("audit",)])
+sinks = st.sampled_from([SINKS, ("orders",), ("audit",), (RENAMED, "audit"), (RENAMED,)])
 
 
 def of(things: list[T], number: int) -> T:
@@ -103,7 +109,7 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         (self.folder / "original").mkdir()
-        self.homes.append(DiskWorld(self.folder / "original"))
+        self.homes.append(DiskWorld(self.folder / "original", tables={RENAMED: "orders"}))
         self.run_whole(0)
 
     # -- what the pipeline does ------------------------------------------------------------------------------------
@@ -167,6 +173,50 @@ class Histories(RuleBasedStateMachine):
     def fail_a_run(self, which: int) -> None:
         _, task, run, _ = of(self.staged, which)
         self._tasks(lambda: task.abort(run, "a task failed"))
+
+    @precondition(lambda self: self.staged)
+    @rule(which=any_of)
+    def stage_again(self, which: int) -> None:
+        """What a retry of the task does: the places of the try before are left behind."""
+        number = which % len(self.staged)
+        world, task, run, _ = self.staged[number]
+
+        def again() -> None:
+            if report := task.stage(run).stage:
+                self.staged[number] = (world, task, run, report)
+
+        self._tasks(again)
+
+    @rule(home=any_of, runs=st.integers(1, 2))
+    def stage_so_slowly_that_other_runs_are_faster(self, home: int, runs: int) -> None:
+        """A try that writes on when its attempt is aborted, or its epoch complete, or even pruned."""
+        world, run = of(self.homes, home), self._next_run(home)
+
+        def others() -> None:
+            for _ in range(runs):
+                self.run_whole(home)
+            lost.enter_context(self._nothing_lost())
+
+        task = world.coordinator({f"staging.{world.sinks[-1]}": others})
+        with ExitStack() as lost, suppress(EpochError):
+            task.open(run)
+            task.stage(run)
+
+    @rule(home=any_of)
+    def waive_what_is_waited_for(self, home: int) -> None:
+        ledger = of(self.homes, home).ledger
+
+        def waive() -> None:
+            if view := unfinished(ledger):
+                for sink in waits_for(view):
+                    admin.waive(ledger, view.number, sink, by=Account(who="me", why="no backup"))
+
+        self._tasks(waive)
+
+    @rule(home=any_of, keep=st.sampled_from([1, 2, 1000]))
+    def keep_other_epochs(self, home: int, keep: int) -> None:
+        number = home % len(self.homes)
+        self.homes[number] = replace(self.homes[number], keep_epochs=keep)
 
     @rule(home=any_of, sinks=sinks)
     def change_the_sinks(self, home: int, sinks: tuple[str, ...]) -> None:
