@@ -1,4 +1,7 @@
-"""``airflow epochs rebuild`` as a process of its own, over DAG files: the sinks are those of the DAG as it is today."""
+"""``airflow epochs rebuild`` and ``acknowledge-code`` as processes of their own, over DAG files.
+
+Sinks and transform are those of the DAG as it is today.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,18 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from airflow.models import Connection, Variable
 from airflow.utils.session import create_session
 
+from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.codec import decode
 from airflow_epochs.ledger.keys import rebuilt_key
 from airflow_epochs.model import RebuiltRecord
+from airflow_epochs.operators.transform_file import find_transform
 from tests.support import airflow_home
 from tests.support.airflow_harness import initialised
 from tests.support.faults_world import DiskWorld, start
@@ -66,8 +72,10 @@ def dag_file(world: DiskWorld, dag_id: str = "dag", **tables: str) -> None:
     (folder / f"{dag_id}.py").write_text(DAG.format(dag_id=dag_id, **places))
 
 
-def typed(world: DiskWorld, *words: str, why: str = "the disk is gone") -> subprocess.CompletedProcess[str]:
-    """``airflow epochs rebuild orders … --yes``; variables and connections are in the environment."""
+def typed(
+    world: DiskWorld, *words: str, why: str = "the disk is gone", command: str = "rebuild"
+) -> subprocess.CompletedProcess[str]:
+    """``airflow epochs <command> orders … --yes``; variables and connections are in the environment."""
     bundle = {"name": "mine", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle"}
     connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
     said = {
@@ -77,8 +85,8 @@ def typed(world: DiskWorld, *words: str, why: str = "the disk is gone") -> subpr
         "AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(connection),
         "AIRFLOW_VAR_LAKE": str(world.folder),
     }
-    command = [sys.executable, "-m", "airflow", "epochs", "rebuild", "orders", "--why", why, "--yes", *words]
-    return subprocess.run(command, env={**os.environ, **said}, capture_output=True, text=True, check=False)
+    line = [sys.executable, "-m", "airflow", "epochs", command, "orders", "--why", why, "--yes", *words]
+    return subprocess.run(line, env={**os.environ, **said}, capture_output=True, text=True, check=False)
 
 
 @contextmanager
@@ -112,6 +120,22 @@ def test_the_command_takes_sinks_and_templates_from_the_dag_file_and_leaves_a_tr
     assert (record.who, record.why, sorted(record.sinks)) == (user, why, ["audit", "orders"])
     lost.one_more_epoch(81)
     assert_all_rows(lost, "orders", "audit")
+
+
+def test_acknowledge_code_takes_the_transform_from_the_dag_file(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path, code="0" * 64, on_code_change="stop")
+    world.produce(2)
+    assert world.run(1) is None
+    world.produce(2)
+    dag_file(world)
+    (world.folder / "dags" / "disk.py").write_text("def keep_all(batch, epoch): ...\n")
+    changed = replace(world, code=find_transform("disk.py:keep_all", [world.folder / "dags"]).digest)
+    assert isinstance(changed.run(2), Refused)
+    done = typed(changed, why="the new rates", command="acknowledge-code")
+    assert done.returncode == 0, done.stderr
+    assert f"in its newest complete epoch  {world.code}" in done.stdout and str(changed.code) in done.stdout
+    assert changed.run(2) is None
+    assert_all_rows(changed, "orders", "audit")
 
 
 @pytest.mark.parametrize(

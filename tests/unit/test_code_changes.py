@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.sdk import DAG
 
-from airflow_epochs import codes
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
 from airflow_epochs.coordinator import code_changes, savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Corrupt, Refused
@@ -18,6 +19,7 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs
 from airflow_epochs.ledger.signing import Keys
 from airflow_epochs.model import DecisionKind
+from airflow_epochs.operators.epoch import EpochOperator
 from airflow_epochs.protocol import State
 from tests.support.faults_world import DiskWorld
 from tests.support.remedies import assert_all_rows, ordered, typed
@@ -55,6 +57,23 @@ def listed(scenario: Scenario) -> list[tuple[int, str | None, bool]]:
     ledger = scenario.ledger
     rows = [EpochRow.of(view, ledger.complete_record(view.number - 1)) for view in newest_epochs(ledger, 20)]
     return [(row.number, row.code, row.code_changed) for row in rows]
+
+
+def test_what_the_dag_says_of_changed_code_is_what_every_task_does() -> None:
+    with DAG("orders", schedule=None, max_active_runs=1) as dag:
+        EpochPipeline(
+            "orders",
+            source=KafkaSource(topics=["orders"]),
+            transform="orders.py:orders",
+            sinks=[DeltaSink("orders", "/lake/orders")],
+            spark=SparkConnect(),
+            on_code_change="stop",
+        )
+    task = dag.get_task("orders.complete")
+    assert isinstance(task, EpochOperator) and task.definition(dag).on_code_change == "stop"
+    task.on_code_change = "ask"
+    with pytest.raises(Refused, match=r"`on_code_change` is 'ask'"):
+        task.definition(dag)
 
 
 def test_each_epoch_tells_its_code_and_whether_that_has_changed_also_after_it_was_pruned() -> None:

@@ -24,6 +24,7 @@ from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlS
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
+from airflow_epochs.ledger.ledger import PRUNED_MAX
 from airflow_epochs.operators import epoch as operators
 from airflow_epochs.sinks.delta import compaction as delta_compaction
 from airflow_epochs.sinks.delta import due as delta_due
@@ -351,6 +352,7 @@ NUMBERS = {
     "docs/protocol.md": [f"seconds ago ({definition.WAIT_FOR_OTHERS_S:.0f}; for an epoch"],
     "docs/operations.md": [
         f"after `keep_epochs` epochs ({default(airflow_epochs.EpochPipeline, 'keep_epochs'):,} by default)",
+        f"makes up for it, up to {PRUNED_MAX} epochs at a time",
         f"| `wait_for_others` of `EpochPipeline` | {definition.WAIT_FOR_OTHERS_S:.0f} s |",
         f"`open`, `vote`, `abort` {retries(OPEN)}, `stage` {retries(STAGE)}, each after "
         f"{seconds(OPEN, 'retry_delay')} s; `commit.<sink>` and `complete` {retries(COMMIT)}, after "

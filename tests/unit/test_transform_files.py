@@ -37,6 +37,22 @@ def test_a_missing_transform_is_refused_naming_every_place_looked_at(tmp_path: P
     assert str(tmp_path / "b" / "orders.py") in str(refused.value)
 
 
+@pytest.mark.parametrize("changed", ["orders.py", "helper.py", "rates/__init__.py", None])
+def test_the_digest_tells_the_code_that_is_run_wherever_it_lies(tmp_path: Path, changed: str | None) -> None:
+    digests: list[str | None] = []
+    for folder in (tmp_path / "a", tmp_path / "z" / "deeper"):
+        (folder / "rates").mkdir(parents=True)
+        (folder / "orders.py").write_text("import helper, rates\ndef orders(batch, epoch): ...\n")
+        for file in ("helper.py", "rates/__init__.py"):
+            (folder / file).write_text("RATE = 1\n")
+        (folder / "other.py").write_text(f"# {folder}: imported by nobody\n")
+        if changed and digests:
+            with (folder / changed).open("a") as file_of_code:
+                file_of_code.write("\n")
+        digests.append(find_transform("orders.py:orders", [folder]).digest)
+    assert (digests[0] == digests[1]) == (changed is None)
+
+
 def sparse(path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("wb") as file:
