@@ -356,42 +356,43 @@ class Coordinator:
                 code=codes.RECEIPT_MISSING,
                 **attempt_fields(view.opened.txn),
             )
-        opened = view.opened
         receipts = self._receipts_that_hold(view)
+        if run != view.opened.run:
+            self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
+        self.task.env.reached("complete.put")
+        self.task.ledger.put_complete(self._completion(view, receipts, run, metrics))
+        self.task.env.reached("complete.landed")
+        log.info("epoch %s: complete (%s)", view.number, view.opened.txn_id)
+        return self.task.ledger.view(view.number)
+
+    def _completion(self, view: EpochView, receipts: dict[str, Receipt], run: Run, metrics: JsonDict) -> CompleteRecord:
+        opened = view.opened
         before = self.task.ledger.complete_record(view.number - 1) if view.number > 1 else None
         waived_ids = _waived_ids(before, view, receipts)
         code = (view.decision and view.decision.code) or opened.code
-        if run != opened.run:
-            self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
-        self.task.env.reached("complete.put")
-        self.task.ledger.put_complete(
-            CompleteRecord(
-                txn_id=opened.txn_id,
-                ranges=opened.ranges,
-                source_state=opened.source_state,
-                receipts=receipts,
-                markers={**(before.markers if before else {}), **dict.fromkeys(receipts, opened.txn_id)},
-                opened_by=opened.run,
-                completed_by=run,
-                metrics=metrics,
-                completed_at=self.task.now(),
-                writer=self.task.writer,
-                waived=tuple(waived_ids),
-                waived_ids=waived_ids,
-                watermarks=opened.watermarks,
-                event_times=event_times(self.task.ledger, view),
-                moved_in=moved_in(opened, before),
-                commands=(*self._obeyed(opened), *code_changes.obeyed(self.task.ledger, code, before)),
-                code=code,
-                adopted_in={
-                    **(before.adopted_in if before else {}),
-                    **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
-                },
-            )
+        return CompleteRecord(
+            txn_id=opened.txn_id,
+            ranges=opened.ranges,
+            source_state=opened.source_state,
+            receipts=receipts,
+            markers={**(before.markers if before else {}), **dict.fromkeys(receipts, opened.txn_id)},
+            opened_by=opened.run,
+            completed_by=run,
+            metrics=metrics,
+            completed_at=self.task.now(),
+            writer=self.task.writer,
+            waived=tuple(waived_ids),
+            waived_ids=waived_ids,
+            watermarks=opened.watermarks,
+            event_times=event_times(self.task.ledger, view),
+            moved_in=moved_in(opened, before),
+            commands=(*self._obeyed(opened), *code_changes.obeyed(self.task.ledger, code, before)),
+            adopted_in={
+                **(before.adopted_in if before else {}),
+                **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
+            },
+            code=code,
         )
-        self.task.env.reached("complete.landed")
-        log.info("epoch %s: complete (%s)", view.number, opened.txn_id)
-        return self.task.ledger.view(view.number)
 
     def _obeyed(self, opened: OpenRecord) -> tuple[Command, ...]:
         """The commands of the epoch. Its completion record keeps them, because its open records may be pruned."""
