@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_epochs.ballot import Ballot as Ballot
     from airflow_epochs.event_time import EventTime as EventTime
     from airflow_epochs.expectations import expect as expect
     from airflow_epochs.expectations import expect_row_count as expect_row_count
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "Ballot": "airflow_epochs.ballot",
     "DeltaSink": "airflow_epochs.sinks.delta.sink",
     "EpochPipeline": "airflow_epochs.pipeline",
     "EventTime": "airflow_epochs.event_time",
@@ -40,6 +42,7 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "Ballot",
     "DeltaSink",
     "EpochPipeline",
     "EventTime",

@@ -846,6 +846,20 @@ EXPECTATION_UNMET = TRANSFORM.code(
     "Correct the transform: let it leave such rows out, or put them right. If such rows are right, change or remove "
     "the expectation in the DAG. Then clear the stage task.",
 )
+VOTED_AGAINST = TRANSFORM.code(
+    "EPOCHS-VOTED-AGAINST",
+    Refused,
+    "The pipeline's own function, `vote=` in the DAG, voted against the epoch. No sink shows it.",
+    "Look at what the message says. Correct the transform, or change the function if such an epoch is right. Then "
+    "clear the stage task.",
+)
+VOTE_FUNCTION_FAILED = TRANSFORM.code(
+    "EPOCHS-VOTE-FUNCTION-FAILED",
+    Refused,
+    "The pipeline's own function, `vote=` in the DAG, raised an exception, or returned neither None nor a text. So the "
+    "epoch was not judged, and no sink shows it.",
+    "Look at the traceback in the task's log, and correct the function or what it needs. Then clear the stage task.",
+)
 EXPECTATION_INVALID = TRANSFORM.code(
     "EPOCHS-EXPECTATION-INVALID",
     Refused,

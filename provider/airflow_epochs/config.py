@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from airflow_epochs import codes
+from airflow_epochs.ballot import VoteFunction
 from airflow_epochs.errors import BadArgument, Refused
 from airflow_epochs.expectations import Expectations, require_list
 from airflow_epochs.names import NAME_RULE, is_name
@@ -57,6 +58,7 @@ class Pipeline:
         wait_for_others: Seconds that ``open`` leaves another run's attempt alone before it aborts it.
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what is expected of its rows.
+        vote: The user's own function, which is asked before the epoch is decided; None: there is none.
         on_code_change: What ``open`` does when the transform's code is not that of the epoch before: "warn" or "stop".
     """
 
@@ -71,6 +73,7 @@ class Pipeline:
     wait_for_others: float = WAIT_FOR_OTHERS_S
     event_time: EventTime | None = None
     expectations: Expectations = field(default_factory=dict)
+    vote: VoteFunction | None = None
     on_code_change: str = WARN
 
     def __post_init__(self) -> None:
@@ -80,6 +83,7 @@ class Pipeline:
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
         require_expectations(self.expectations, self.sinks)
+        require_vote(self.vote)
         require_on_code_change(self.on_code_change)
 
 
@@ -164,6 +168,15 @@ def _require_sinks_of_the_pipeline(option: str, names: Collection[str], sinks: S
         raise BadArgument(
             f"`{option}` names {', '.join(unknown)}. The pipeline has no sink of this name; its sinks are "
             f"{', '.join(sink.name for sink in sinks)}.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
+
+
+def require_vote(function: object) -> None:
+    """Raise BadArgument unless ``vote`` is a function, or None."""
+    if function is not None and not callable(function):
+        raise BadArgument(
+            f"`vote` is {function!r}. It must be a function that takes a Ballot, and returns None or why not.",
             code=codes.PIPELINE_ARGUMENT,
         )
 

@@ -19,6 +19,7 @@ from airflow_epochs.config import (
     require_no_loop,
     require_on_code_change,
     require_one_run_at_a_time,
+    require_vote,
     require_wait,
 )
 from airflow_epochs.operators.epoch import (
@@ -31,6 +32,7 @@ from airflow_epochs.operators.epoch import (
 )
 
 if TYPE_CHECKING:
+    from airflow_epochs.ballot import VoteFunction
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.event_time import EventTime
     from airflow_epochs.expectations import Expectations
@@ -72,7 +74,7 @@ class EpochPipeline(TaskGroup):
     Args:
         name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
-            event_time, expectations, on_code_change: See ``EpochOperator``.
+            event_time, expectations, vote, on_code_change: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
@@ -93,6 +95,7 @@ class EpochPipeline(TaskGroup):
         state: Sequence[StateTable] = (),
         event_time: EventTime | None = None,
         expectations: Expectations | None = None,
+        vote: VoteFunction | None = None,
         spark: SparkConnect | SparkSubmit,
         ledger_conn_id: str = "epochs_default",
         keep_epochs: int = 1000,
@@ -109,6 +112,7 @@ class EpochPipeline(TaskGroup):
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
         require_expectations(expectations or {}, sinks)
+        require_vote(vote)
         require_on_code_change(on_code_change)
         require_keep_epochs(keep_epochs)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
@@ -129,6 +133,7 @@ class EpochPipeline(TaskGroup):
             "on_code_change": on_code_change,
             "event_time": event_time,
             "expectations": expectations,
+            "vote": vote,
             **_start_of_continuous(self.dag),
         }
         with self:

@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
+from airflow_epochs.ballot import Ballot
 from airflow_epochs.contracts import SparkJob
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
@@ -64,6 +65,7 @@ class Lab:
         self.spark = FakeSpark()
         self.after: list[int] = []
         self.mine_fails = False
+        self.against: str | None = None
         root = folder / "ledger"
         root.mkdir()
         connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
@@ -82,10 +84,14 @@ class Lab:
                 sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
                 wait_for_others=0,
+                vote=self._vote,
                 operator_args={"retries": 0},
             )
             group >> PythonOperator(task_id="mine", python_callable=self._mine)
         return dag
+
+    def _vote(self, ballot: Ballot) -> str | None:
+        return self.against and f"{self.against}: {dict(ballot.rows)}"
 
     def _mine(self, ti: Any) -> None:
         """The user's task: notes of which epoch it was told."""
@@ -315,6 +321,17 @@ def test_clearing_any_two_tasks_of_an_in_doubt_run_never_loses_or_doubles_a_row(
     lab.clear("r1", *tasks)
     lab.clear("r1", only_failed=True)
     lab.run("r2")
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_a_vote_of_the_users_function_aborts_the_epoch_and_the_next_run_takes_its_rows(lab: Lab) -> None:
+    lab.produce("a")
+    lab.against = "too few"
+    outcome = lab.run("r1")
+    assert (outcome.state, outcome.tasks["vote"], outcome.tasks["abort"]) == ("failed", "failed", "failed")
+    assert lab.shown() == [[], []]
+    lab.against = None
+    assert lab.run("r2").state == "success"
     assert lab.shown() == [["a"], ["a"]]
 
 

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
+from airflow_epochs.ballot import VoteFunction
 from airflow_epochs.contracts import Connection, Limits, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
@@ -49,6 +50,7 @@ class TopicWorld:
     tables: Mapping[str, str] = field(default_factory=dict)
     backfill: Mapping[str, int] = field(default_factory=dict)
     starting: Any = "earliest"
+    vote: VoteFunction | None = None
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -115,6 +117,7 @@ class TopicWorld:
                     sinks=tuple(map(self.sink, self.sinks)),
                     transform=Transform(path="disk.py", function="keep_all"),
                     backfill=self.backfill,
+                    vote=self.vote,
                 ),
                 ledger=self.ledger,
                 env=env,

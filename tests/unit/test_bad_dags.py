@@ -27,6 +27,7 @@ def define(
     wait_for_others: Any = 60,
     on_code_change: Any = "warn",
     keep_epochs: Any = 1000,
+    vote: Any = None,
 ) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
@@ -39,6 +40,7 @@ def define(
             wait_for_others=wait_for_others,
             on_code_change=on_code_change,
             keep_epochs=keep_epochs,
+            vote=vote,
         )
 
 
@@ -98,6 +100,11 @@ def test_a_wait_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
 def test_what_is_neither_warn_nor_stop_is_refused_for_changed_code(what: Any) -> None:
     with pytest.raises(BadArgument, match=r"`on_code_change` is .*. It must be 'warn' or 'stop'"):
         define([ONE], on_code_change=what)
+
+
+def test_a_vote_that_is_no_function_is_refused() -> None:
+    with pytest.raises(BadArgument, match=r"`vote` is 'abort'\. It must be a function that takes a Ballot"):
+        define([ONE], vote="abort")
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 2.5, "100", None, True])

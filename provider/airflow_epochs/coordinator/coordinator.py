@@ -18,7 +18,7 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, code_changes, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, state_tables, users_vote
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -211,8 +211,10 @@ class Coordinator:
         # In an old copy of the ledger the attempt may be undecided although it was committed: the sinks tell.
         agreement.sinks_without(opened, self.task.pipeline.sinks, self.task.env)
         votes = votes_of(opened, self.task.sinks_of(opened, opened.sinks), report, self.task.env)
-        decision = protocol.decide(frozenset(opened.sinks), {sink: vote.vote for sink, vote in votes.items()})
-        reasons = [f"{sink}: {vote.reason}" for sink, vote in votes.items() if vote.vote is VoteKind.VOTE_ABORT]
+        asked = {**votes, **users_vote.against(self.task, opened, votes, report)}
+        kinds = {name: vote.vote for name, vote in asked.items()}
+        decision = protocol.decide(frozenset({*opened.sinks, *asked}), kinds)
+        reasons = [f"{name}: {vote.reason}" for name, vote in asked.items() if vote.vote is VoteKind.VOTE_ABORT]
         self.task.env.reached("decision.put")
         reason = "; ".join(reasons) or "every sink voted VOTE_COMMIT"
         standing = self._put_decision(opened, decision, reason, votes, run, report)

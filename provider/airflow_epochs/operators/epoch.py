@@ -33,6 +33,7 @@ from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
+    from airflow_epochs.ballot import VoteFunction
     from airflow_epochs.contracts import Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.event_time import EventTime
@@ -64,6 +65,8 @@ class EpochOperator(BaseOperator):
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what must be true of its rows, made by ``expect`` and ``expect_row_count``. Spark counts
             the rows that break it while it stages them. Then the sink votes against the epoch, or the task warns.
+        vote: A function of your own, which the vote task calls with a ``Ballot`` when every sink has voted VOTE_COMMIT.
+            It returns None, or a text that says why no sink must show the epoch.
         on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
             the epoch before. "warn": it says so in its log. "stop": it fails, until somebody types
             ``airflow epochs acknowledge-code``.
@@ -91,6 +94,7 @@ class EpochOperator(BaseOperator):
         wait_for_others: float = WAIT_FOR_OTHERS_S,
         event_time: EventTime | None = None,
         expectations: Expectations | None = None,
+        vote: VoteFunction | None = None,
         on_code_change: str = WARN,
         checkpoint: Any = None,
         **kwargs: Any,
@@ -111,6 +115,7 @@ class EpochOperator(BaseOperator):
         self.wait_for_others = wait_for_others
         self.event_time = event_time
         self.expectations = dict(expectations or {})
+        self.vote = vote
         self.on_code_change = on_code_change
         self.checkpoint = checkpoint
 
@@ -192,6 +197,7 @@ class EpochOperator(BaseOperator):
                 wait_for_others=self.wait_for_others,
                 event_time=self.event_time,
                 expectations=self.expectations,
+                vote=self.vote,
                 on_code_change=self.on_code_change,
             )
         except ValueError as error:
