@@ -12,8 +12,10 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, codes
-from airflow_epochs.coordinator import code_changes, savepoints
+from airflow_epochs.contracts import Move, Position
+from airflow_epochs.coordinator import code_changes, orders, savepoints
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.orders import Restoration
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import EpochRow, newest_epochs
@@ -177,6 +179,29 @@ def test_a_try_with_other_code_than_its_attempt_stages_nothing_until_it_is_ackno
     assert newest(stopping).state is State.IN_DOUBT
     decision = newest(stopping).decision
     assert decision and (decision.decision, decision.code) == (DecisionKind.GLOBAL_COMMIT, "new")
+
+
+def test_an_epoch_that_brings_tables_back_runs_no_code_and_has_that_of_the_epoch_that_comes_back(
+    stopping: Coded,
+) -> None:
+    acknowledge(stopping, "new")
+    assert stopping.airflow_run(run(2)) is None
+    at, back = orders.standing(stopping.ledger, "orders"), Position.after(stopping.ledger.complete_record(1))
+    assert back
+    orders.put(stopping.ledger, at, "rewind", ME, Move(position=back), restoration=Restoration(epoch=1, points={}))
+    stopping.code = "newest"
+    task = stopping.coordinator()
+    report = staged(stopping, task, 3)
+    assert report.warnings == ()
+    task.vote(run(3), report)
+    task.commit(run(3), "orders")
+    task.complete(run(3))
+    record = stopping.ledger.complete_record(3)
+    assert record and (record.code, [each.name for each in record.commands]) == ("old", ["rewind"])
+    stopping.produce(2)
+    refused(stopping, 4)
+    stopping.code = "old"
+    assert stopping.coordinator().open(run(4))
 
 
 def test_the_code_of_an_epoch_of_an_older_version_is_that_of_its_open_record(stopping: Coded) -> None:

@@ -27,12 +27,21 @@ def code_of(ledger: Ledger, record: CompleteRecord | None) -> str | None:
     return opened.code if opened else None
 
 
-def require_known(task: TaskTry, epoch: int, before: CompleteRecord | None) -> None:
-    """Warn if today's code is not that of the epoch before. Call it before an attempt is opened.
+def of_attempt(task: TaskTry, epoch: int, before: CompleteRecord | None, restored_to: int) -> str | None:
+    """The code of an attempt that is about to be opened: today's. Warns if it is not that of the epoch before.
+
+    An attempt that brings tables back runs no transform. Its code is that of the rows that come back.
 
     Raises:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was opened.
     """
+    if restored_to:
+        return code_of(task.ledger, task.ledger.complete_record(restored_to))
+    _require_known(task, epoch, before)
+    return task.pipeline.transform.digest
+
+
+def _require_known(task: TaskTry, epoch: int, before: CompleteRecord | None) -> None:
     now = task.pipeline.transform.digest
     then = code_of(task.ledger, before) if now else None
     if before is None or not _differ(then, now):
@@ -49,7 +58,7 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
     Raises:
         Refused: The pipeline stops at changed code, and nobody has acknowledged this one. Nothing was staged.
     """
-    then, now = opened.code, task.pipeline.transform.digest
+    then, now = opened.code, of_try(task, opened)
     if not _differ(then, now):
         return ()
     what = _changed("the epoch was opened", then, now)
@@ -58,9 +67,14 @@ def warning_of(task: TaskTry, opened: OpenRecord) -> tuple[str, ...]:
     return (f"{what} These rows are of the new code.",)
 
 
-def obeyed(ledger: Ledger, code: str | None, before: CompleteRecord | None) -> tuple[Command, ...]:
+def of_try(task: TaskTry, opened: OpenRecord) -> str | None:
+    """The code that a try of this attempt runs."""
+    return opened.code if opened.restored_to else task.pipeline.transform.digest
+
+
+def obeyed(ledger: Ledger, opened: OpenRecord, code: str | None, before: CompleteRecord | None) -> tuple[Command, ...]:
     """The acknowledgement of an epoch's code, for its completion record; none if it is the code of the epoch before."""
-    if not _differ(code_of(ledger, before) if code else None, code):
+    if opened.restored_to or not _differ(code_of(ledger, before) if code else None, code):
         return ()
     found = [record for record in ledger.acknowledgements() if record.code == code]
     return tuple(

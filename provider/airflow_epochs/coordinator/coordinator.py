@@ -388,7 +388,7 @@ class Coordinator:
             watermarks=opened.watermarks,
             event_times=event_times(self.task.ledger, view),
             moved_in=moved_in(opened, before),
-            commands=(*self._obeyed(opened), *code_changes.obeyed(self.task.ledger, code, before)),
+            commands=(*self._obeyed(opened), *code_changes.obeyed(self.task.ledger, opened, code, before)),
             adopted_in={
                 **(before.adopted_in if before else {}),
                 **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),

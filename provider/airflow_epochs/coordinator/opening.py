@@ -55,7 +55,7 @@ def _open_planned(
     if order and (command := order.command):
         log.info("epoch %s obeys `%s` of %s: %s", epoch, command.name, command.who, command.why)
     before = task.ledger.complete_record(epoch - 1)
-    code_changes.require_known(task, epoch, before)
+    code = code_changes.of_attempt(task, epoch, before, order.restored_to if order else 0)
     adopted = order.adopted if order else {}
     sinks = sink_plans(task, before, adopted)
     planned, now, watermarks = (
@@ -75,7 +75,7 @@ def _open_planned(
             source=task.pipeline.source.spec(),
             source_state=planned.state,
             transform=str(task.pipeline.transform),
-            code=task.pipeline.transform.digest,
+            code=code,
             sinks=sinks,
             dag_id=run.dag_id,
             run_id=run.run_id,
@@ -172,7 +172,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     if last.command:
         return _open_planned(task, view.number, last.ledger_id, run, limits or Limits(), last)
     before = task.ledger.complete_record(view.number - 1)
-    code_changes.require_known(task, view.number, before)
+    code = code_changes.of_attempt(task, view.number, before, last.restored_to)
     sinks = sink_plans(task, before, last.adopted)
     planned = _planned_again(task, last)
     sinks = with_backfill(task, sinks, view.number, planned, moved=last.moved)
@@ -187,7 +187,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
             source_state=planned.state,
             source=task.pipeline.source.spec(),
             transform=str(task.pipeline.transform),
-            code=task.pipeline.transform.digest,
+            code=code,
             sinks=sinks,
             dag_id=run.dag_id,
             run_id=run.run_id,

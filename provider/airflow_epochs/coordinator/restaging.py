@@ -22,7 +22,7 @@ from functools import cached_property
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Adapting, Environment, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, joint_sinks
+from airflow_epochs.coordinator import agreement, code_changes, joint_sinks
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, untrusted
 from airflow_epochs.coordinator.staging import stage_try, stop_earlier_tries
 from airflow_epochs.coordinator.task import TaskTry
@@ -236,7 +236,7 @@ class Promise:
 
     @property
     def _code_changed(self) -> bool:
-        then, now = self._opened.code, self.task.pipeline.transform.digest
+        then, now = self._opened.code, code_changes.of_try(self.task, self._opened)
         return None not in (then, now) and then != now
 
     # -- the sink and its attempt -------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
         metrics=reports[0].metrics,
         warnings=(*changed, *(warning for report in reports for warning in report.warnings)),
         event_times=reports[0].event_times,
-        code=task.pipeline.transform.digest,
+        code=code_changes.of_try(task, opened),
     )
 
 
@@ -143,7 +143,7 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
             places=this.places,
             session=session,
             started_at=task.now(),
-            code=task.pipeline.transform.digest,
+            code=code_changes.of_try(task, opened),
         )
     )
     plans = {
