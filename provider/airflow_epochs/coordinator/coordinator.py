@@ -358,11 +358,11 @@ class Coordinator:
                 code=codes.RECEIPT_MISSING,
                 **attempt_fields(view.opened.txn),
             )
-        receipts = self._receipts_that_hold(view)
+        record = self._completion(view, self._receipts_that_hold(view), run, metrics)
         if run != view.opened.run:
             self.task.ledger.put_run(run, view.number)  # first: if the run dies in between, it finds its epoch
         self.task.env.reached("complete.put")
-        self.task.ledger.put_complete(self._completion(view, receipts, run, metrics))
+        self.task.ledger.put_complete(record)
         self.task.env.reached("complete.landed")
         log.info("epoch %s: complete (%s)", view.number, view.opened.txn_id)
         return self.task.ledger.view(view.number)
