@@ -176,7 +176,13 @@ def test_forged_records_of_a_signed_ledger_are_named_and_change_nothing(phase: s
 
 
 def is_decisive(path: Path) -> bool:
-    """What the next run must read. It asks tries only what to clear away, and nothing of an epoch that is complete."""
+    """What the next run must read. It asks tries only what to clear away, and nothing of an epoch that is complete.
+
+    Of complete epochs, only the newest one's completion record matters.
+    """
+    newest = path.parents[1] / f"{2:020}" / "complete.json"
+    if path.parent.name in (f"{1:020}", f"{2:020}") and newest.exists():
+        return path == newest
     in_flight = path.parent.name == f"{2:020}" and ".try." not in path.name
     return in_flight or path.name in ("complete.json", "pipeline.json")
 

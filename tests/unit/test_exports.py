@@ -28,6 +28,7 @@ def loaded_by(statement: str, modules: list[str]) -> list[str]:
 
 def test_the_public_names_are_these() -> None:
     assert airflow_epochs.__all__ == [
+        "Ballot",
         "DeltaSink",
         "EpochPipeline",
         "EventTime",
