@@ -846,6 +846,21 @@ EXPECTATION_UNMET = TRANSFORM.code(
     "Correct the transform: let it leave such rows out, or put them right. If such rows are right, change or remove "
     "the expectation in the DAG. Then clear the stage task.",
 )
+DEAD_LETTERS_UNFIT = TRANSFORM.code(
+    "EPOCHS-DEAD-LETTERS-UNFIT",
+    Refused,
+    "What the transform returned for the sink that `dead_letters` names are no dead letters. Nothing was written.",
+    "Let the transform return `topic`, `partition`, `offset` and `error` for it; it may add `timestamp`, `key`, "
+    "`value`, `row` and `sink`. Leave out other columns. Then clear the stage task.",
+)
+DEAD_LETTERS_CHANGED = TRANSFORM.code(
+    "EPOCHS-DEAD-LETTERS-CHANGED",
+    NotApplied,
+    "Rows were left out of the sinks as dead letters. Spark computed them once more, for the sink of the dead letters, "
+    "and found another number of them. Nothing is shown.",
+    "Make the transform deterministic: it must return the same rows each time. See docs/spark.md. Then clear the stage "
+    "task.",
+)
 VOTED_AGAINST = TRANSFORM.code(
     "EPOCHS-VOTED-AGAINST",
     Refused,

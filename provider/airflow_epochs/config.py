@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from airflow_epochs import codes
 from airflow_epochs.ballot import VoteFunction
 from airflow_epochs.errors import BadArgument, Refused
-from airflow_epochs.expectations import Expectations, require_list
+from airflow_epochs.expectations import QUARANTINE, Expectations, require_list
 from airflow_epochs.names import NAME_RULE, is_name
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Pipeline:
         wait_for_others: Seconds that ``open`` leaves another run's attempt alone before it aborts it.
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what is expected of its rows.
+        dead_letters: The sink that gets the rows that other sinks would not take; None: such a row aborts the epoch.
         vote: The user's own function, which is asked before the epoch is decided; None: there is none.
         on_code_change: What ``open`` does when the transform's code is not that of the epoch before: "warn" or "stop".
     """
@@ -73,6 +74,7 @@ class Pipeline:
     wait_for_others: float = WAIT_FOR_OTHERS_S
     event_time: EventTime | None = None
     expectations: Expectations = field(default_factory=dict)
+    dead_letters: str | None = None
     vote: VoteFunction | None = None
     on_code_change: str = WARN
 
@@ -83,6 +85,7 @@ class Pipeline:
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
         require_expectations(self.expectations, self.sinks)
+        require_dead_letters(self.dead_letters, self.sinks, self.backfill, self.expectations)
         require_vote(self.vote)
         require_on_code_change(self.on_code_change)
 
@@ -170,6 +173,38 @@ def _require_sinks_of_the_pipeline(option: str, names: Collection[str], sinks: S
             f"{', '.join(sink.name for sink in sinks)}.",
             code=codes.PIPELINE_ARGUMENT,
         )
+
+
+def require_dead_letters(
+    name: str | None,
+    sinks: Sequence[Sink],
+    backfill: Mapping[str, int],
+    expectations: Expectations,
+    state: Sequence[Sink] = (),
+) -> None:
+    """Raise BadArgument unless ``dead_letters`` names a sink that can get them, and each quarantine has one."""
+    states = {sink.name for sink in state}
+    for sink, expected in expectations.items():
+        if any(each.otherwise == QUARANTINE for each in expected) and (name is None or sink in (name, *states)):
+            raise BadArgument(
+                f"An expectation of sink {sink!r} has otherwise='quarantine', "
+                + ("and the pipeline has no `dead_letters`." if name is None else "which this sink cannot have.")
+                + " Name the sink of these rows in `dead_letters`, or choose 'abort' or 'warn'.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
+    if name is None:
+        return
+    _require_sinks_of_the_pipeline("dead_letters", [name], sinks)
+    wrong = {
+        "the only sink": len(sinks) == 1,
+        "in `backfill`": name in backfill,
+    }
+    for what, is_so in wrong.items():
+        if is_so:
+            raise BadArgument(
+                f"`dead_letters` names {name!r}, which is {what}. It must be another sink, of a table or topic.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
 
 
 def require_vote(function: object) -> None:

@@ -553,6 +553,15 @@ class Restorable(Protocol):
 
 
 @runtime_checkable
+class Fitting(Protocol):
+    """A sink that can tell which values its destination takes, so that other rows become dead letters."""
+
+    def fit(self, pipeline: str, env: Environment) -> JsonDict:
+        """What a row must be (``spark.driver.plans.Fit``), as the destination is now. Changes nothing."""
+        ...
+
+
+@runtime_checkable
 class Replacing(Protocol):
     """A sink in which rows of a later epoch take the place of earlier rows. In other sinks all rows stay."""
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
 
-OTHERWISE = ("abort", "warn")
+QUARANTINE = "quarantine"
+OTHERWISE = ("abort", "warn", QUARANTINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,8 @@ def expect(
             breaks it.
         max_fraction: How large a part of the epoch's rows may break it, from 0 to 1.
         otherwise: What happens if more rows break it. ``"abort"``: the sink votes VOTE_ABORT, and no sink shows the
-            epoch. ``"warn"``: the rows are shown, and the stage task's log and result say so.
+            epoch. ``"warn"``: the rows are shown, and the stage task's log and result say so. ``"quarantine"``: each
+            row that breaks it becomes a dead letter (``dead_letters`` of the pipeline), and the others are shown.
         show: Columns whose values a message shows for some of the rows that break it. Messages stand in logs and in
             the ledger, so name columns that everybody may read.
 
@@ -62,6 +64,11 @@ def expect(
     if isinstance(show, str) or not all(isinstance(name, str) for name in show):
         raise _bad(f"`show` of {condition!r} is {show!r}. It must be a list of column names.")
     _require_otherwise(otherwise)
+    if otherwise == QUARANTINE and max_fraction:
+        raise _bad(
+            f"`max_fraction` of {condition!r} is {max_fraction!r}, and `otherwise` is 'quarantine', which takes out "
+            "every row that breaks it. Leave `max_fraction` out."
+        )
     return ExpectedRows(condition=condition, max_fraction=float(max_fraction), otherwise=otherwise, show=tuple(show))
 
 
@@ -79,6 +86,8 @@ def expect_row_count(*, min: int = 0, max: int | None = None, otherwise: str = "
     if max is not None and max < min:
         raise _bad(f"`expect_row_count` has min={min} and max={max}. `max` must not be smaller than `min`.")
     _require_otherwise(otherwise)
+    if otherwise == QUARANTINE:
+        raise _bad("`otherwise` of `expect_row_count` is 'quarantine'. It must be 'abort' or 'warn'.")
     return ExpectedRowCount(least=min, most=max, otherwise=otherwise)
 
 

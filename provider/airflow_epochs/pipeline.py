@@ -12,6 +12,7 @@ from airflow_epochs.config import (
     WAIT_FOR_OTHERS_S,
     WARN,
     require_backfill,
+    require_dead_letters,
     require_distinct,
     require_expectations,
     require_keep_epochs,
@@ -74,7 +75,7 @@ class EpochPipeline(TaskGroup):
     Args:
         name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
-            event_time, expectations, vote, on_code_change: See ``EpochOperator``.
+            event_time, expectations, dead_letters, vote, on_code_change: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
@@ -95,6 +96,7 @@ class EpochPipeline(TaskGroup):
         state: Sequence[StateTable] = (),
         event_time: EventTime | None = None,
         expectations: Expectations | None = None,
+        dead_letters: str | None = None,
         vote: VoteFunction | None = None,
         spark: SparkConnect | SparkSubmit,
         ledger_conn_id: str = "epochs_default",
@@ -106,6 +108,7 @@ class EpochPipeline(TaskGroup):
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
+        require_dead_letters(dead_letters, sinks, backfill or {}, expectations or {}, state)
         sinks = [*sinks, *state]
         require_distinct(sinks)
         require_no_loop(source, sinks)
@@ -133,6 +136,7 @@ class EpochPipeline(TaskGroup):
             "on_code_change": on_code_change,
             "event_time": event_time,
             "expectations": expectations,
+            "dead_letters": dead_letters,
             "vote": vote,
             **_start_of_continuous(self.dag),
         }

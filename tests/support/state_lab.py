@@ -146,6 +146,7 @@ class Lab:
         backfill: Mapping[str, int] | None = None,
         source: Mapping[str, Any] | None = None,
         expectations: Expectations | None = None,
+        dead_letters: str | None = None,
     ) -> Coordinator:
         env = Environment(self.connections, dict(then or {}))
         env.spark = self.spark.runner(env)
@@ -159,6 +160,7 @@ class Lab:
             event_time=event_time,
             backfill=backfill or {},
             expectations=expectations or {},
+            dead_letters=dead_letters,
         )
         return Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger(name), env=env))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect, expect
 from airflow_epochs.config import require_distinct
 from airflow_epochs.contracts import Sink
 from airflow_epochs.errors import BadArgument
@@ -28,6 +29,8 @@ def define(
     on_code_change: Any = "warn",
     keep_epochs: Any = 1000,
     vote: Any = None,
+    dead_letters: Any = None,
+    expectations: Any = None,
 ) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
@@ -41,6 +44,8 @@ def define(
             on_code_change=on_code_change,
             keep_epochs=keep_epochs,
             vote=vote,
+            dead_letters=dead_letters,
+            expectations=expectations,
         )
 
 
@@ -100,6 +105,31 @@ def test_a_wait_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
 def test_what_is_neither_warn_nor_stop_is_refused_for_changed_code(what: Any) -> None:
     with pytest.raises(BadArgument, match=r"`on_code_change` is .*. It must be 'warn' or 'stop'"):
         define([ONE], on_code_change=what)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dead_letters": "two"}, "`dead_letters` names two. The pipeline has no sink of this name"),
+        ({"dead_letters": "one"}, "`dead_letters` names 'one', which is the only sink"),
+        ({"expectations": {"one": [expect("n > 0", otherwise="quarantine")]}}, "the pipeline has no `dead_letters`"),
+    ],
+)
+def test_dead_letters_without_a_sink_that_can_have_them_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadArgument, match=re.escape(says)):
+        define([ONE], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"backfill": {"two": 3}}, "which is in `backfill`"),
+        ({"expectations": {"two": [expect("n > 0", otherwise="quarantine")]}}, "which this sink cannot have"),
+    ],
+)
+def test_a_sink_of_dead_letters_is_not_backfilled_and_has_no_quarantine(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadArgument, match=re.escape(says)):
+        define([ONE, DeltaSink("two", "/lake/two")], dead_letters="two", **options)
 
 
 def test_a_vote_that_is_no_function_is_refused() -> None:

@@ -13,6 +13,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import (
     Confirming,
     Environment,
+    Fitting,
     Located,
     Planning,
     Replacing,
@@ -20,13 +21,14 @@ from airflow_epochs.contracts import (
     SinkAttempt,
     SparkJob,
     SparkRead,
+    Stateful,
 )
 from airflow_epochs.coordinator import code_changes, state_tables
 from airflow_epochs.coordinator.backfill import replayed
 from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Refused, tolerated
-from airflow_epochs.expectations import ExpectedRowCount, ExpectedRows
+from airflow_epochs.errors import Refused, located, tolerated
+from airflow_epochs.expectations import QUARANTINE, ExpectedRowCount, ExpectedRows
 from airflow_epochs.model import (
     JsonDict,
     OpenRecord,
@@ -40,13 +42,15 @@ from airflow_epochs.spark import reports
 from airflow_epochs.spark.driver.plans import (
     Claim,
     EventTimePlan,
+    Fit,
+    LettersPlan,
     Rules,
     StageOutcome,
     StagePlan,
     StateRead,
     TransformFile,
 )
-from airflow_epochs.spark.driver.wire import as_json
+from airflow_epochs.spark.driver.wire import as_json, from_json
 
 log = secrecy.logger(__name__)
 
@@ -173,7 +177,8 @@ def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | No
 
 def _metrics(report: StageOutcome) -> JsonDict:
     known = {name: value for name, value in as_json(report.metrics).items() if value is not None}
-    return known | ({"broken": report.broken} if report.broken else {})
+    found = {"broken": report.broken, "dead_letters": report.letters}
+    return known | {name: value for name, value in found.items() if value}
 
 
 def planned(sink: Sink, attempt: SinkAttempt, try_id: str, place: str, env: Environment) -> JsonDict:
@@ -223,19 +228,20 @@ def _stage_job(
     name = next(iter(plans))
     first = opened.sinks[name].replayed_from
     read = task.pipeline.source.spark_read(opened.ranges_of(name) if first is None else opened.ranges, task.env)
-    again = promised is not None
+    again, backfills = promised is not None, opened.sinks[name].ranges is not None
     outputs = tuple(sorted([sink.name for sink in task.pipeline.sinks] if again else opened.sinks))
     own = _stage_plan(task, opened, read, outputs, state_tables.reads(task, opened))
     plan = replace(
         own,
         again=again,
         files_of_0_1=promised is not None and promised.content is None,
-        measure_input=task.pipeline.measure_input,
+        measure_input=task.pipeline.measure_input or task.pipeline.dead_letters is not None,
         sinks=plans,
         earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),
         replaces_by=_replaces_by(this),
-        expectations={} if again or opened.restored_to else _expectations(task, this),
+        expectations={} if again or opened.restored_to else _expectations(task, this, backfills=backfills),
         nothing=bool(opened.restored_to),
+        letters=_letters(task, opened, outputs, backfills=backfills),
     )
     return SparkJob(
         kind=plan.JOB,
@@ -245,6 +251,35 @@ def _stage_job(
         files=(task.pipeline.transform.path,),
         description=f"stage {opened.txn_id}",
     )
+
+
+def _letters(task: TaskTry, opened: OpenRecord, outputs: Sequence[str], *, backfills: bool) -> LettersPlan | None:
+    """Where dead letters go. A backfill has none: it is a job of its own, and the sink of the letters is in another."""
+    name = task.pipeline.dead_letters
+    if name is None or name not in outputs or name not in opened.sinks:
+        return None
+    fits = {} if backfills else {sink: _fit(task, sink, each) for sink, each in _judged_sinks(task, opened, name)}
+    return LettersPlan(sink=name, as_records=_fit(task, name, task.sink_of(opened, name)).is_topic, fits=fits)
+
+
+def _judged_sinks(task: TaskTry, opened: OpenRecord, letters: str) -> Iterator[tuple[str, Sink]]:
+    """The sinks whose rows may become dead letters. A row that is left out of a state would be missed later."""
+    for name, plan in opened.sinks.items():
+        sink = task.sink_of(opened, name)
+        if name != letters and plan.ranges is None and not isinstance(sink, Stateful):
+            yield name, sink
+
+
+def _fit(task: TaskTry, name: str, sink: Sink) -> Fit:
+    """What the sink's destination takes, and the expectations that a row must meet."""
+    told = {}
+    if isinstance(sink, Fitting):
+        with located(task.pipeline.name, sink=name):
+            told = sink.fit(task.pipeline.name, task.env)
+    fit = from_json(Fit, told) if told else Fit(utf8=False)
+    expected = task.pipeline.expectations.get(name, ())
+    rules = [each.condition for each in expected if isinstance(each, ExpectedRows) and each.otherwise == QUARANTINE]
+    return replace(fit, conditions=(*fit.conditions, *((f"the expectation {rule!r}", rule) for rule in rules)))
 
 
 def _earlier_plans(task: TaskTry, opened: OpenRecord, first: int, outputs: tuple[str, ...]) -> Iterator[StagePlan]:
@@ -260,18 +295,28 @@ def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _expectations(task: TaskTry, this: _Try) -> dict[str, Rules]:
-    """Of rows that have yet to be voted on: promised rows are staged again as they are."""
+def _expectations(task: TaskTry, this: _Try, *, backfills: bool) -> dict[str, Rules]:
+    """Of rows that have yet to be voted on: promised rows are staged again as they are.
+
+    Rows in quarantine are dead letters (``_fit``). A backfill has none, so such a row aborts its epoch.
+    """
     keys = _replaces_by(this)
     expected = task.pipeline.expectations
-    return {name: _rules(expected[name], keys.get(name, ())) for name in this.sinks if name in expected}
+    return {
+        name: _rules(expected[name], keys.get(name, ()), backfills=backfills) for name in this.sinks if name in expected
+    }
 
 
-def _rules(expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...]) -> Rules:
+def _rules(expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...], *, backfills: bool) -> Rules:
     """``keys``: the columns that a message shows where an expectation names none."""
     rows = [each for each in expected if isinstance(each, ExpectedRows)]
+    counted = [
+        replace(each, otherwise="abort") if each.otherwise == QUARANTINE else each
+        for each in rows
+        if backfills or each.otherwise != QUARANTINE
+    ]
     return Rules(
-        rows=tuple(replace(each, show=each.show or keys) for each in rows),
+        rows=tuple(replace(each, show=each.show or keys) for each in counted),
         counts=tuple(each for each in expected if isinstance(each, ExpectedRowCount)),
     )
 

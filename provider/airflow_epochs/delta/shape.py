@@ -38,7 +38,9 @@ _TYPES = re.compile(
 """The types of Delta's protocol that are not nested."""
 _NOT_FOR_STAGING = ("delta.autoOptimize.", "delta.checkpointInterval", "delta.checkpointPolicy")
 _NESTED = {"elementType": "element", "keyType": "key", "valueType": "value"}
-_RULES = ("delta.constraints.", "delta.columnMapping.")
+CONSTRAINTS = "delta.constraints."
+"""How the property of a CHECK constraint begins."""
+_RULES = (CONSTRAINTS, "delta.columnMapping.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,11 @@ class TableShape:
             reader_features=None,
             writer_features=table.features,
         )
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that must not be NULL in a row."""
+        return tuple(field["name"] for field in self.schema["fields"] if not field["nullable"])
 
     @property
     def refused_features(self) -> list[str]:

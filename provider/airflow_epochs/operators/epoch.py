@@ -65,6 +65,8 @@ class EpochOperator(BaseOperator):
         event_time: How the watermark follows the rows; None without event time.
         expectations: Sink -> what must be true of its rows, made by ``expect`` and ``expect_row_count``. Spark counts
             the rows that break it while it stages them. Then the sink votes against the epoch, or the task warns.
+        dead_letters: The sink that gets rows that other sinks would not take, and what the transform could not parse.
+            Without it, such a row aborts its epoch.
         vote: A function of your own, which the vote task calls with a ``Ballot`` when every sink has voted VOTE_COMMIT.
             It returns None, or a text that says why no sink must show the epoch.
         on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
@@ -94,6 +96,7 @@ class EpochOperator(BaseOperator):
         wait_for_others: float = WAIT_FOR_OTHERS_S,
         event_time: EventTime | None = None,
         expectations: Expectations | None = None,
+        dead_letters: str | None = None,
         vote: VoteFunction | None = None,
         on_code_change: str = WARN,
         checkpoint: Any = None,
@@ -115,6 +118,7 @@ class EpochOperator(BaseOperator):
         self.wait_for_others = wait_for_others
         self.event_time = event_time
         self.expectations = dict(expectations or {})
+        self.dead_letters = dead_letters
         self.vote = vote
         self.on_code_change = on_code_change
         self.checkpoint = checkpoint
@@ -197,6 +201,7 @@ class EpochOperator(BaseOperator):
                 wait_for_others=self.wait_for_others,
                 event_time=self.event_time,
                 expectations=self.expectations,
+                dead_letters=self.dead_letters,
                 vote=self.vote,
                 on_code_change=self.on_code_change,
             )

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from functools import partial
 
 from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt
+from airflow_epochs.delta.shape import CONSTRAINTS
 from airflow_epochs.delta.table import FoundCommit, TableLocation
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.event_time import unpacked
@@ -19,6 +20,7 @@ from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
+from airflow_epochs.spark.driver.plans import Fit
 
 
 class DeltaParticipant(Whereabouts):
@@ -37,6 +39,19 @@ class DeltaParticipant(Whereabouts):
     def commit(self, attempt: SinkAttempt, staged: Staged) -> Receipt:
         with unknown_without_answer(self.sink.name):
             return Commit.of(self, attempt, staged).run()
+
+    def fit(self, pipeline: str) -> Fit:
+        """What the table takes of a row, as it is now. Text that is not UTF-8 would keep every reader but Spark out."""
+        shape = self._seen(pipeline).shape
+        rules = shape.properties if shape else self.sink.properties
+        return Fit(
+            required=(*(shape.required if shape else ()), *self.sink.how.keys),
+            conditions=tuple(
+                (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", value)
+                for key, value in sorted(rules.items())
+                if key.startswith(CONSTRAINTS)
+            ),
+        )
 
     def require_restorable(self, point: RestorePoint, pipeline: str) -> None:
         restore.require_restorable(self, self._seen(pipeline), point)

@@ -242,6 +242,12 @@ class DeltaSink:
         """Delete the place. Files that a readable version of the table refers to are kept."""
         self._participant(env).discard(attempt, place, published=published)
 
+    def fit(self, pipeline: str, env: Environment) -> JsonDict:
+        """What the table takes of a row."""
+        from airflow_epochs.spark.driver.wire import as_json
+
+        return as_json(self._participant(env).fit(pipeline))
+
     def require_restorable(self, point: RestorePoint, pipeline: str, env: Environment) -> None:
         """Whether the log still tells the files of the version, all of them are there, and no other pipeline wrote."""
         self._participant(env).require_restorable(point, pipeline)

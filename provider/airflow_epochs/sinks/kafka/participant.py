@@ -29,6 +29,7 @@ from airflow_epochs.sinks.kafka.marker_partitions import Assignment
 from airflow_epochs.sinks.kafka.rows import Record, RowShape
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
+from airflow_epochs.spark.driver.plans import Fit
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
 
@@ -156,6 +157,14 @@ class KafkaParticipant:
             committed_at=marker.at,
             detail=detail,
         )
+
+    def fit(self) -> Fit:
+        """What the topic takes of a record, as it is now; of a topic that is not there, nothing is known."""
+        facts = self._cluster.topic(self.sink.topic)
+        if facts is None:
+            return Fit(is_topic=True, calendar=True)
+        most = min(facts.record_bytes_max, producer.RECORD_BYTES_MAX)
+        return Fit(is_topic=True, calendar=True, record_bytes=most, keyed=facts.is_compacted)
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the marker topic now."""

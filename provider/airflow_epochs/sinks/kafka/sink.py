@@ -146,6 +146,12 @@ class KafkaSink:
         """Describe the staging table to Spark, and sign the sink's staging folder."""
         return self._participant(env).staged.plan(attempt, try_id)
 
+    def fit(self, pipeline: str, env: Environment) -> JsonDict:
+        """What the topic takes of a record."""
+        from airflow_epochs.spark.driver.wire import as_json
+
+        return as_json(self._participant(env).fit())
+
     def vote(self, attempt: SinkAttempt, claim: StagedClaim, env: Environment) -> Vote:
         """Check the staged rows, both topics and the rights on them; make every record; take the transactional id."""
         return self._participant(env).vote(attempt, claim)

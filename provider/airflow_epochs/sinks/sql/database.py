@@ -137,6 +137,11 @@ class Database(Protocol):
         """A transaction in the connection's database. Its administrator can see ``who``, the names of the sinks."""
         ...
 
+    @property
+    def stores_nul(self) -> bool:
+        """Whether a text may have the character NUL."""
+        ...
+
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         """Whether the column can store Delta's ``kind`` without a change."""
         ...

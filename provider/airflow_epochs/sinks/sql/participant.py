@@ -30,6 +30,8 @@ from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
 from airflow_epochs.sinks.sql.table import SqlTable, columns_for, key_columns, suggestion
+from airflow_epochs.sinks.sql.types import longest_text
+from airflow_epochs.spark.driver.plans import Fit
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
 
@@ -270,6 +272,18 @@ class SqlParticipant:
             return diagnosis.diagnosed(self.sink, disagreement, session, self.marker(session, pipeline))
 
     # -- where ---------------------------------------------------------------------------------------------------
+
+    def fit(self, pipeline: str) -> Fit:
+        """What the table takes of a row, as it is now; of a table that is not there, nothing is known."""
+        with self.session([self.who(pipeline)]) as session:
+            table = session.table(*self.sink.table_name)
+        columns = table.columns if table else ()
+        return Fit(
+            nul=self.database.stores_nul,
+            calendar=True,
+            longest={c.name: size for c in columns if (size := longest_text(c.kind)) is not None},
+            required=(*(c.name for c in columns if c.not_null and not c.generated), *self.sink.keys),
+        )
 
     def table_of(self, pipeline: str) -> str:
         with self.session([self.who(pipeline)]) as session:

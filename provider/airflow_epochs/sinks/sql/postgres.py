@@ -99,7 +99,8 @@ _COLUMNS = """
                              WHERE p.typtype = 'c' AND f.attrelid = p.typrelid AND f.attnum > 0 AND NOT f.attisdropped
                    UNION ALL SELECT r.rngsubtype, -1 FROM pg_catalog.pg_range r WHERE r.rngtypid = p.oid
                ) AS inner_part(typ, mod)
-           ) SELECT pg_catalog.format_type(typ, mod) FROM part)
+           ) SELECT pg_catalog.format_type(typ, mod) FROM part),
+           a.attnotnull OR t.typnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -168,6 +169,8 @@ _SYSTEM = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()"
 
 class Postgres:
     """``database.Database`` for PostgreSQL."""
+
+    stores_nul = False
 
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         """As ``types.postgres_takes`` says."""
@@ -308,8 +311,15 @@ class PostgresSession:
             schema=its_schema,
             name=its_name,
             columns=tuple(
-                SqlColumn(name=column, kind=spelled, required=required, generated=generated, parts=tuple(parts))
-                for column, spelled, required, generated, parts in self.execute(_COLUMNS, (oid,))
+                SqlColumn(
+                    name=column,
+                    kind=spelled,
+                    required=required,
+                    generated=generated,
+                    parts=tuple(parts),
+                    not_null=not_null,
+                )
+                for column, spelled, required, generated, parts, not_null in self.execute(_COLUMNS, (oid,))
             ),
             unique=tuple(frozenset(columns) for (columns,) in self.execute(_UNIQUE, (oid,))),
             problem=_problem(kind, persistence, writable) or self._problem_of_partitions(oid),

@@ -124,6 +124,12 @@ class SqlSink:
             "claims": self.reserves,
         }
 
+    def fit(self, pipeline: str, env: Environment) -> JsonDict:
+        """What the database's table takes of a row."""
+        from airflow_epochs.spark.driver.wire import as_json
+
+        return as_json(self._participant(env).fit(pipeline))
+
     def replaces_by(self) -> tuple[str, ...]:
         """The keys of an upsert."""
         return tuple(self.keys)

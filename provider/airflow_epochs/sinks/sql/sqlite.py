@@ -37,6 +37,8 @@ _CONFLICT_CLAUSE = re.compile(r"\bon\s+conflict\b", re.IGNORECASE)
 class Sqlite:
     """``database.Database`` for SQLite. SQLite does not enforce a column's declared type, so that is not compared."""
 
+    stores_nul = True
+
     def takes(self, column: SqlColumn, kind: Any) -> bool:
         """Whether any column can store it."""
         return sqlite_type(kind) is not None
@@ -131,6 +133,7 @@ class SqliteSession:
                     kind=spelled,
                     required=bool(notnull) and default is None and not hidden and not pk,  # SQLite fills INTEGER keys
                     generated=bool(hidden),
+                    not_null=bool(notnull),
                 )
                 for column, spelled, notnull, default, pk, hidden in columns
             ),

@@ -21,6 +21,7 @@ class SqlColumn:
         parts: The types inside it: an array's elements, a domain's base type, a row type's fields.
         required: Whether rows must have it, because it is NOT NULL without a default.
         generated: Whether rows must not have it, because the database computes it.
+        not_null: Whether a row's value must not be NULL.
     """
 
     name: str
@@ -28,6 +29,7 @@ class SqlColumn:
     required: bool
     generated: bool
     parts: tuple[str, ...] = ()
+    not_null: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

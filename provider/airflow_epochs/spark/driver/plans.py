@@ -79,6 +79,48 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a destination takes of a row, besides its columns' types. A row that does not fit becomes a dead letter.
+
+    Attributes:
+        utf8: Whether texts must be UTF-8.
+        nul: Whether a text may contain the character NUL.
+        calendar: Whether dates and times must be in the years 1 to 9999.
+        longest: Column -> the most characters of a text.
+        required: Columns that must not be NULL.
+        conditions: What every row must meet: what to call it, and a condition in SQL.
+        is_topic: Whether the destination is a topic: a column ``partition`` is then the record's to be.
+        record_bytes: The most bytes of a Kafka record; None: there is no limit.
+        keyed: Whether the column ``key`` must not be NULL.
+    """
+
+    utf8: bool = True
+    nul: bool = True
+    calendar: bool = False
+    longest: dict[str, int] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    conditions: tuple[tuple[str, str], ...] = ()
+    is_topic: bool = False
+    record_bytes: int | None = None
+    keyed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LettersPlan:
+    """Where dead letters go, and which rows are dead letters.
+
+    Attributes:
+        sink: The sink that gets them.
+        as_records: Whether that is a topic: a letter is then the record as it was read, with the rest in headers.
+        fits: Sink -> what its destination takes. Rows of other sinks are not looked at.
+    """
+
+    sink: str
+    as_records: bool
+    fits: dict[str, Fit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagePlan(JobPlan):
     """One try to stage an epoch's rows in some sinks.
 
@@ -104,6 +146,7 @@ class StagePlan(JobPlan):
         replaces_by: Sink -> the columns by which its rows of a later epoch replace those of an earlier one.
         expectations: Sink -> what is expected of its rows.
         nothing: Whether the sinks get no rows, whatever the transform returns: tables go back to an earlier epoch.
+        letters: Where dead letters go; None: there are none, and a row that does not fit aborts the epoch.
     """
 
     JOB = "stage"
@@ -128,6 +171,7 @@ class StagePlan(JobPlan):
     replaces_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
     expectations: dict[str, Rules] = field(default_factory=dict)
     nothing: bool = False
+    letters: LettersPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +218,7 @@ class StageOutcome:
     Attributes:
         event_times: Topic -> partition -> the newest event time that may move the watermark.
         broken: Sink -> condition of an expectation -> how many rows break it.
+        letters: Sink -> how many of its rows became dead letters.
     """
 
     sinks: dict[str, Claim]
@@ -181,3 +226,4 @@ class StageOutcome:
     warnings: tuple[str, ...] = ()
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
     broken: dict[str, dict[str, int]] = field(default_factory=dict)
+    letters: dict[str, int] = field(default_factory=dict)

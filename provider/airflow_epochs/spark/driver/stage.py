@@ -6,7 +6,7 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.driver import determinism, event_times, expectations, kafka_read, observed, replay, transform
+from airflow_epochs.spark.driver import (
+    determinism,
+    event_times,
+    expectations,
+    kafka_read,
+    letters,
+    observed,
+    replay,
+    transform,
+)
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import merge as delta_merge
 from airflow_epochs.spark.driver.delta import session as delta_session
@@ -86,29 +95,62 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         batch = kafka_read.batch(spark, plan.read, secrets).alias(BATCH)
         batch, observation = _observed(batch) if plan.measure_input else (batch, None)
         state = delta_state.frames(spark, plan.state)
-        every = users(batch, epoch, plan.outputs, plan.sinks if plan.again else None, state)
-        own = {name: every[name] for name in plan.sinks}  # fewer if one sink is staged again
+        every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
         if plan.nothing:
-            own = {name: frame.where("false") for name, frame in own.items()}
+            every = {name: frame.where("false") for name, frame in every.items()}
+        own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
         expectations.require_computable(own, plan.expectations)
         analysed = determinism.analysed_plans(spark, own)
         uses, reads = _uses(analysed, epoch.clock)
-        frames = replay.with_earlier(spark, plan, secrets, users, own) if plan.earlier else own
+        judged = letters.judged(plan, every)
+        taken = {name: judged[name].rows if name in judged else own[name] for name in own if name != _post(plan)}
+        frames = replay.with_earlier(spark, plan, secrets, users, taken) if plan.earlier else taken
+        frames = {name: letters.plain(frame) for name, frame in frames.items()}
         offsets = sum(kafka_read.planned(each.read) for each in (*plan.earlier, plan))
         job = delta_session.prepare_staging(spark, offsets, files_of_0_1=plan.files_of_0_1)
         with _read_once(batch, observation, reads) as input_metrics, _event_times(epoch.clock) as seen:
-            fills = {sink: partial(stagers[sink], spark, job) for sink in frames}
-            tasks = {
-                sink: _task(spark, plan, partial(expectations.audited, frame, plan.expectations.get(sink), fills[sink]))
-                for sink, frame in frames.items()
-            }
-            audits = _staged(spark, tasks)
+            fills = {sink: partial(stagers[sink], spark, job) for sink in plan.sinks}
+            audits = _staged(spark, _tasks(spark, plan, frames, fills))
+            staged = {sink: audit.claim for sink, audit in audits.items()}
+            post = letters.posted(plan, judged, batch, every, staged)  # the rows of the others are counted by now
+            audits |= _staged(spark, _tasks(spark, plan, post.frames, fills))
+            post.require_all()
             staged = {sink: audit.claim for sink, audit in audits.items()}
             metrics = _metrics(input_metrics() if observation else {}, _rows_late(staged, analysed))
     doubts = (f"Sink {sink}: {text}" for sink, audit in audits.items() for text in audit.warnings)
-    warnings = (*_warnings(analysed, frames, users, uses), *_of_event_times(epoch.clock, seen), *doubts)
+    warnings = (*_warnings(analysed, own, users, uses), *_of_event_times(epoch.clock, seen), *doubts)
     broken = {sink: audit.counts for sink, audit in audits.items() if audit.counts}
-    return StageOutcome(sinks=staged, metrics=metrics, warnings=warnings, event_times=seen.newest, broken=broken)
+    return StageOutcome(
+        sinks=staged,
+        metrics=metrics,
+        warnings=warnings,
+        event_times=seen.newest,
+        broken=broken,
+        letters=post.counts,
+    )
+
+
+def _post(plan: StagePlan) -> str | None:
+    """The sink of the dead letters; None if there is none."""
+    return plan.letters.sink if plan.letters else None
+
+
+def _needed(plan: StagePlan) -> set[str]:
+    """The sinks whose rows are needed to stage those of the plan again: dead letters come from all of them."""
+    sinks = set(plan.sinks)
+    return sinks | plan.letters.fits.keys() if plan.letters and plan.letters.sink in sinks else sinks
+
+
+def _tasks(
+    spark: SparkSession,
+    plan: StagePlan,
+    frames: Mapping[str, DataFrame],
+    fills: Mapping[str, Callable[[DataFrame], Claim]],
+) -> dict[str, Callable[[], Audit]]:
+    return {
+        sink: _task(spark, plan, partial(expectations.audited, frame, plan.expectations.get(sink), fills[sink]))
+        for sink, frame in frames.items()
+    }
 
 
 def _uses(plans: dict[str, str], clock: event_times.Clock | None) -> tuple[int, int]:
@@ -196,6 +238,8 @@ def _task(spark: SparkSession, plan: StagePlan, fill: Callable[[], Audit]) -> Ca
 
 def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Audit]]) -> dict[str, Audit]:
     """Run all tasks at once. If one raises, interrupt the others and raise its error."""
+    if not tasks:
+        return {}
     with ThreadPoolExecutor(len(tasks), thread_name_prefix="stage") as pool:
         futures: dict[str, Future[Audit]] = {name: pool.submit(task) for name, task in tasks.items()}
         done, running = wait(futures.values(), return_when=FIRST_EXCEPTION)

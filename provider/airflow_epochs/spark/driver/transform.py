@@ -27,9 +27,11 @@ from airflow_epochs.spark.driver.plans import StagePlan, TransformFile
 from airflow_epochs.spark.driver.user_files import importable, read_source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 MODULE_NAME = "__epoch_transform__"
+RECORD = "__record"
+"""The column that says which record a row was made of. No sink gets it."""
 _TRACEBACK_MAX = 4_000
 
 
@@ -59,6 +61,16 @@ class EpochContext:
     previous_watermark: datetime | None = None
     _watermarks: tuple[datetime | None, ...] = field(default=(), repr=False)
     clock: event_times.Clock | None = field(default=None, repr=False)
+
+    @property
+    def record(self) -> Column:
+        """The record that a row is made of: select it from the batch beside the columns of a sink's rows.
+
+        If the row becomes a dead letter, it tells which record that is. No sink gets this column.
+        """
+        from pyspark.sql import functions as F
+
+        return F.struct("topic", "partition", "offset").alias(RECORD)
 
     def event_time(self, rows: DataFrame, column: str) -> DataFrame:
         """``rows``, whose event time is ``column``. They move the watermark of later epochs.
@@ -183,6 +195,7 @@ class LoadedTransform:
         sinks: Iterable[str],
         needed: Iterable[str] | None = None,
         state: dict[str, DataFrame] | None = None,
+        letters: str | None = None,
     ) -> dict[str, DataFrame]:
         """Run the user's function and check what it returns.
 
@@ -193,6 +206,7 @@ class LoadedTransform:
             needed: The names of the sinks that must get one; by default all. If it names fewer, a DataFrame for an
                 unknown sink is no mistake: an older epoch is staged again, and the pipeline may have had other sinks.
             state: The state tables; the function takes them as its third argument if there are any.
+            letters: The sink of the dead letters, which may get a DataFrame, and need not.
 
         Raises:
             Refused: The function raised, or did not return one DataFrame per sink. Nothing was written.
@@ -203,7 +217,13 @@ class LoadedTransform:
             raise
         except Exception as error:
             raise self._raised(error) from error
-        return self._per_sink(result, sorted(sinks), sorted(sinks if needed is None else needed))
+        every = sorted(set(sinks) - {letters})
+        must = every if needed is None else sorted(set(needed) - {letters})
+        known: set[str | None] | None = {*every, letters} if needed is None else None
+        found = self._per_sink(result, every, must, known)
+        if letters is not None and isinstance(result, dict) and letters in result:
+            found |= self._per_sink(result, [letters], [letters], None)
+        return found
 
     def _raised(self, error: Exception) -> Refused:
         return Refused(
@@ -213,7 +233,10 @@ class LoadedTransform:
             remedy=f"Correct {self.path}. Then clear the failed task.",
         )
 
-    def _per_sink(self, result: object, sinks: list[str], needed: list[str]) -> dict[str, DataFrame]:
+    def _per_sink(
+        self, result: object, sinks: list[str], needed: list[str], known: set[str | None] | None
+    ) -> dict[str, DataFrame]:
+        """The frames of ``needed``. ``known``: the names that a frame may have; None: any."""
         if not isinstance(result, dict):
             if len(sinks) > 1 and _is_frame(result):
                 raise self._wrong(f"one DataFrame, but the pipeline has {len(sinks)} sinks", sinks)
@@ -221,7 +244,7 @@ class LoadedTransform:
         if not isinstance(result, dict):
             raise self._wrong(_describe(result), sinks)
         missing = [name for name in needed if name not in result]
-        unknown = [str(name) for name in result if name not in sinks] if needed == sinks else []
+        unknown = [str(name) for name in result if known is not None and name not in known]
         if missing or unknown:
             parts = [f"no DataFrame for sink {name!r}" for name in missing]
             parts += [f"a DataFrame for {name!r}, which is not a sink" for name in unknown]

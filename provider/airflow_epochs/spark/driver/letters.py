@@ -1,0 +1,264 @@
+"""Dead letters: rows that a sink would not take, and records that the transform could not parse.
+
+While the other rows flow to the staging tables, Spark counts those that do not fit. Only if there are some are they
+computed once more, for the sink of the dead letters. Each comes with the record that it was made of, as it was read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from airflow_epochs import codes
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.spark.driver import flaws, observed
+from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.spark.driver.plans import Claim, Fit, LettersPlan, StagePlan
+from airflow_epochs.spark.driver.transform import RECORD
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation
+
+ORIGIN = ("topic", "partition", "offset")
+COLUMNS = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "sink": "string",
+    "error": "string",
+    "key": "binary",
+    "value": "binary",
+    "row": "string",
+}
+"""Of a dead letter in a table, in this order."""
+OF_THE_RECORD = ("timestamp", "key", "value")
+NEEDED = (*ORIGIN, "error")
+"""What the transform must say of a record that it could not parse."""
+HEADER = "dead-letter."
+"""How the names of the headers begin that a dead letter has in a topic."""
+_FLAW, _COUNT, _ROWS = "__epochs_flaw", "flawed", "rows"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The rows of one sink. ``rows``: those that it takes; ``bad``: its dead letters, without their records."""
+
+    rows: DataFrame
+    bad: DataFrame
+    observation: Observation
+
+    def count(self, staged: Claim) -> int:
+        """How many dead letters there are, once ``rows`` were staged.
+
+        Spark's count must not be too low, or rows would be nowhere: so it must fit what was staged.
+        """
+        found = observed.result(self.observation)
+        rows = staged.content.rows if staged.content else None
+        if found and found[_ROWS] - found[_COUNT] == rows:
+            return int(found[_COUNT])
+        return int(self.bad.count())
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What the sink of the dead letters gets.
+
+    Attributes:
+        frames: Its rows, by its name; empty if it is not to be staged.
+        counts: Sink -> how many of its rows are dead letters.
+        bad: The dead letters of all sinks.
+        observation: Counts them on their way.
+    """
+
+    frames: dict[str, DataFrame] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    bad: Sequence[DataFrame] = ()
+    observation: Observation | None = None
+
+    def require_all(self) -> None:
+        """Check that every row that was left out of a sink is a dead letter. To be asked after ``frames`` were staged.
+
+        Raises:
+            NotApplied: The transform returned other rows when they were computed once more.
+        """
+        if self.observation is None or not self.counts:
+            return
+        found, expected = observed.result(self.observation), sum(self.counts.values())
+        seen = int(found[_COUNT]) if found else sum(frame.count() for frame in self.bad)
+        if seen != expected:
+            raise NotApplied(
+                f"Spark left out {expected} rows as dead letters, and then found {seen} of them.",
+                code=codes.DEAD_LETTERS_CHANGED,
+            )
+
+
+def judged(plan: StagePlan, every: Mapping[str, DataFrame]) -> dict[str, Judged]:
+    """The sinks that may have dead letters, with their rows judged. ``every``: what the transform returned."""
+    if plan.letters is None:
+        return {}
+    found = {sink: _judged(sink, every[sink], fit) for sink, fit in plan.letters.fits.items() if sink in every}
+    return {sink: each for sink, each in found.items() if each}
+
+
+def posted(
+    plan: StagePlan,
+    judged: Mapping[str, Judged],
+    batch: DataFrame,
+    every: Mapping[str, DataFrame],
+    staged: Mapping[str, Claim],
+) -> Posted:
+    """The dead letters of the epoch, once the other rows are staged. ``staged``: what was staged of them."""
+    from pyspark.sql import Observation
+
+    if plan.letters is None:
+        return Posted()
+    # Staged again alone, the letters of all sinks are computed: nobody has counted them.
+    counts = {} if plan.again else {sink: each.count(staged[sink]) for sink, each in judged.items() if sink in staged}
+    found = {sink: number for sink, number in counts.items() if number}
+    if (name := plan.letters.sink) not in plan.sinks:
+        return Posted(counts=found)
+    bad = [each.bad for sink, each in judged.items() if plan.again or sink in found]
+    observation = Observation(f"letters {uuid.uuid4().hex}")
+    frame = _frame_of(plan.letters, batch, every.get(name), bad, observation)
+    return Posted(frames={name: frame}, counts=found, bad=bad, observation=observation if bad else None)
+
+
+def _judged(sink: str, frame: DataFrame, fit: Fit) -> Judged | None:
+    """Tell the rows that a sink takes from the others; None if it takes all that it can get."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    flaw = flaws.first_flaw(plain(frame), fit)
+    if flaw is None:
+        return None
+    observation = Observation(f"letters {uuid.uuid4().hex}")
+    flawed = frame.withColumn(_FLAW, flaw)
+    counted = flawed.observe(observation, F.count(F.lit(1)).alias(_ROWS), F.count(_FLAW).alias(_COUNT))
+    return Judged(
+        rows=plain(counted.where(F.isnull(_FLAW)).drop(_FLAW)),
+        bad=_letters_of(sink, flawed.where(F.isnotnull(_FLAW)), flat=not fit.is_topic),
+        observation=observation,
+    )
+
+
+def plain(frame: DataFrame) -> DataFrame:
+    """``frame`` without the column that only tells dead letters where they come from."""
+    return frame.drop(RECORD)
+
+
+def _letters_of(sink: str, rows: DataFrame, *, flat: bool) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    names = [name for name in rows.columns if name not in (_FLAW, RECORD)]
+    return rows.select(
+        *_origin(rows, flat=flat),
+        F.lit(sink).alias("sink"),
+        F.col(_FLAW).alias("error"),
+        F.to_json(F.struct(*map(quoted, names))).alias("row"),
+    )
+
+
+def _origin(rows: DataFrame, *, flat: bool) -> list[Column]:
+    """Topic, partition and offset of the record that a row was made of, as far as the row tells."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    names = {name.lower(): quoted(name) for name in rows.columns}
+    structs = [f.name for f in rows.schema.fields if isinstance(f.dataType, StructType) and _has_origin(f.dataType)]
+    if RECORD in rows.columns:
+        found = {part: F.col(f"{RECORD}.{part}") for part in ORIGIN}
+    elif flat and set(ORIGIN) <= names.keys():
+        found = {part: F.col(names[part]) for part in ORIGIN}
+    elif structs:
+        found = {part: F.col(f"{quoted(structs[0])}.{part}") for part in ORIGIN}
+    else:
+        found = {part: F.lit(None) for part in ORIGIN}
+    return [found[part].cast(COLUMNS[part]).alias(part) for part in ORIGIN]
+
+
+def _has_origin(kind: object) -> bool:
+    return set(ORIGIN) <= {name.lower() for name in getattr(kind, "names", ())}
+
+
+def _frame_of(
+    letters: LettersPlan,
+    batch: DataFrame,
+    parsed: DataFrame | None,
+    bad: Sequence[DataFrame],
+    observation: Observation,
+) -> DataFrame:
+    """The rows for the sink of the dead letters.
+
+    Args:
+        letters: Where they go.
+        batch: The epoch's input.
+        parsed: What the transform returned for that sink; None: nothing.
+        bad: The dead letters of each sink.
+        observation: Counts ``bad``.
+
+    Raises:
+        Refused: The transform's rows are not dead letters.
+    """
+    from pyspark.sql import functions as F
+
+    none = batch.where("false").select(*ORIGIN)
+    together = _completed(none if parsed is None else _of_the_transform(letters.sink, parsed))
+    if bad:
+        left_out = reduce(lambda one, other: one.unionByName(other), map(_completed, bad))
+        together = together.unionByName(left_out.observe(observation, F.count(F.lit(1)).alias(_COUNT)))
+    known = _with_records(together, batch)
+    return _as_records(known) if letters.as_records else known
+
+
+def _of_the_transform(sink: str, frame: DataFrame) -> DataFrame:
+    names = {name.lower() for name in frame.columns} - {RECORD}
+    missing, unknown = sorted(set(NEEDED) - names), sorted(names - COLUMNS.keys())
+    if missing or unknown:
+        parts = [f"no column {', '.join(missing)}"] if missing else []
+        parts += [f"the unknown column {', '.join(unknown)}"] if unknown else []
+        raise Refused(
+            f"The transform returned rows for {sink!r}, which gets dead letters, with {' and '.join(parts)}.",
+            code=codes.DEAD_LETTERS_UNFIT,
+            sink=sink,
+        )
+    return plain(frame)
+
+
+def _completed(frame: DataFrame) -> DataFrame:
+    """With all columns of a dead letter."""
+    from pyspark.sql import functions as F
+
+    names = {name.lower(): F.col(quoted(name)) for name in frame.columns}
+    return frame.select(*(names.get(n, F.lit(None)).cast(kind).alias(n) for n, kind in COLUMNS.items()))
+
+
+def _with_records(letters: DataFrame, batch: DataFrame) -> DataFrame:
+    """With key, value and timestamp of the records, where the letters tell which these are."""
+    from pyspark.sql import functions as F
+
+    named = letters.select(*ORIGIN).where("offset IS NOT NULL").distinct()
+    at = [F.col(name).alias(f"__at_{name}") for name in ORIGIN]
+    read = [F.col(name).alias(f"__{name}") for name in OF_THE_RECORD]
+    raw = batch.join(named, list(ORIGIN), "left_semi").select(*at, *read)
+    same = reduce(lambda one, other: one & other, (letters[name] == raw[f"__at_{name}"] for name in ORIGIN))
+    joined = letters.join(raw, same, "left")
+    return joined.select(
+        *(F.coalesce(F.col(n), F.col(f"__{n}")).alias(n) if n in OF_THE_RECORD else F.col(n) for n in COLUMNS)
+    )
+
+
+def _as_records(letters: DataFrame) -> DataFrame:
+    """Key and value as they were read, the rest as headers. A row without a record is its own value, as JSON."""
+    from pyspark.sql import functions as F
+
+    headers = [
+        F.struct(F.lit(f"{HEADER}{name}").alias("key"), F.col(name).cast("string").cast("binary").alias("value"))
+        for name in ("topic", "partition", "offset", "timestamp", "sink", "error")
+    ]
+    known = F.filter(F.array(*headers), lambda header: header["value"].isNotNull())
+    value = F.when(F.isnull("offset"), F.col("row").cast("binary")).otherwise(F.col("value"))
+    return letters.select("key", value.alias("value"), known.alias("headers"))

@@ -1,0 +1,251 @@
+"""Dead letters: rows that a sink would not take, in the same epoch as the others; Spark, a broker, PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from airflow_epochs import DeltaSink, KafkaSink, SqlSink, expect
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.model import Run
+from airflow_epochs.spark.driver.flaws import first_flaw
+from airflow_epochs.spark.driver.plans import Fit
+from airflow_epochs.testing import Crash
+from stack.postgres import Postgres
+from tests.support.faults_world import crash
+from tests.support.kafka_sink_world import create
+from tests.support.spark_world import APPS
+from tests.support.sql_world import Db, new_postgres
+from tests.support.state_lab import Lab
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+LATE = 9_000_000_000_000
+"""Seconds since 1970: about the year 287,000."""
+RECORDS = {
+    0: b"a|fine|0",
+    1: b"b|nul\0|0",
+    2: b"c|\xff|0",
+    3: f"d|late|{LATE}".encode(),
+    4: b"e|much too long a note|0",
+    5: b"garbage",
+    6: None,
+    7: b"h|fine|0",
+}
+"""By offset."""
+EXPECTED = [
+    (1, "database", "column note has a NUL character"),
+    (2, "database", "column note is not UTF-8"),
+    (2, "lake", "column note is not UTF-8"),
+    (3, "database", "column at is outside of the years 1 to 9999"),
+    (4, "database", "column note has more than 10 characters"),
+    (5, None, "not three parts"),
+    (6, None, "not three parts"),
+]
+
+
+@pytest.fixture
+def db(postgres: Postgres, lab: Lab) -> Db:
+    made = new_postgres(postgres)
+    made.run(f"CREATE TABLE {made.table('notes')} (id text NOT NULL, note varchar(10), at timestamptz)")
+    lab.connections["db"] = made.connection()
+    create(lab.admin, f"events-{lab.topic}")
+    return made
+
+
+def sent(lab: Lab, records: Sequence[bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": lab.broker.bootstrap})
+    for value in records:
+        producer.produce(lab.topic, value, partition=0, key=b"k")
+    assert producer.flush(20) == 0
+
+
+def taken(lab: Lab, db: Db) -> dict[str, list[str]]:
+    """The ids that each sink shows."""
+    events = messages(lab, f"events-{lab.topic}")
+    return {
+        "lake": sorted(key for (key,) in lab.rows("lake", "id")),
+        "database": sorted(key for (key,) in db.run(f"SELECT id FROM {db.table('notes')}")),
+        "events": sorted(str(event.key(), "utf-8") for event in events),
+    }
+
+
+def pipeline(lab: Lab, db: Db, letters: Any = None, **options: Any) -> Coordinator:
+    """A lake, a database, events, and what they would not take."""
+    staging = str(lab.folder / "staging")
+    events = KafkaSink(
+        "events", f"events-{lab.topic}", staging=staging, conn_id="kafka", marker_topic=f"markers-{lab.topic}"
+    )
+    sinks = (
+        *lab.outputs("lake"),
+        SqlSink("database", "db", db.table("notes"), staging=staging),
+        events,
+        letters or lab.outputs("rejected")[0],
+    )
+    return lab.task("letters", "split", sinks, None, app=APPS / "letters.py", **{"dead_letters": "rejected", **options})
+
+
+def rejected(lab: Lab) -> list[tuple[Any, ...]]:
+    return sorted(lab.rows("rejected", '"offset", sink, error'), key=str)
+
+
+def test_rows_that_a_sink_would_not_take_land_with_their_records_in_the_same_epoch(lab: Lab, db: Db) -> None:
+    sent(lab, list(RECORDS.values()))
+    run, task = Run("dag", "letters"), pipeline(lab, db)
+    task.open(run)
+    report = task.stage(run).stage
+    assert report
+    assert report.metrics["dead_letters"] == {"database": 4, "lake": 1}
+    assert report.metrics["rows_in"] == len(RECORDS)
+    task.vote(run, report)
+    for sink in ("database", "events", "lake", "rejected"):
+        task.commit(run, sink)
+    task.complete(run)
+    assert taken(lab, db) == {"lake": list("abdeh"), "database": list("ah"), "events": list("abcdeh")}
+    assert rejected(lab) == EXPECTED
+    raw = lab.rows("rejected", 'DISTINCT "offset", topic, "partition", key, value, row IS NULL')
+    for offset, topic, partition, key, value, is_parsed_by_nobody in raw:
+        assert (topic, partition, bytes(key)) == (lab.topic, 0, b"k")
+        assert (bytes(value) if value is not None else None) == RECORDS[offset]
+        assert is_parsed_by_nobody == (offset in (5, 6))
+    sent(lab, [b"i|fine|0"])
+    lab.run(pipeline(lab, db))
+    assert taken(lab, db)["database"] == list("ahi")
+    assert rejected(lab) == EXPECTED, "the next epoch has none"
+
+
+@pytest.mark.parametrize("phase", ["stage.done", "decision.landed", "committed.rejected", "complete.put"])
+def test_a_killed_epoch_shows_each_letter_once(lab: Lab, db: Db, phase: str) -> None:
+    sent(lab, list(RECORDS.values()))
+    with pytest.raises(Crash):
+        lab.run(pipeline(lab, db, then={phase: crash}))
+    lab.run_all(lambda: pipeline(lab, db))
+    assert rejected(lab) == EXPECTED
+    assert taken(lab, db) == {"lake": list("abdeh"), "database": list("ah"), "events": list("abcdeh")}
+
+
+@pytest.mark.parametrize("lost", ["rejected", "database"])
+def test_rows_that_are_lost_after_the_decision_are_staged_again_as_they_were(lab: Lab, db: Db, lost: str) -> None:
+    """The letters alone, too: they are those of all sinks."""
+    sent(lab, list(RECORDS.values()))
+
+    def lose() -> None:
+        place = next(each.places[lost] for each in lab.ledger("letters").tries(1))
+        shutil.rmtree(place)
+
+    lab.run(pipeline(lab, db, then={"decision.landed": lose}))
+    assert rejected(lab) == EXPECTED
+    assert taken(lab, db)["database"] == list("ah")
+
+
+def test_without_dead_letters_the_epoch_is_aborted_as_before(lab: Lab, db: Db) -> None:
+    sent(lab, [RECORDS[0], RECORDS[1]])
+    with pytest.raises(Refused, match="NUL character"):
+        lab.run(pipeline(lab, db, dead_letters=None, letters=DeltaSink("rejected", lab.at("rejected"))))
+
+
+def test_a_topic_gets_the_record_as_it_was_read_with_the_rest_in_headers(lab: Lab, db: Db) -> None:
+    topic = create(lab.admin, f"letters-{lab.topic}")
+    letters = KafkaSink(
+        "rejected", topic, staging=str(lab.folder / "s"), conn_id="kafka", marker_topic=f"markers-{lab.topic}"
+    )
+    sent(lab, [RECORDS[1], RECORDS[5], RECORDS[6]])
+    lab.run(pipeline(lab, db, letters))
+    seen = {
+        (dict(m.headers())["dead-letter.offset"], dict(m.headers())["dead-letter.error"]): (m.key(), m.value())
+        for m in messages(lab, topic)
+    }
+    assert seen == {
+        (b"0", b"column note has a NUL character"): (b"k", RECORDS[1]),
+        (b"1", b"not three parts"): (b"k", RECORDS[5]),
+        (b"2", b"not three parts"): (b"k", None),
+    }
+
+
+def messages(lab: Lab, topic: str) -> list[Message]:
+    """What a consumer that reads committed records has of the topic."""
+    options = {"bootstrap.servers": lab.broker.bootstrap, "group.id": "letters", "isolation.level": "read_committed"}
+    consumer = Consumer({**options, "enable.partition.eof": True, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(20)) is not None and not message.error():
+        found.append(message)
+    consumer.close()
+    return found
+
+
+def test_a_row_that_does_not_tell_its_record_lands_as_json(lab: Lab, db: Db) -> None:
+    sent(lab, [RECORDS[0], RECORDS[4]])
+    sinks = (SqlSink("database", "db", db.table("notes"), staging=str(lab.folder / "s")), *lab.outputs("rejected"))
+    lab.run(lab.task("letters", "anonymous", sinks, None, app=APPS / "letters.py", dead_letters="rejected"))
+    (row,) = lab.rows("rejected", 'topic, "offset", value, sink, row')
+    assert row[:4] == (None, None, None, "database")
+    assert json.loads(row[4])["note"] == "much too long a note"
+
+
+def test_rows_that_are_others_each_time_they_are_computed_are_shown_nowhere(lab: Lab, db: Db) -> None:
+    """One of them could be left out of the sink, and be no dead letter a moment later."""
+    sent(lab, [str(number).encode() for number in range(200)])
+    sinks = (SqlSink("database", "db", db.table("notes"), staging=str(lab.folder / "s")), *lab.outputs("rejected"))
+    with pytest.raises(NotApplied, match=r"EPOCHS-DEAD-LETTERS-CHANGED(.|\n)*Make the transform deterministic"):
+        lab.run(lab.task("letters", "shaky", sinks, None, app=APPS / "letters.py", dead_letters="rejected"))
+    assert db.run(f"SELECT count(*) FROM {db.table('notes')}") == [(0,)]
+    assert not Path(lab.at("rejected"), "_delta_log").exists()
+
+
+def test_rows_that_break_an_expectation_may_be_put_in_quarantine(lab: Lab, db: Db) -> None:
+    sent(lab, [RECORDS[0], RECORDS[7], b"x|bad|0"])
+    expected = {"lake": [expect("note <> 'bad'", otherwise="quarantine"), expect("id < 'h'", otherwise="warn")]}
+    lab.run(pipeline(lab, db, expectations=expected))
+    assert taken(lab, db) == {"lake": list("ah"), "database": list("ahx"), "events": list("ahx")}
+    assert rejected(lab) == [(2, "lake", "the row breaks the expectation \"note <> 'bad'\"")]
+
+
+BAD, NUL = "cast(unhex('61FF') as string)", "concat('a', char(0))"
+LONG_AGO, FAR_AHEAD = "timestamp_micros(-62135596800000001)", "timestamp_micros(253402300800000000)"
+DATABASE, TOPIC = Fit(nul=False, calendar=True), Fit(calendar=True, is_topic=True, record_bytes=300)
+FLAWS: list[tuple[Fit, str, str | None]] = [
+    (DATABASE, "'fine' AS c", None),
+    (DATABASE, "cast(NULL AS string) AS c", None),
+    (DATABASE, f"{BAD} AS c", "column c is not UTF-8"),
+    (DATABASE, f"{NUL} AS c", "column c has a NUL character"),
+    (Fit(), f"{NUL} AS c", None),
+    (DATABASE, f"named_struct('a', 1, 'b', array(map('k', {NUL}))) AS c", "column c has a NUL character"),
+    (DATABASE, f"map({BAD}, 1) AS c", "column c is not UTF-8"),
+    (DATABASE, "array(named_struct('a', cast(NULL AS string))) AS c", None),
+    (DATABASE, f"{LONG_AGO} AS c", "column c is outside of the years 1 to 9999"),
+    (DATABASE, f"{FAR_AHEAD} AS c", "column c is outside of the years 1 to 9999"),
+    (DATABASE, "timestamp_micros(-62135596800000000) AS c", None),
+    (DATABASE, "timestamp_micros(253402300799999999) AS c", None),
+    (DATABASE, f"array(cast({FAR_AHEAD} AS date)) AS c", "column c is outside of the years 1 to 9999"),
+    (DATABASE, f"cast({LONG_AGO} AS timestamp_ntz) AS c", "column c is outside of the years 1 to 9999"),
+    (Fit(), f"{FAR_AHEAD} AS c", None),
+    (Fit(longest={"C": 3}), "'éàü' AS c", None),
+    (Fit(longest={"C": 3}), "'éàüx' AS c", "column c has more than 3 characters"),
+    (Fit(required=("C",)), "cast(NULL AS int) AS c", "column c is NULL"),
+    (Fit(required=("other",)), "cast(NULL AS int) AS c", None),
+    (Fit(conditions=(("the CHECK constraint positive (c > 0)", "c > 0"),)), "-1 AS c", "the row breaks the CHECK"),
+    (Fit(conditions=(("it", "c > 0"),)), "cast(NULL AS int) AS c", "the row breaks it"),
+    (Fit(), f"{BAD} AS `it's a \\\\ name`", "is not UTF-8"),
+    (TOPIC, f"{BAD} AS value", None),
+    (TOPIC, f"{BAD} AS c", "column c is not UTF-8"),
+    (TOPIC, "repeat('x', 30) AS value", None),
+    (TOPIC, "repeat('x', 300) AS value", "the record has more than 300 bytes"),
+    (TOPIC, "repeat('x', 300) AS c", "the record has more than 300 bytes"),
+    (Fit(is_topic=True, keyed=True), "cast(NULL AS string) AS key", "the record has no key"),
+]
+
+
+def test_a_row_is_judged_by_what_its_destination_takes(session: Any) -> None:
+    for fit, column, expected in FLAWS:
+        frame = session.range(1).selectExpr(column)
+        flaw = first_flaw(frame, fit)
+        (row,) = frame.select(flaw.alias("flaw")).collect() if flaw is not None else [[None]]
+        assert (row[0] is None) == (expected is None) and (expected or "") in (row[0] or ""), (fit, column, row)
