@@ -8,8 +8,9 @@ describes how Spark reads them. Both work through an ``Environment``, which Airf
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
@@ -143,6 +144,10 @@ class Limits:
 
     max_records: int | None = None
     starting: str | JsonDict | None = None
+    max_bytes: int | str | None = None
+    min_records: int | None = None
+    max_delay: float | str | None = None
+    target_duration: float | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +224,34 @@ class Source(Protocol):
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
         """Tell lag monitors how far the pipeline is. Never read back; the caller logs failures and goes on."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """What the ledger knows of earlier epochs, and the time now.
+
+    Attributes:
+        epochs: The completion records, newest first. Each one is read from the ledger when it is asked for.
+        clock: The time now, with its zone.
+    """
+
+    epochs: Callable[[], Iterator[CompleteRecord]]
+    clock: Callable[[], datetime]
+
+
+@runtime_checkable
+class Pacing(Protocol):
+    """A source that may size an epoch by earlier ones, or wait for more data. Then ``plan`` is not called."""
+
+    def plan_paced(
+        self, position: Position | None, limits: Limits, past: Past, env: Environment
+    ) -> PlannedEpoch | None:
+        """As ``plan``. ``PlannedEpoch.state`` says what was decided, and from which figures.
+
+        Raises:
+            NoNewData: There is new data, and the source waits for more.
+        """
         ...
 
 

@@ -30,12 +30,13 @@ _UNITS = {
     "s": timedelta(seconds=1),
     "minute": timedelta(minutes=1),
     "min": timedelta(minutes=1),
+    "m": timedelta(minutes=1),
     "hour": timedelta(hours=1),
     "h": timedelta(hours=1),
     "day": timedelta(days=1),
     "d": timedelta(days=1),
 }
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -184,15 +185,17 @@ def _live(event_time: EventTime, times: list[PartitionTime], now: str) -> list[P
 
 
 def _duration(name: str, value: timedelta | str) -> timedelta:
-    found = _parsed(value) if isinstance(value, str) else value
+    found = parse_duration(value) if isinstance(value, str) else value
     if not isinstance(found, timedelta) or found < timedelta(0):
         raise _bad(f"`{name}` is {value!r}. It must be a timedelta or a text like '10 min', '1 h' or '2 days'.")
     return found
 
 
-def _parsed(text: str) -> timedelta | None:
+def parse_duration(text: str) -> timedelta | None:
+    """A text such as ``"10 min"``, ``"10m"``, ``"1 h"`` or ``"2 days"``; None if it is no duration."""
     found = _DURATION.fullmatch(text)
-    unit = found and (_UNITS.get(found[2].lower()) or _UNITS.get(f"{found[2].lower()}s"))
+    name = found[2].lower() if found else ""
+    unit = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
     return float(found[1]) * unit if found and unit else None
 
 

@@ -47,6 +47,30 @@ _PARAMS = {
         minimum=1,
         description="At most so many records in this run's epoch. Empty: as the pipeline says.",
     ),
+    "max_bytes": Param(
+        None,
+        type=["null", "integer", "string"],
+        description="At most about so many bytes of the topics in this run's epoch, such as 256MiB. Empty: as the "
+        "pipeline says.",
+    ),
+    "min_records": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        description="Wait for so many records; 1: take what is there now. Empty: as the pipeline says.",
+    ),
+    "max_delay": Param(
+        None,
+        type=["null", "number", "string"],
+        description="Do not wait for min_records once a record is so old: seconds, or a text such as 10m. Empty: as "
+        "the pipeline says.",
+    ),
+    "target_duration": Param(
+        None,
+        type=["null", "number", "string"],
+        description="Size this run's epoch so that the work takes so long: seconds, or a text such as 10m. Empty: as "
+        "the pipeline says.",
+    ),
     "starting": Param(
         None,
         type=["null", "string", "object"],
@@ -70,7 +94,8 @@ class EpochPipeline(TaskGroup):
                    └────────┴────▶ abort ─────────────────────────────▶
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
-    the params ``max_records``, ``starting`` and ``savepoint`` to the DAG, unless the DAG defines them.
+    the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
+    ``savepoint`` to the DAG, unless the DAG defines them.
 
     Args:
         name: The name of the pipeline and of the TaskGroup.

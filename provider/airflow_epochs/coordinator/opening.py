@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from airflow_epochs import codes, secrecy
@@ -10,6 +10,8 @@ from airflow_epochs.contracts import (
     Explaining,
     LeavingOut,
     Limits,
+    Pacing,
+    Past,
     PlannedEpoch,
     Position,
     Preparing,
@@ -112,13 +114,36 @@ def _next_input(
     if isinstance(source, Preparing):
         writes = {destination for sink in task.pipeline.sinks if (destination := sink.destination())}
         source.prepare(task.pipeline.name, writes, position, task.env)
-    planned = source.plan(position, limits, task.env)
+    planned, waits = _planned(task, before, position, limits)
     now = task.now()
     watermarks = next_watermarks(task.pipeline.event_time, _of_topics_read(task, before), now)
     planned = planned or _tick(task, before, position, watermarks)
     if planned is None:
-        raise _no_new_data(task)
+        raise waits or _no_new_data(task)
     return planned, now, watermarks
+
+
+def _planned(
+    task: TaskTry, before: CompleteRecord | None, position: Position | None, limits: Limits
+) -> tuple[PlannedEpoch | None, NoNewData | None]:
+    """What the source plans: None if it has no data, or waits for more; then the second value says so."""
+    source = task.pipeline.source
+    if not isinstance(source, Pacing):
+        return source.plan(position, limits, task.env), None
+    try:
+        return source.plan_paced(position, limits, _past(task, before), task.env), None
+    except NoNewData as waits:
+        return None, waits
+
+
+def _past(task: TaskTry, before: CompleteRecord | None) -> Past:
+    def newest_first() -> Iterator[CompleteRecord]:
+        record = before
+        while record:
+            yield record
+            record = task.ledger.complete_record(record.txn.epoch - 1)
+
+    return Past(epochs=newest_first, clock=task.clock)
 
 
 def _of_topics_read(task: TaskTry, before: CompleteRecord | None) -> CompleteRecord | None:

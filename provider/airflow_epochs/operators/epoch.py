@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -256,8 +256,8 @@ class OpenEpochOperator(_NeedsTransform):
 
     A run works on one epoch. If that epoch is complete already, the tasks that follow succeed and leave it as it is.
 
-    The DAG params ``max_records`` and ``starting`` override the source's own settings. A name in ``savepoint`` must be
-    free: ``complete`` gives it to the epoch.
+    The DAG params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration`` and ``starting``
+    override the source's own settings. A name in ``savepoint`` must be free: ``complete`` gives it to the epoch.
     """
 
     step = "open"
@@ -270,7 +270,7 @@ class OpenEpochOperator(_NeedsTransform):
         params = context["params"]
         if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
             savepoints.require_free(coordinator.task.ledger, self.pipeline, name)
-        limits = Limits(max_records=params.get("max_records"), starting=params.get("starting"))
+        limits = Limits(**{each.name: params.get(each.name) for each in fields(Limits)})
         return coordinator.checkpoint(coordinator.open_epoch(run, limits))
 
 

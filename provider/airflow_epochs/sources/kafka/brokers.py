@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import NotApplied
+from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.client import RETRY_S, KafkaClient
 from airflow_epochs.kafka.connection import KafkaAccess
-from airflow_epochs.sources.kafka.history import batches, epoch_ends, open_producers, transactions_of
+from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes, open_producers, transactions_of
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
 from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
 
@@ -72,6 +72,17 @@ class Brokers:
         logs = {(topic, p): log for topic, of in cluster.topics.items() for p, log in of.partitions.items()}
         there = {at: end - 1 for at, end in ends.items() if at in logs and logs[at].start < end <= logs[at].end}
         return self._client.ask("read the last batches", lambda admin: batches(admin, there))
+
+    def sizes(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Per partition, the bytes of its log on its leader's disk. Raises Refused if the brokers do not tell."""
+        try:
+            found = self._client.ask("describe the log directories", lambda admin: log_sizes(admin, partitions))
+        except Refused as error:
+            raise _untold(error.what) if error.code is codes.KAFKA_FORBIDDEN else error from error
+        if missing := sorted(f"{topic}[{partition}]" for topic, partition in set(partitions) - found.keys()):
+            # so brokers before Kafka 2.6 answer a user without the right
+            raise _untold(f"The brokers do not tell the size of {', '.join(missing[:20])}.")
+        return found
 
     def waiting(self, stable: Mapping[Partition, int]) -> list[Waiting]:
         """The offsets behind the last stable offsets in ``stable``, and the open transactions that hold them back."""
@@ -161,6 +172,15 @@ class Brokers:
             "list offsets", lambda admin: admin.list_partition_offsets(asked, isolation_level=level)
         )
         return {(tp.topic, tp.partition): at for tp, at in found.items()}
+
+
+def _untold(what: str) -> Refused:
+    return Refused(
+        what,
+        code=codes.KAFKA_FORBIDDEN,
+        remedy="`max_bytes` needs the size of the partitions: grant the connection's user Describe on the cluster. Or "
+        "leave `max_bytes` out, and set `max_records`. Clear the failed task.",
+    )
 
 
 def _existing(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_epochs.errors import BadArgument
 from airflow_epochs.kafka.topics import require_topic_name
 from airflow_epochs.sources.kafka.starting import AtOffsets, Starting, bad, parse_starting
 
@@ -14,7 +16,10 @@ DEFAULTS: Mapping[str, Any] = {
     "conn_id": "kafka_default",
     "starting": "earliest",
     "max_records": None,
+    "max_bytes": None,
     "min_records": 1,
+    "max_delay": None,
+    "target_duration": None,
     "max_wait": 60.0,
     "group_id": None,
     "options": {},
@@ -31,13 +36,16 @@ _CONNECTION_PREFIX = ("kafka.sasl.", "kafka.ssl.")
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
-    """A KafkaSource's options, checked and typed. ``max_records`` None: no limit."""
+    """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target."""
 
     topics: tuple[str, ...]
     conn_id: str
     starting: Starting
     max_records: int | None
+    max_bytes: int | None
     min_records: int
+    max_delay_s: float | None
+    target_s: float | None
     max_wait_s: float
     group_id: str | None
     options: dict[str, str]
@@ -58,7 +66,10 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
         conn_id=_text("conn_id", given["conn_id"]),
         starting=parse_starting(given["starting"]),
         max_records=None if _none(given["max_records"]) else _count("max_records", given["max_records"]),
+        max_bytes=None if _none(given["max_bytes"]) else _bytes("max_bytes", given["max_bytes"]),
         min_records=_count("min_records", given["min_records"]),
+        max_delay_s=None if _none(given["max_delay"]) else _duration("max_delay", given["max_delay"], least_s=0),
+        target_s=None if _none(given["target_duration"]) else _duration("target_duration", given["target_duration"]),
         max_wait_s=_seconds("max_wait", given["max_wait"]),
         group_id=None if _none(given["group_id"]) else _text("group_id", given["group_id"]),
         options=_options(given["options"]),
@@ -119,6 +130,41 @@ def _seconds(name: str, value: object) -> float:
     seconds = _number(name, value)
     if not 0 <= seconds <= 86_400:
         raise bad(f"`{name}` is {value!r}. It must be a number of seconds from 0 to 86400 (a day).")
+    return seconds
+
+
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
+
+
+def _bytes(name: str, value: object) -> int:
+    found = _BYTES.fullmatch(value) if isinstance(value, str) else None
+    if found:
+        number, prefix, binary = found.groups()
+        value = float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+        raise bad(
+            f"`{name}` is {value!r}. It must be a number of bytes, 1 or larger, or a text like '256MiB' or '1 GB'."
+        )
+    return int(value)
+
+
+DURATION_S_MAX = 7 * 86_400
+
+
+def _duration(name: str, value: object, least_s: float = 1) -> float:
+    """Seconds of a number, of a text that is one, or of a text with a unit."""
+    from airflow_epochs.event_time import parse_duration  # with it comes ``model``, which few DAG files need
+
+    parsed = parse_duration(value) if isinstance(value, str) else None
+    try:
+        seconds = parsed.total_seconds() if parsed else _number(name, value)
+    except BadArgument:
+        seconds = math.nan
+    if not least_s <= seconds <= DURATION_S_MAX:
+        raise bad(
+            f"`{name}` is {value!r}. It must be a number of seconds from {least_s:g} to {DURATION_S_MAX} (a week), or "
+            "a text like '90 s', '10m' or '2 hours'."
+        )
     return seconds
 
 

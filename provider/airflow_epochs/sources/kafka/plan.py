@@ -128,8 +128,9 @@ def limited(ranges: Ranges, max_records: int | None) -> Ranges:
 def fair_shares(sizes: Sequence[int], total: int, consumed: Sequence[int]) -> list[int]:
     """Split ``total`` over ``sizes``, max-min fair: small sizes are covered in full, the others get equal shares, ±1.
 
-    The remainder rotates with ``consumed`` (the offsets read so far): partitions that always have more than their share
-    take turns, even if ``total`` is less than their number. So no partition starves.
+    The remainder goes round by ``consumed`` (the offsets read so far): partitions that have more than their share take
+    turns. If ``total`` is less than their number, each epoch goes on where the one before has stopped, since together
+    they have consumed just so much more. So no partition starves, whatever comes into the others meanwhile.
     """
     shares = list(sizes)
     by_size = sorted(range(len(sizes)), key=lambda i: sizes[i])
@@ -137,10 +138,9 @@ def fair_shares(sizes: Sequence[int], total: int, consumed: Sequence[int]) -> li
     for done, i in enumerate(by_size):
         level, odd = divmod(left, len(by_size) - done)
         if sizes[i] > level:
-            big = sorted(by_size[done:])
-            turn = sum(consumed[j] for j in big)
-            for rank, j in enumerate(big):
-                shares[j] = level + ((rank - turn) % len(big) < odd)
+            turn = sum(consumed)
+            for rank, j in enumerate(sorted(by_size[done:], key=lambda j: (j - turn) % len(sizes))):
+                shares[j] = level + (rank < odd)
             break
         left -= sizes[i]
     return shares

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Environment, Move, PlannedEpoch, Position, SparkRead
+from airflow_epochs.contracts import Environment, Move, Past, PlannedEpoch, Position, SparkRead
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
-from airflow_epochs.model import JsonDict, Ranges, ends_of, records_upper_bound
+from airflow_epochs.model import JsonDict, Ranges, ends_of
 from airflow_epochs.sources.kafka import moves
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
+from airflow_epochs.sources.kafka.intake import intake, time_index, too_few, wait_for_data
 from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import (
     epochs_of,
@@ -24,22 +24,12 @@ from airflow_epochs.sources.kafka.loss import (
     require_same_records,
     require_was_readable,
 )
-from airflow_epochs.sources.kafka.plan import (
-    TimeIndex,
-    available,
-    begun_again,
-    begun_at_oldest,
-    limited,
-    new_ends,
-    pinned,
-    state_of,
-)
+from airflow_epochs.sources.kafka.plan import begun_again, begun_at_oldest, new_ends, state_of
 from airflow_epochs.sources.kafka.starting import AtTime, Latest, Starting
 from airflow_epochs.sources.kafka.waiting import Waiting, told
 
 log = secrecy.logger(__name__)
 
-POLL_S = 0.5
 CONSUMER_DEFAULTS = {
     # Kafka's default of 500 costs a fifth of the speed.
     "kafka.max.poll.records": "20000",
@@ -85,7 +75,7 @@ class KafkaReader:
                 code=codes.LOOP,
             )
 
-    def plan(self, position: Position | None) -> PlannedEpoch | None:
+    def plan(self, position: Position | None, past: Past) -> PlannedEpoch | None:
         """Plan the ranges of a new epoch; None after ``max_wait`` seconds without data.
 
         The first epoch of a topic that starts at ``"latest"`` may be empty: it records where the topic begins.
@@ -95,24 +85,31 @@ class KafkaReader:
             Corrupt: Records that this pipeline has not read yet are gone.
             Refused: A topic or a starting offset does not exist, or the brokers refuse the login or the right.
             NotApplied: The brokers did not answer in time.
+            NoNewData: There are records, fewer than ``min_records``, and none has waited for ``max_delay``.
         """
         config = self.config
         known = position.ranges if position else {}
         _say_what_is_left_out(known, config)
         with Brokers(self.access) as brokers:
-            ranges, cluster = _wait_for_data(brokers, config, position)
+            found = wait_for_data(brokers, config, position, past)
+            cluster = found.cluster
             if position:
                 _require_same_records(brokers, _of_topics(known, config.topics), position.state, cluster)
             pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
-            if not records_upper_bound(ranges) and not pins:
+            if not found.records and not pins:
                 return None
-            _say_what_waits(brokers, cluster, ranges)
-            ranges = limited(ranges, config.max_records)
+            if not found.ready and not pins:
+                raise too_few(found.records, config)
+            _say_what_waits(brokers, cluster, found.ranges)
+            taken = intake(brokers, found, config, past)
+            ranges = taken.ranges
             batches = brokers.batches(new_ends(position, ranges), cluster)
         state = state_of(position, cluster, ranges, batches)
         if oldest := begun_at_oldest(position, config.topics, ranges, config.starting):
             state["oldest"] = oldest
-        return PlannedEpoch(ranges=ranges, state=state)
+        for decision in taken.told:
+            log.info("the epoch takes %s", decision)
+        return PlannedEpoch(ranges=ranges, state={**state, **taken.state()})
 
     def why_nothing(self) -> str | None:
         """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""
@@ -171,14 +168,14 @@ class KafkaReader:
         """``moves.to_time``, by what the brokers say now, in the topics that are read."""
         with Brokers(self.access) as brokers:
             cluster = brokers.look(self._or_all(position, []), epochs_of(position.state))
-            return moves.to_time(position, ms, cluster, _time_index(brokers, cluster, AtTime(ms), None))
+            return moves.to_time(position, ms, cluster, time_index(brokers, cluster, AtTime(ms), None))
 
     def to_another(self, position: Position, topics: Sequence[str], starting: Starting) -> Move:
         """``moves.to_another``, by what the brokers say now. No topics: all that are read."""
         named = self._or_all(position, topics)
         with Brokers(self.access) as brokers:
             cluster = brokers.look(named)
-            index = _time_index(brokers, cluster, starting, None)
+            index = time_index(brokers, cluster, starting, None)
             return moves.to_another(position, named, starting, cluster, index)
 
     def _or_all(self, position: Position, topics: Sequence[str]) -> list[str]:
@@ -239,31 +236,6 @@ def _say_what_is_left_out(known: Ranges, config: KafkaConfig) -> None:
     left_out = sorted(known.keys() - set(config.topics))
     if left_out:
         log.warning("not read, because topics no longer names it; its position is kept: %s", ", ".join(left_out))
-
-
-def _wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | None) -> tuple[Ranges, ClusterLog]:
-    """Look at the logs until they have ``min_records`` or the time is over. Looks at least once."""
-    deadline = time.monotonic() + config.max_wait_s
-    topics = list(config.topics)
-    starting = config.starting
-    epochs = epochs_of(position.state) if position else {}
-    while True:
-        cluster = brokers.look(topics, epochs)
-        ranges = available(position, topics, cluster, starting, _time_index(brokers, cluster, starting, position))
-        left = deadline - time.monotonic()
-        if records_upper_bound(ranges) >= config.min_records or left <= 0:
-            return ranges, cluster
-        starting = pinned(starting, cluster)
-        time.sleep(min(POLL_S, left))
-
-
-def _time_index(brokers: Brokers, cluster: ClusterLog, starting: Starting, position: Position | None) -> TimeIndex:
-    """If ``starting`` is a time, its offsets in the topics that have no position yet; otherwise empty."""
-    if not isinstance(starting, AtTime):
-        return {}
-    known = position.ranges if position else {}
-    new = [(topic, p) for topic, at in cluster.topics.items() if topic not in known for p in at.partitions]
-    return brokers.offsets_at(starting.ms, new) if new else {}
 
 
 def _require_same_records(brokers: Brokers, ranges: Ranges, state: JsonDict, cluster: ClusterLog) -> None:

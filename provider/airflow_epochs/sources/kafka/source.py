@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import codes
@@ -14,7 +14,7 @@ from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_conf
 from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, Limits, Move, PlannedEpoch, Position, SparkRead
+    from airflow_epochs.contracts import Environment, Limits, Move, Past, PlannedEpoch, Position, SparkRead
     from airflow_epochs.model import JsonDict, Ranges
     from airflow_epochs.sources.kafka.reader import KafkaReader
 
@@ -34,8 +34,16 @@ class KafkaSource:
             with its zone (ISO 8601, or ``{"timestamp": …}`` with a time or milliseconds), or offsets per topic and
             partition (a partition without one begins at the earliest). A partition added later begins at offset 0.
         max_records: The largest number of offsets per epoch, in fair shares for the partitions. None: no limit.
+        max_bytes: About how many bytes of the topics an epoch reads at most: a number, or a text such as ``"256MiB"``.
+            An estimate, by the size of the partitions on the brokers' disks; at least one record of each partition is
+            read. None: no limit.
         min_records: The number of records to wait for before an epoch begins.
-        max_wait: For how many seconds to wait. Then the epoch takes the records that are there, if any.
+        max_delay: No record waits for ``min_records`` for longer than this: seconds, or a text such as ``"10m"``. None:
+            the epoch takes the records that are there after ``max_wait``.
+        max_wait: For how many seconds ``open`` waits for ``min_records``. Then, without ``max_delay``, the epoch takes
+            the records that are there, if any; with it, the run is skipped, and the next one looks again.
+        target_duration: How long the work on an epoch shall take: seconds, or a text such as ``"10m"``. The size of an
+            epoch then follows from the speed of the last ones, within ``max_records``. None: no target.
         group_id: A consumer group for which the pipeline commits its offsets, for lag monitors only. Default:
             ``airflow-epochs.<pipeline>``. The position never comes from it. The pipeline refuses a group in which
             other consumers have committed offsets.
@@ -56,6 +64,9 @@ class KafkaSource:
     group_id: str | None = DEFAULTS["group_id"]
     options: Mapping[str, Any] = field(default_factory=dict)
     allow_loop: bool | str = DEFAULTS["allow_loop"]
+    max_bytes: int | str | None = DEFAULTS["max_bytes"]
+    max_delay: float | str | None = DEFAULTS["max_delay"]
+    target_duration: float | str | None = DEFAULTS["target_duration"]
 
     template_fields: ClassVar[Sequence[str]] = (
         "topics",
@@ -67,6 +78,9 @@ class KafkaSource:
         "group_id",
         "options",
         "allow_loop",
+        "max_bytes",
+        "max_delay",
+        "target_duration",
     )
 
     def __post_init__(self) -> None:
@@ -102,8 +116,14 @@ class KafkaSource:
         self._reader(env).prepare(writes, position)
 
     def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        """As ``plan_paced``, without a past."""
+        return self.plan_paced(position, limits, _no_past(), env)
+
+    def plan_paced(
+        self, position: Position | None, limits: Limits, past: Past, env: Environment
+    ) -> PlannedEpoch | None:
         """Plan a new epoch, with ``limits`` in place of the source's own; None if there is no data."""
-        return self._reader(env, limits).plan(position)
+        return self._reader(env, limits).plan(position, past)
 
     def again(self, ranges: Ranges, state: JsonDict, env: Environment) -> PlannedEpoch:
         """Plan an aborted epoch again: the same ranges, except that deleted oldest records are left out."""
@@ -176,15 +196,17 @@ class KafkaSource:
 
     def _config(self, limits: Limits | None = None) -> KafkaConfig:
         """Today's rendered options, with a run's own limits in place of theirs."""
-        raw = self._raw()
-        if limits and limits.max_records is not None:
-            raw["max_records"] = limits.max_records
-        if limits and limits.starting is not None:
-            raw["starting"] = limits.starting
+        own = {name: value for name, value in vars(limits).items() if value is not None} if limits else {}
         try:
-            return read_config(raw)
+            return read_config({**self._raw(), **own})
         except ValueError as error:
             raise Refused(
                 f"An argument of the KafkaSource is not valid. {without_code(error)}",
                 code=codes.SOURCE_MISCONFIGURED,
             ) from error
+
+
+def _no_past() -> Past:
+    from airflow_epochs.contracts import Past
+
+    return Past(epochs=lambda: iter(()), clock=lambda: datetime.now(timezone.utc))
