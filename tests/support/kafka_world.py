@@ -51,12 +51,12 @@ class Topic:
     def delete_before(self, partition: int, offset: int) -> None:
         self.admin.delete_records({TopicPartition(self.name, partition): offset})
 
-    def produce(self, *counts: int, at_ms: int = 0) -> None:
-        """Produce so many records into partitions 0, 1, …"""
+    def produce(self, *counts: int, at_ms: int = 0, size: int = 0) -> None:
+        """Produce so many records into partitions 0, 1, …, of ``size`` bytes at least."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
         for partition, count in enumerate(counts):
             for i in range(count):
-                producer.produce(self.name, f"{i}".encode(), partition=partition, timestamp=at_ms)
+                producer.produce(self.name, f"{i:0{size}}".encode(), partition=partition, timestamp=at_ms)
         assert producer.flush(20) == 0
 
     def begin_transaction(self, count: int, at_ms: int = 0) -> Producer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class TopicWorld:
     """The pipeline as the DAG is today.
 
     ``topics``: short names of the topics that are read. ``tables``: sink -> table or topic, where its name is another.
+    ``options``: more options of the source.
     """
 
     folder: Path
@@ -51,6 +53,8 @@ class TopicWorld:
     backfill: Mapping[str, int] = field(default_factory=dict)
     starting: Any = "earliest"
     vote: VoteFunction | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -75,12 +79,15 @@ class TopicWorld:
         with KafkaAdminClient(bootstrap_servers=self.broker.bootstrap) as admin:
             admin.delete_records({TopicPartition(self.topic(name), partition): offset})
 
-    def produce(self, payloads: str, name: str = "in", partitions: Iterable[int] = PARTITIONS) -> None:
-        """A record for each letter, in turn to each partition."""
+    def produce(
+        self, payloads: str, name: str = "in", partitions: Iterable[int] = PARTITIONS, at: datetime | None = None
+    ) -> None:
+        """A record for each letter, in turn to each partition. ``at``: the time that their producer gives them."""
+        at_ms = int(at.timestamp() * 1000) if at else 0
         producer, turns = Producer({"bootstrap.servers": self.broker.bootstrap}), list(partitions)
         for number, payload in enumerate(payloads):
             value = json.dumps({"source": self.topic(name), "payload": payload})
-            producer.produce(self.topic(name), value=value, partition=turns[number % len(turns)])
+            producer.produce(self.topic(name), value=value, partition=turns[number % len(turns)], timestamp=at_ms)
         assert producer.flush(20) == 0
 
     @property
@@ -104,9 +111,8 @@ class TopicWorld:
     def task(self, at: Mapping[str, Action] | None = None) -> Coordinator:
         env = connected(self.kafka, self.db.connection(), at=at)
         env.spark = TopicSpark(env.reached)
-        source = KafkaSource(
-            [self.topic(name) for name in self.topics], conn_id="kafka", max_wait=0, starting=self.starting
-        )
+        topics = [self.topic(name) for name in self.topics]
+        source = KafkaSource(topics, conn_id="kafka", max_wait=0, starting=self.starting, **self.options)
         return Coordinator(
             TaskTry(
                 pipeline=Pipeline(
@@ -121,6 +127,7 @@ class TopicWorld:
                 ),
                 ledger=self.ledger,
                 env=env,
+                clock=self.clock,
             )
         )
 

@@ -110,6 +110,8 @@ def test_a_new_partition_counts_from_its_first_row_and_one_that_is_read_no_more_
     ("text", "meant"),
     [
         ("10 min", timedelta(minutes=10)),
+        ("10m", timedelta(minutes=10)),
+        ("5 mins", timedelta(minutes=5)),
         ("1h", timedelta(hours=1)),
         ("90 seconds", timedelta(seconds=90)),
         ("250 ms", timedelta(milliseconds=250)),

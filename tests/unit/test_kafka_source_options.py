@@ -44,6 +44,25 @@ RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0
         ({"max_records": float("inf")}, "`max_records` is inf. It must be a number"),
         ({"min_records": 0}, "`min_records` is 0. It must be a whole number, 1 or larger"),
         ({"min_records": 10, "max_records": 5}, "`min_records` is 10, and `max_records` is 5"),
+        (
+            {"max_bytes": 0},
+            "`max_bytes` is 0. It must be a number of bytes, 1 or larger, or a text like '256MiB' or '1 GB'",
+        ),
+        ({"max_bytes": "0 MB"}, "`max_bytes` is '0 MB'. It must be a number of bytes"),
+        ({"max_bytes": "much"}, "`max_bytes` is 'much'. It must be a number of bytes"),
+        ({"max_bytes": "-1 MB"}, "`max_bytes` is '-1 MB'. It must be a number of bytes"),
+        ({"max_bytes": True}, "`max_bytes` is True. It must be a number of bytes"),
+        ({"max_bytes": float("nan")}, "`max_bytes` is nan. It must be a number of bytes"),
+        ({"max_bytes": "9" * 400}, "`max_bytes` is '9+'. It must be a number of bytes"),
+        (
+            {"max_delay": -1},
+            r"`max_delay` is -1. It must be a number of seconds from 0 to 604800 \(a week\), or a text",
+        ),
+        ({"max_delay": "8 days"}, "`max_delay` is '8 days'. It must be a number of seconds from 0 to 604800"),
+        ({"max_delay": "soon"}, "`max_delay` is 'soon'. It must be .* a text like '90 s', '10m' or '2 hours'"),
+        ({"target_duration": 0}, "`target_duration` is 0. It must be a number of seconds from 1 to 604800"),
+        ({"target_duration": True}, "`target_duration` is True. It must be a number of seconds from 1 to 604800"),
+        ({"target_duration": "10 ms"}, "`target_duration` is '10 ms'. It must be a number of seconds from 1 to"),
         ({"max_wait": -1}, "`max_wait` is -1. It must be a number of seconds from 0 to 86400"),
         ({"max_wait": float("nan")}, "`max_wait` is nan. It must be a number"),
         ({"group_id": 5}, "`group_id` is 5. It must be a text"),
@@ -128,6 +147,31 @@ def test_limits_of_the_run_go_over_those_of_the_source() -> None:
     assert (config.max_records, config.starting) == (7, AtOffsets({"orders": {0: 3}}))
     with pytest.raises(Refused, match=r"`max_records` is 0. It must be a whole number, 1 or larger"):
         source._config(Limits(max_records=0))
+    config = source._config(Limits(max_bytes="1 KB", min_records=5, max_delay="1m", target_duration="2h"))
+    assert (config.max_bytes, config.min_records, config.max_delay_s, config.target_s) == (1000, 5, 60, 7200)
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_"),
+    [
+        (5, 5),
+        (1e3, 1000),
+        ("5", 5),
+        ("5 B", 5),
+        ("256MiB", 2**28),
+        ("1.5 kib", 1536),
+        ("2 GB", 2 * 10**9),
+        ("1T", 10**12),
+    ],
+)
+def test_bytes_are_a_number_or_a_text_with_a_unit(given: Any, bytes_: int) -> None:
+    assert KafkaSource(["orders"], max_bytes=given)._config().max_bytes == bytes_
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(90, 90), ("90", 90), ("90 s", 90), ("10m", 600), ("1.5 hours", 5400)])
+def test_durations_are_seconds_or_a_text_with_a_unit(given: Any, seconds: float) -> None:
+    config = KafkaSource(["orders"], max_delay=given, target_duration=given)._config()
+    assert (config.max_delay_s, config.target_s) == (seconds, seconds)
 
 
 # --- specification --------------------------------------------------------------------------------------------
@@ -141,6 +185,9 @@ def test_spec_is_json_and_from_spec_is_its_inverse() -> None:
         max_records=10,
         min_records=2,
         max_wait=1.5,
+        max_bytes="256MiB",
+        max_delay="10m",
+        target_duration=600,
         group_id="g",
         options={"includeHeaders": True},
     )

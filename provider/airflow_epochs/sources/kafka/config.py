@@ -34,6 +34,10 @@ _CONNECTION = {"kafka.bootstrap.servers", "kafka.security.protocol"}
 _CONNECTION_PREFIX = ("kafka.sasl.", "kafka.ssl.")
 
 
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE | re.ASCII)
+DURATION_S_MAX = 7 * 86_400
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
     """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target."""
@@ -133,22 +137,19 @@ def _seconds(name: str, value: object) -> float:
     return seconds
 
 
-_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
-
-
 def _bytes(name: str, value: object) -> int:
     found = _BYTES.fullmatch(value) if isinstance(value, str) else None
-    if found:
-        number, prefix, binary = found.groups()
-        value = float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+    number = _sized(*found.groups()) if found else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 1 <= number < math.inf:
         raise bad(
             f"`{name}` is {value!r}. It must be a number of bytes, 1 or larger, or a text like '256MiB' or '1 GB'."
         )
-    return int(value)
+    return int(number)
 
 
-DURATION_S_MAX = 7 * 86_400
+def _sized(number: str, prefix: str, binary: str) -> float:
+    factor: int = (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ")
+    return float(number) * factor
 
 
 def _duration(name: str, value: object, least_s: float = 1) -> float:

@@ -27,29 +27,38 @@ SIZE_MIN = 1_000
 """Below, the time of an epoch hardly depends on its size: smaller epochs would only be slower per record."""
 SIZE_FIRST = 1_000_000
 """The size without ``max_records``, as long as no epoch tells a speed."""
+SECONDS_MIN, SECONDS_MAX = 0.001, 10**9
+"""A task measures no less, and no more."""
 KEY = "pace"
 """The field of ``source_state`` that says what was decided, and from which figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """An epoch that has read something. ``size``: the largest one allowed to it; None without a target then."""
+class Earlier:
+    """An earlier epoch.
+
+    Attributes:
+        seconds: How long its tasks worked; None if that was not measured, as when another run completed the epoch.
+        size: The largest number of offsets allowed to it, apart from ``max_records``; None without a target then.
+    """
 
     epoch: int
     offsets: int
-    seconds: float
-    size: int | None = None
+    seconds: float | None
+    size: int | None
 
     @property
     def per_second(self) -> float:
         """Offsets per second of work."""
-        return self.offsets / self.seconds
+        return self.offsets / self.seconds if self.seconds else 0
 
-    def tells(self, target_s: float) -> bool:
+    def tells_speed(self, target_s: float) -> bool:
         """Whether its speed is that of a large epoch.
 
-        Of an epoch that had little to read, it is not: the time that every epoch takes, however small, made most of it.
+        Of an epoch that had little to read, it is not: most of its time is what every epoch takes, however small.
         """
+        if not self.offsets or self.seconds is None:
+            return False
         return 2 * self.seconds >= target_s or (self.size is not None and 2 * self.offsets >= self.size)
 
 
@@ -70,27 +79,36 @@ def next_size(past: Iterable[CompleteRecord], target_s: float, max_records: int 
         max_records: The size as long as no epoch tells a speed; None: ``SIZE_FIRST``.
         min_records: The size is never smaller, nor smaller than ``SIZE_MIN``.
     """
-    seen = islice(past, LOOKED_AT_MAX)
-    speeds = [speed for record in seen if (speed := speed_of(record))]
-    telling = [speed for speed in speeds if speed.tells(target_s)][:TELLING_MAX]
-    before = next((speed.size for speed in speeds if speed.size), None)
+    seen = _looked_at(past, target_s)
+    telling = [each for each in seen if each.tells_speed(target_s)]
+    before = next((each.size for each in seen if each.size), None)
     if not telling:
-        size = before or max_records or SIZE_FIRST
+        size = max(before or max_records or SIZE_FIRST, min_records)
         return Size(offsets=size, why=f"at most {size:,} offsets: no epoch of late was large enough to tell the speed")
-    per_second = median(speed.per_second for speed in telling)
-    base = before or int(median(speed.offsets for speed in telling))
+    per_second = median(each.per_second for each in telling)
+    base = before or int(median(each.offsets for each in telling))
     wanted = int(per_second * target_s)
     floor = max(SIZE_MIN, min_records)
     size = max(min(max(wanted, base // SHRINKING_MAX), base * GROWTH_MAX), floor)
     return Size(offsets=size, why=_why(size, wanted, base, floor, telling, per_second, target_s))
 
 
+def _looked_at(past: Iterable[CompleteRecord], target_s: float) -> list[Earlier]:
+    """The newest epochs, up to ``TELLING_MAX`` that tell a speed; then no more records are read."""
+    seen: list[Earlier] = []
+    for record in islice(past, LOOKED_AT_MAX):
+        seen.append(_earlier(record))
+        if sum(each.tells_speed(target_s) for each in seen) == TELLING_MAX:
+            break
+    return seen
+
+
 def _why(
-    size: int, wanted: int, base: int, floor: int, telling: Sequence[Speed], per_second: float, target_s: float
+    size: int, wanted: int, base: int, floor: int, telling: Sequence[Earlier], per_second: float, target_s: float
 ) -> str:
-    epochs = ", ".join(str(speed.epoch) for speed in sorted(telling, key=lambda speed: speed.epoch))
+    epochs = ", ".join(map(str, sorted(each.epoch for each in telling)))
     which = f"epoch {epochs} did" if len(telling) == 1 else f"the median of epochs {epochs} is"
-    why = f"at most {size:,} offsets: {which} {per_second:,.3g} offsets a second, and the target is {target_s:g} s"
+    why = f"at most {size:,} offsets: {which} {per_second:,.1f} offsets a second, and the target is {target_s:g} s"
     if size == wanted:
         return why
     if size == floor:
@@ -99,15 +117,15 @@ def _why(
     return f"{why}, but {bound} the {base:,} before"
 
 
-def speed_of(record: CompleteRecord) -> Speed | None:
-    """The epoch's speed; None if it has read nothing, or was not measured (another run has completed it)."""
-    offsets, seconds = records_upper_bound(record.ranges), _seconds(record.metrics)
-    if not offsets or seconds is None:
-        return None
+def _earlier(record: CompleteRecord) -> Earlier:
     pace = record.source_state.get(KEY)
     size = pace.get("size") if isinstance(pace, dict) else None
-    number = size if isinstance(size, int) and size > 0 else None
-    return Speed(epoch=record.txn.epoch, offsets=offsets, seconds=seconds, size=number)
+    return Earlier(
+        epoch=record.txn.epoch,
+        offsets=records_upper_bound(record.ranges),
+        seconds=_seconds(record.metrics),
+        size=size if isinstance(size, int) and size > 0 else None,
+    )
 
 
 def _seconds(metrics: JsonDict) -> float | None:
@@ -117,11 +135,12 @@ def _seconds(metrics: JsonDict) -> float | None:
     if "stage" not in measured:
         return None
     commits = [seconds for step, seconds in measured.items() if step.startswith("commit.")]
-    return float(measured["stage"] + measured.get("vote", 0) + max(commits, default=0)) or None
+    worked = float(measured["stage"] + measured.get("vote", 0) + max(commits, default=0))
+    return worked if worked >= SECONDS_MIN else None
 
 
 def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SECONDS_MAX
 
 
 def bytes_per_offset(sizes: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, float]:
