@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from airflow_epochs.contracts import Connection, Limits, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
@@ -25,6 +27,7 @@ from tests.support.kafka_certificates import Authority
 from tests.support.kafka_secured import PLAIN_PASSWORD, Secured, secured_topic
 from tests.support.kafka_world import KafkaEnv, Topic
 from tests.support.spark_world import stage_job, staged_rows
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -149,6 +152,27 @@ def test_a_user_without_rights_is_refused_and_told_which(topic: Topic, secured: 
         Refused, match=rf"does not permit user nobody \(PLAIN\) to describe topics.*{topic.name}(.|\n)*Grant"
     ):
         plan(topic, nobody)
+
+
+def test_a_user_that_may_read_but_not_describe_the_cluster_is_told_so_if_max_bytes_needs_it(
+    topic: Topic, secured: Secured
+) -> None:
+    rights = [
+        ACL("User:nobody", "*", right, ACLPermissionType.ALLOW, ResourcePattern(ResourceType.TOPIC, topic.name))
+        for right in (ACLOperation.READ, ACLOperation.DESCRIBE)
+    ]
+    topic.admin.create_acls(rights)
+    nobody = secured.env(**{"sasl.username": "nobody", "sasl.password": "x"})
+    it = KafkaSource([topic.name], max_wait=0, max_bytes="1 MB")
+    wait_until(lambda: _is_refused(it, nobody, "describe the log directories(.|\n)*Grant .* Describe on the cluster"))
+    assert plan(topic, nobody), "without max_bytes, the right is not needed"
+
+
+def _is_refused(it: KafkaSource, env: KafkaEnv, why: str) -> bool:
+    """Also while the brokers do not know the rights yet."""
+    with pytest.raises(Refused) as refused:
+        it.plan(None, Limits(), env)
+    return re.search(why, str(refused.value)) is not None
 
 
 def test_a_broker_certificate_of_an_unknown_authority_is_named_as_the_reason(topic: Topic, secured: Secured) -> None:

@@ -178,7 +178,7 @@ def _untold(what: str) -> Refused:
     return Refused(
         what,
         code=codes.KAFKA_FORBIDDEN,
-        remedy="`max_bytes` needs the size of the partitions: grant the connection's user Describe on the cluster. Or "
+        remedy="Grant the connection's user Describe on the cluster: `max_bytes` needs the size of the partitions. Or "
         "leave `max_bytes` out, and set `max_records`. Clear the failed task.",
     )
 
