@@ -37,6 +37,7 @@ with DAG("card_fraud", schedule="@continuous", max_active_runs=1, catchup=False,
             DeltaSink("late", f"{LAKE}/silver/late_card_payments"),
             DeltaSink("rejected", f"{LAKE}/silver/card_payments_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default", session_conf={"spark.sql.session.timeZone": "UTC"}),
         ledger_conn_id="epochs_default",
     )

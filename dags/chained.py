@@ -28,6 +28,7 @@ with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=Fa
             KafkaSink("enriched", "orders-enriched", conn_id="kafka_default", staging=f"{LAKE}/staging"),
             DeltaSink("rejected", f"{LAKE}/silver/orders_enriched_rejected"),
         ],
+        dead_letters="rejected",
         spark=SPARK,
         ledger_conn_id="epochs_default",
     )
@@ -54,6 +55,7 @@ with DAG(
             ),
             DeltaSink("rejected", f"{LAKE}/gold/customer_totals_rejected"),
         ],
+        dead_letters="rejected",
         spark=SPARK,
         ledger_conn_id="epochs_default",
     )

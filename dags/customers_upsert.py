@@ -34,6 +34,7 @@ with DAG("customers_upsert", schedule="@continuous", max_active_runs=1, catchup=
             DeltaSink("history", f"{LAKE}/silver/customer_changes"),
             DeltaSink("rejected", f"{LAKE}/silver/customer_changes_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",
     )

@@ -45,6 +45,7 @@ with DAG("hourly_revenue", schedule="@continuous", max_active_runs=1, catchup=Fa
             DeltaSink("late", f"{LAKE}/silver/late_sales"),
             DeltaSink("rejected", f"{LAKE}/silver/sales_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",
     )

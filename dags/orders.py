@@ -31,6 +31,7 @@ with DAG("orders", schedule="@continuous", max_active_runs=1, catchup=False):
             DeltaSink("orders", f"{LAKE}/silver/orders", partition_by=["day"]),
             DeltaSink("rejected", f"{LAKE}/silver/orders_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",
     )

@@ -1,6 +1,6 @@
 """One topic into a Delta table, a Kafka topic and a PostgreSQL table: all show an epoch, or none does.
 
-What one of them would not take goes to a second Delta table, with the reason.
+What is no order, or what one of them would not take, goes to a second Delta table: see docs/dead-letters.md.
 
 Starts paused. Before you unpause it, create the topic ``orders-valid``, the connection ``orders_db`` and its table::
 
@@ -30,6 +30,7 @@ with DAG("orders_fanout", schedule="@continuous", max_active_runs=1, catchup=Fal
             SqlSink("database", "orders_db", "orders", staging=f"{LAKE}/staging"),
             DeltaSink("rejected", f"{LAKE}/silver/orders_fanout_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",
     )

@@ -49,6 +49,7 @@ with DAG("orders_payments", schedule="@continuous", max_active_runs=1, catchup=F
             DeltaSink("late_payments", f"{LAKE}/silver/late_payments"),
             DeltaSink("rejected", f"{LAKE}/silver/orders_payments_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",
     )

@@ -25,6 +25,7 @@ with DAG("orders_submit", schedule=None, max_active_runs=1, catchup=False):
             DeltaSink("orders", f"{LAKE}/submit/silver/orders", partition_by=["day"]),
             DeltaSink("rejected", f"{LAKE}/submit/silver/orders_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkSubmit("spark_default"),
         ledger_conn_id="epochs_default",
     )

@@ -38,6 +38,7 @@ with DAG("sessions", schedule="@continuous", max_active_runs=1, catchup=False, i
             DeltaSink("late", f"{LAKE}/silver/late_views"),
             DeltaSink("rejected", f"{LAKE}/silver/views_rejected"),
         ],
+        dead_letters="rejected",
         spark=SparkConnect("spark_connect_default"),
         ledger_conn_id="epochs_default",
     )

@@ -38,6 +38,7 @@ with DAG("unique_readings", schedule="@continuous", max_active_runs=1, catchup=F
             DeltaSink("late", f"{LAKE}/silver/late_readings"),
             DeltaSink("rejected", f"{LAKE}/silver/readings_rejected"),
         ],
+        dead_letters="rejected",
         # more than one such reading in a hundred: a sensor measures something else, so no sink shows the epoch
         expectations={"readings": [expect("celsius BETWEEN -40 AND 60", max_fraction=0.01)]},
         spark=SparkConnect("spark_connect_default"),

@@ -37,7 +37,7 @@ def alerts(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -
         func=_counted,
         out=ALERT,
     )
-    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select(F.col("reason").alias("error"), *ORIGIN)
     return {"alerts": s.out, "late": s.late, "cards": s.changes, "rejected": rejected}
 
 

@@ -33,7 +33,7 @@ def hourly(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -
         agg=[F.count("*").alias("sales"), F.sum("amount").alias("revenue")],
         merge=[F.sum("sales").alias("sales"), F.sum("revenue").alias("revenue")],
     )
-    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select(F.col("reason").alias("error"), *ORIGIN)
     return {"hourly": w.out, "late": w.late, "open": w.changes, "rejected": rejected}
 
 

@@ -1,7 +1,7 @@
-"""Orders from Kafka: what parses goes to ``orders``, what does not goes to ``rejected`` with the reason.
+"""Orders from Kafka: what parses goes to ``orders``, what does not goes to ``rejected`` with the error.
 
 Every input record ends in exactly one row of exactly one of them, and that row keeps the record's topic,
-partition and offset.
+partition and offset. Dead letters get the record itself, too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ ORIGIN = ("topic", "partition", "offset")
 
 def orders(batch: DataFrame, epoch: object) -> dict[str, DataFrame]:
     """Split a batch of Kafka records into ``orders`` and ``rejected``. Needs nothing of ``epoch``."""
-    text = F.col("value").cast("string")
-    readable = batch.withColumn("is_text", F.is_valid_utf8(text))
-    raw = F.when(F.col("is_text"), text).otherwise(F.base64("value"))
-    parsed = readable.select(*ORIGIN, "is_text", raw.alias("raw"), _once(F.from_json(text, ORDER)).alias("order"))
-    judged = parsed.withColumn("reason", _reason())
-    good, bad = judged.where("reason is null"), judged.where("reason is not null")
+    order = _once(F.from_json(F.col("value").cast("string"), ORDER))
+    judged = batch.select(*ORIGIN, "value", order.alias("order")).withColumn("error", _error())
+    good, bad = judged.where("error is null"), judged.where("error is not null")
     return {
         "orders": good.select("order.*", F.to_date("order.ts").alias("day"), *ORIGIN),
-        "rejected": bad.select("raw", "reason", *ORIGIN),
+        "rejected": bad.select("error", *ORIGIN),
     }
 
 
@@ -37,12 +34,12 @@ def _once(column: Column) -> Column:
     return F.explode(F.array(column))
 
 
-def _reason() -> Column:
+def _error() -> Column:
     """Why a record is no order; null if it is one."""
     currency, amount = F.col("order.currency"), F.col("order.amount")
     return (
-        F.when(F.col("raw").isNull(), "no value")
-        .when(~F.col("is_text"), "not UTF-8 (raw is base64)")
+        F.when(F.col("value").isNull(), "no value")
+        .when(~F.is_valid_utf8(F.col("value").cast("string")), "not UTF-8")
         .when(F.col("order.order_id").isNull(), "not an order in JSON")
         .when(F.col("order.customer").isNull(), "no customer")
         .when(amount.isNull() | (amount <= 0), "no positive amount")

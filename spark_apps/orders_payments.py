@@ -35,7 +35,7 @@ def paid(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -> 
         right_time="paid_at",
         within=timedelta(hours=1),
     )
-    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select(F.col("reason").alias("error"), *ORIGIN)
     return {
         "paid": j.out.select("order_id", "amount", "ts", "paid", "paid_at"),
         "late_orders": j.left_late,

@@ -32,7 +32,7 @@ def sessions(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame])
         agg=[F.count("*").alias("views"), F.count_if(F.col("page") == "order").alias("orders")],
         merge=[F.sum("views").alias("views"), F.sum("orders").alias("orders")],
     )
-    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select(F.col("reason").alias("error"), *ORIGIN)
     return {"visits": s.out, "late": s.late, "open": s.changes, "rejected": rejected}
 
 

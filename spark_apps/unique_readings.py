@@ -31,7 +31,7 @@ def unique(batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame]) -
         within=timedelta(hours=1),
         order=ORIGIN,
     )
-    rejected = rows.where("reason is not null").select("value", "reason", *ORIGIN)
+    rejected = rows.where("reason is not null").select(F.col("reason").alias("error"), *ORIGIN)
     return {"readings": d.out, "late": d.late, "seen": d.changes, "rejected": rejected}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -89,21 +88,12 @@ class Lab:
         with duck() as database:
             return database.execute(f"SELECT {columns} FROM delta_scan('{self.lake / path}')").fetchall()
 
-    def rejected(self, path: str, what: str = "raw") -> dict[Place, tuple[bytes | None, str]]:
-        """By place, what DuckDB sees of a table of rejected records: the record as it was, and the reason."""
-        rows = self.seen_by_duckdb(path, f'topic, "partition", "offset", {what}, reason')
-        found = {
-            (topic, partition, offset): (_bytes(told, reason), reason)
-            for topic, partition, offset, told, reason in rows
-        }
+    def rejected(self, path: str) -> dict[Place, tuple[bytes | None, str]]:
+        """By place, what DuckDB sees of a table of dead letters: the record as it was, and the error."""
+        rows = self.seen_by_duckdb(path, 'topic, "partition", "offset", value, error')
+        found = {(topic, partition, offset): (value, error) for topic, partition, offset, value, error in rows}
         assert len(found) == len(rows)
         return found
-
-
-def _bytes(told: str | bytes | None, reason: str) -> bytes | None:
-    if isinstance(told, str):
-        return base64.b64decode(told) if "base64" in reason else told.encode()
-    return told
 
 
 def poison(missing: str, unfit: Mapping[str, Sequence[Any]], **record: Any) -> dict[bytes | None, str]:

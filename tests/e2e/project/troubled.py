@@ -38,6 +38,7 @@ with DAG("troubled", schedule=None, max_active_runs=1) as dag:
             DeltaSink("orders", str(LAKE / "silver" / "orders"), partition_by=["day"]),
             DeltaSink("rejected", str(REJECTED)),
         ],
+        dead_letters="rejected",
         spark=SparkConnect(),
         operator_args={"retries": 0},
     )
