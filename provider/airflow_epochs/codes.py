@@ -341,26 +341,27 @@ SINKS_DISAGREE = AGREEMENT.code(
 ENDS_UNKNOWN = AGREEMENT.code(
     "EPOCHS-ENDS-UNKNOWN",
     Refused,
-    "No sink stored the offsets where its last epoch ended: version 0.1 committed it, or somebody put its marker back "
-    "by hand. Nothing was changed.",
+    "No sink knows the offsets where its last epoch ended: version 0.1 committed it, somebody put its marker back by "
+    "hand, or the table's log no longer has the commit. Nothing was changed.",
     "Write the offsets of the pipeline's consumer group into a file (docs/operations.md#where-the-offsets-are), and "
     "type `airflow epochs rebuild PIPELINE --offsets FILE --why …`.",
 )
-POSITION_UNKNOWN = AGREEMENT.code(
-    "EPOCHS-POSITION-UNKNOWN",
+STATE_COMMIT_GONE = AGREEMENT.code(
+    "EPOCHS-STATE-COMMIT-GONE",
     Refused,
-    "No sink knows the transaction of its last epoch: the entry of the commit is gone. Nothing was changed.",
-    "Restore the newest copy of the ledger, or of a sink whose log still has the commit. If there is none, give the "
-    "pipeline a new name in the DAG, and its source `starting` at the offsets of the pipeline's consumer group: "
-    "docs/operations.md#where-the-offsets-are.",
+    "The log of a state table no longer has the commit of its last epoch, so nobody knows which version the next epoch "
+    "must read. Nothing was changed.",
+    "Restore the newest copy of the ledger, or of the state table with its whole log, and type the command again. If "
+    "there is none, point the state to a new table in the DAG, and type `airflow epochs rebuild PIPELINE --without "
+    "SINK --why …`: the state begins anew there, and the other sinks go on (docs/state.md, 'A state that is lost').",
 )
 WATERMARK_UNKNOWN = AGREEMENT.code(
     "EPOCHS-WATERMARK-UNKNOWN",
     Refused,
-    "The pipeline has an event time, and no sink stored the watermark of its last epoch. With another watermark, rows "
+    "The pipeline has an event time, and no sink knows the watermark of its last epoch. With another watermark, rows "
     "that were late would open windows again, and take the place of right results. Nothing was changed.",
-    "Restore the newest copy of the ledger. If there is none, give the pipeline a new name, its state and its results "
-    "new tables, and `starting` the offsets where the results shall begin (docs/state.md).",
+    "Take the watermark from the log of the last run's `open`, and type `airflow epochs rebuild PIPELINE "
+    "--watermark TIME --why …`. If there is no such log, take the end of the newest window in the results.",
 )
 LEDGER_CHANGED = AGREEMENT.code(
     "EPOCHS-LEDGER-CHANGED",

@@ -26,8 +26,8 @@ from airflow_epochs.testing import Crash
 from tests.support.environment import Action
 from tests.support.faults_history import require_exactly_once
 from tests.support.faults_world import DiskWorld, begin, crash
-from tests.support.rebuilt import typed_rebuild
-from tests.support.remedies import assert_all_rows, refused, restored
+from tests.support.rebuilt import offsets_file, typed_rebuild
+from tests.support.remedies import assert_all_rows, log_cleaned, refused, restored
 
 BY = Account(who="ann", why="the disk is gone")
 KEY = "k" * 32
@@ -405,15 +405,19 @@ def test_sinks_that_cannot_be_left_out_are_refused(lost: DiskWorld, without: lis
     assert not lost.records.exists()
 
 
-def test_a_state_table_cannot_be_left_out(lost: DiskWorld) -> None:
-    """All later results would lack the rows that it lacks."""
+def test_a_state_table_may_be_left_out_if_it_has_no_rows(lost: DiskWorld) -> None:
+    """It begins anew, and the plan says so. The input of the newest epoch is known as before."""
     totals = StateTable("totals", table=str(lost.folder / "totals"), schema="page string, n bigint", keys=["page"])
     here = task(lost)
     here.pipeline = replace(here.pipeline, sinks=(*here.pipeline.sinks, totals))
     with pytest.raises(Refused, match="Sink totals shows no epoch"):
         rebuilding.plan(here)
-    with pytest.raises(Refused, match="--without names totals: state tables"):
-        rebuilding.plan(here, ["totals"])
+    plan, without_state = rebuilding.plan(here, ["totals"]), rebuilding.plan(task(lost))
+    assert plan and without_state and plan.ranges == without_state.ranges
+    told = [line for line in rebuilding.announced(plan) if "totals" in line]
+    assert told[0] == "  left out: sink totals: no epoch"
+    assert told[1].startswith("The state totals begins anew, in an empty table: it has seen no record before epoch 4.")
+    assert len(told) == 2
 
 
 # -- ledgers that cannot be rebuilt -----------------------------------------------------------------------------------
@@ -442,13 +446,42 @@ def test_records_later_than_the_sinks_show_are_not_built_upon(world: DiskWorld) 
     assert error.value.code is codes.LEDGER_IN_PARTS and "records of epoch 3" in error.value.what
 
 
+def test_tables_whose_logs_lack_the_last_commit_need_the_offsets(world: DiskWorld, tmp_path: Path) -> None:
+    """Delta cleans its log up: then a table knows the epoch of its last commit, and nothing else of it."""
+    epochs(world, 2, 3)
+    newest = task(world).ledger.complete_record(3)
+    assert newest
+    lose(world)
+    for sink in world.sinks:
+        log_cleaned(world.table(sink))
+    with pytest.raises(SystemExit, match="EPOCHS-ENDS-UNKNOWN") as error:
+        typed_rebuild(lambda: task(world), refused(world), ledger_root=world.ledger_root)
+    assert "type `airflow epochs rebuild orders --offsets FILE --why …`" in str(error.value)
+    words = ("--offsets", offsets_file(tmp_path, newest.ranges))
+    screen = typed_rebuild(lambda: task(world), refused(world), *words, ledger_root=world.ledger_root)
+    assert "the sinks show epoch 3" in screen and "They are those of the file." in screen
+    assert_goes_on(world)
+
+
 def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> None:
-    """As with commits of an older version, or with topics and databases alone."""
+    """As with commits of an older version, or with topics and databases alone. An operator may say it."""
     here = task(lost)
     here.pipeline = replace(here.pipeline, event_time=EventTime("10 s"))
     with pytest.raises(Refused) as error:
         rebuilding.plan(here)
     assert error.value.code is codes.WATERMARK_UNKNOWN
+    told = rebuilding.Told(watermark=asking.instant_in("2026-01-31T00:00:00Z"))
+    plan = rebuilding.plan(here, told=told)
+    assert plan and any("as typed: 2026-01-31T00:00:00+00:00. If" in line for line in rebuilding.announced(plan))
+    rebuilding.carry_out(here, plan, by=BY)
+    record = here.ledger.complete_record(3)
+    assert record and record.watermarks == (told.watermark,)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-31T00:00:00"])
+def test_a_watermark_that_is_no_instant_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match=r"Write it like 2026-01-31T00:00:00Z\."):
+        asking.instant_in(text)
 
 
 def test_a_ledger_of_another_dag_is_not_rebuilt(world: DiskWorld) -> None:

@@ -18,8 +18,9 @@ from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.model import Run
 from airflow_epochs.read import state
 from airflow_epochs.sinks.delta import state_pin
-from tests.support.rebuilt import typed_rebuild
-from tests.support.remedies import taken_back
+from airflow_epochs.spark.driver.event_times import instant
+from tests.support.rebuilt import offsets_file, typed_rebuild
+from tests.support.remedies import log_cleaned, taken_back
 from tests.support.spark_world import APPS
 from tests.support.state_clicks import EPOCH, SIZE
 from tests.support.state_lab import ALWAYS, OPEN, PARTITIONS, Lab, firsts, folds, seen_pages
@@ -212,6 +213,45 @@ def test_windows_go_on_as_if_nothing_had_happened_after_their_ledger_was_lost_an
     assert (newest.txn.epoch, newest.watermarks) == (other.txn.epoch, other.watermarks)
     reached = [{p: at.newest for p, at in each.event_times[lab.topic].items()} for each in (newest, other)]
     assert reached[0] == reached[1]
+
+
+def test_windows_go_on_anew_if_no_log_has_their_last_commit(lab: Lab, tmp_path: Path) -> None:
+    """Each refusal is heeded in turn: the offsets, the watermark, then a new table for the state."""
+    lab.produce((0, "a", 1, 10), *((partition, "a", 1, 500) for partition in range(PARTITIONS)))
+    lab.run(lab.windows())
+    lab.produce((0, "b", 1, 510))
+    lab.run(lab.windows())
+    newest = lab.records()[-1]
+    assert newest.watermarks[0]
+    watermark = instant(newest.watermarks[0]).isoformat()
+    shutil.rmtree(lab.ledger_root)
+    for table in ("hourly", "late", "open"):
+        log_cleaned(lab.at(table))
+    anew = [lab.open_table(table=lab.at("open_2"))]
+    with pytest.raises(Corrupt, match="EPOCHS-LEDGER-BEHIND") as stopped:
+        lab.run(lab.windows())
+
+    def refused(*words: str) -> str:
+        with pytest.raises(SystemExit) as error:
+            typed_rebuild(lambda: lab.windows().task, stopped.value, *words, ledger_root=Path(lab.ledger_root))
+        return str(error.value)
+
+    words = ["--offsets", offsets_file(tmp_path, newest.ranges)]
+    assert "EPOCHS-ENDS-UNKNOWN" in refused() and "rebuild clicks --offsets FILE --why" in refused()
+    assert "EPOCHS-WATERMARK-UNKNOWN" in refused(*words) and "rebuild clicks --watermark TIME" in refused(*words)
+    words += ["--watermark", watermark]
+    assert "EPOCHS-STATE-COMMIT-GONE" in refused(*words) and "rebuild clicks --without open" in refused(*words)
+    words += ["--without", "open"]
+    ledger = Path(lab.ledger_root)
+    screen = typed_rebuild(lambda: lab.windows(state=anew).task, stopped.value, *words, ledger_root=ledger)
+    assert f"as typed: {watermark}" in screen and "The state open begins anew" in screen
+    lab.produce((0, "a", 5, 15), (0, "b", 1, 600), *((partition, "b", 1, 900) for partition in range(PARTITIONS)))
+    lab.run(lab.windows(state=anew))
+    lab.produce((0, "b", 1, 901))
+    lab.run(lab.windows(state=anew))
+    # late by the watermark that was typed, and shown once; the windows of 500 were open when the state was lost
+    assert lab.shown_windows() == {("a", 0): (1, 1), ("b", 600): (1, 1)}
+    assert lab.rows("late", "page") == [("a",)]
 
 
 # -- how a state begins --------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_the_consumer_group_says_where_to_go_on_where_no_marker_does(world: Worl
     with pytest.raises(SystemExit) as refused:
         world.rebuild(error)
     told = str(refused.value)
-    assert "EPOCHS-ENDS-UNKNOWN: No sink stored the offsets where its last epoch ended" in told
+    assert "EPOCHS-ENDS-UNKNOWN: No sink knows the offsets where its last epoch ended" in told
     assert "Write the offsets of the pipeline's consumer group into a file" in told
     assert f"docs/operations.md#{anchor('Where the offsets are')}" in told
     group = in_the_consumer_group(world, jars)

@@ -52,6 +52,8 @@ class FileSource:
         if position:
             before = {r.partition: r.end for r in position.ranges.get(TOPIC, ())}
         ranges = tuple(OffsetRange(p, before.get(p, 0), len(self._records(p))) for p in PARTITIONS)
+        if any(r.start > r.end for r in ranges):
+            raise Corrupt("Records that were read are gone: the input is an older copy.", remedy="restore the input.")
         if all(r.start == r.end for r in ranges):
             return None
         return PlannedEpoch(ranges={TOPIC: ranges}, state={"topic": TOPIC})

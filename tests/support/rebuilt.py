@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from unittest.mock import patch
 
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import EpochError
+from airflow_epochs.model import Ranges
 from airflow_epochs.operators import definitions
 from tests.support.remedies import typed
 
@@ -18,6 +20,13 @@ class Found:
     """What ``definitions.find`` makes of a DAG. ``task`` returns a new task of its pipeline each time."""
 
     task: Callable[[], TaskTry]
+
+
+def offsets_file(folder: Path, ranges: Ranges) -> str:
+    """A file for ``--offsets``: where these ranges end."""
+    file = folder / "FILE"
+    file.write_text(json.dumps({topic: {str(r.partition): r.end for r in of} for topic, of in ranges.items()}))
+    return str(file)
 
 
 def typed_rebuild(task: Callable[[], TaskTry], error: EpochError, *more: str, ledger_root: Path) -> str:

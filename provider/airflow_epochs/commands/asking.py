@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import BadArgument, EpochError, Refused, with_remedy
+from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import as_text, caller
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.ledger import Ledger
@@ -105,6 +107,20 @@ def offsets_in(file: str) -> Offsets:
     if not isinstance(parsed, AtOffsets):
         raise Refused(f"The file {file} has no offsets.", code=codes.OFFSETS_UNUSABLE)
     return parsed.offsets
+
+
+def instant_in(text: str) -> int:
+    """An instant such as ``2026-01-31T00:00:00Z``, as microseconds since 1970. Raises Refused for any other text."""
+    try:
+        # Python 3.10 does not know the Z.
+        at = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+        return micros(at)
+    except (ValueError, TypeError) as error:
+        raise Refused(
+            f"{text!r} is not an instant with its zone.",
+            code=codes.COMMAND_OPTIONS,
+            remedy="Write it like 2026-01-31T00:00:00Z.",
+        ) from error
 
 
 def _printable(line: str) -> str:

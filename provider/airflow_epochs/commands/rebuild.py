@@ -9,7 +9,7 @@ from argparse import Namespace
 
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
-from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, offsets_in, tells_refusals
+from airflow_epochs.commands.asking import PIPELINE, WHY, account_of, confirm, instant_in, offsets_in, tells_refusals
 from airflow_epochs.coordinator import rebuilding
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.operators import definitions
@@ -32,6 +32,11 @@ def rebuild_command() -> ActionCommand:
                 help="Leave out a sink that shows an earlier epoch; may be repeated",
             ),
             Arg(("--offsets",), help="A JSON file with the offsets where the sinks end, if no sink stored them"),
+            Arg(
+                ("--watermark",),
+                metavar="TIME",
+                help="The watermark of the last epoch, with its zone, if no sink stored it",
+            ),
             WHY,
             ARG_YES,
             Arg(("--ledger-conn-id",), help="Connection of type epochs, instead of the one that the DAG names"),
@@ -45,7 +50,10 @@ def rebuild(args: Namespace) -> None:
     by = account_of(args)
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
     ends = offsets_in(args.offsets) if args.offsets else {}
-    told = {topic: {str(partition): at for partition, at in of.items()} for topic, of in ends.items()}
+    told = rebuilding.Told(
+        ends={topic: {str(partition): at for partition, at in of.items()} for topic, of in ends.items()},
+        watermark=instant_in(args.watermark) if args.watermark else None,
+    )
     plan = rebuilding.plan(found.task(), args.without, told)
     if plan is None:
         print(f"Nothing to rebuild: no sink of pipeline {args.pipeline} shows a later epoch than the ledger has.")

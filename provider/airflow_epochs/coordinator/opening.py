@@ -37,6 +37,7 @@ from airflow_epochs.model import (
     empty_at_ends,
     seed_of,
 )
+from airflow_epochs.spark.driver.event_times import instant
 
 log = secrecy.logger(__name__)
 
@@ -242,6 +243,8 @@ def _put_open(task: TaskTry, record: OpenRecord, run: Run) -> OpenRecord:
     task.env.reached("open.landed")
     task.ledger.put_run(run, record.txn.epoch)
     log.info("epoch %s: VOTE_REQUEST %s", record.txn.epoch, record.txn_id)
+    if record.watermarks and record.watermarks[0] is not None:
+        log.info("epoch %s: the watermark is %s", record.txn.epoch, instant(record.watermarks[0]).isoformat())
     return standing
 
 

@@ -29,6 +29,7 @@ from airflow_epochs.model import (
     RebuiltRecord,
     Run,
     TransactionId,
+    Watermarks,
     agree,
     described_epochs,
     moved_in,
@@ -44,6 +45,19 @@ PRINTED_MAX = 20
 
 
 @dataclass(frozen=True, kw_only=True)
+class Told:
+    """What an operator says of the newest epoch.
+
+    Attributes:
+        ends: Where it ended; empty: not said.
+        watermark: Its watermark, in microseconds since 1970; None: not said.
+    """
+
+    ends: Ends = field(default_factory=dict)
+    watermark: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What the command will record.
 
@@ -54,7 +68,8 @@ class Plan:
         txn: The transaction that all sinks of ``shown`` show.
         shown: The sinks that the plan rests on.
         without: The sinks that are left out, with what they show.
-        told: Where the sinks end, if an operator said it because no sink knows; else empty.
+        anew: Those of ``without`` that are state tables without rows: they begin anew.
+        told: What an operator said because no sink knows it.
         ranges: The ranges of the newest epoch. They are empty, at its ends, if nobody knows where it began.
         source_state: What the source recorded with it; empty if it is not known.
         backfill_from: As in ``RebuiltRecord``.
@@ -71,7 +86,8 @@ class Plan:
     txn: TransactionId
     shown: Mapping[str, LastEpoch]
     without: Mapping[str, LastEpoch | None]
-    told: Ends
+    anew: frozenset[str]
+    told: Told
     ranges: Ranges
     source_state: JsonDict = field(default_factory=dict)
     backfill_from: int
@@ -83,23 +99,23 @@ class Plan:
 # -- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def plan(task: TaskTry, without: Collection[str] = (), told: Ends | None = None) -> Plan | None:
+def plan(task: TaskTry, without: Collection[str] = (), told: Told | None = None) -> Plan | None:
     """What there is to record; None if no sink shows a later epoch than the ledger has. Changes nothing.
 
     Args:
         task: It has today's pipeline.
         without: The sinks that the rebuilding shall not rest on.
-        told: Where the sinks end, by an operator. Counts only if no sink stored it.
+        told: What an operator says. Counts only where no sink stored it.
 
     Raises:
         Refused: The sinks do not show one transaction, or what they show is not enough; or the ledger has records that
             do not fit.
     """
     with located(task.pipeline.name):
-        return _plan(task, frozenset(without), told or {})
+        return _plan(task, frozenset(without), told or Told())
 
 
-def _plan(task: TaskTry, without: frozenset[str], told: Ends) -> Plan | None:
+def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
     ledger, identity = task.ledger, task.ledger.identity()
     if identity:
         ledger.require_owned_by(task.pipeline.dag_id, identity)
@@ -110,11 +126,12 @@ def _plan(task: TaskTry, without: frozenset[str], told: Ends) -> Plan | None:
         return None
     _require_names(task, without, everything)
     shown = {name: each for name, each in everything.items() if name not in without and each}
-    txn = _transaction(everything, without)
-    told = {} if any(each.ends for each in shown.values()) else told
+    txn = _transaction(task.pipeline.name, everything, without)
+    told = _needed(told, shown)
     _require_recoverable(task, shown, newest, told)
     _require_fitting(ledger, txn, frozenset(shown), has_identity=identity is not None)
-    read = _input(ledger, completed, txn, shown, {name: everything[name] for name in without}, told)
+    anew = without & {sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful)}
+    read = _input(ledger, completed, txn, shown, {name: everything[name] for name in without - anew}, told.ends)
     return Plan(
         pipeline=task.pipeline.name,
         dag_id=task.pipeline.dag_id,
@@ -124,6 +141,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Ends) -> Plan | None:
         txn=txn,
         shown=shown,
         without={name: everything[name] for name in sorted(without)},
+        anew=anew,
         told=told,
         ranges=read.ranges,
         source_state=read.source_state,
@@ -131,6 +149,14 @@ def _plan(task: TaskTry, without: frozenset[str], told: Ends) -> Plan | None:
         moved_in=read.moved_in,
         carried=_carried(ledger, newest, frozenset(everything)),
         adopted_in=_adopted_in(ledger, newest, txn),
+    )
+
+
+def _needed(told: Told, shown: Mapping[str, LastEpoch]) -> Told:
+    """``told`` without what the sinks know."""
+    return Told(
+        ends={} if any(each.ends for each in shown.values()) else told.ends,
+        watermark=None if any(each.watermarks for each in shown.values()) else told.watermark,
     )
 
 
@@ -169,11 +195,11 @@ def _is_in_doubt(ledger: Ledger, number: int, marker: Marker) -> bool:
 
 
 def _require_names(task: TaskTry, without: frozenset[str], everything: Mapping[str, LastEpoch | None]) -> None:
-    """Raise Refused unless the sinks left out are sinks of the DAG, no state, and not all."""
-    states = {sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful)}
+    """Raise Refused unless the sinks left out are sinks of the DAG, no state that has rows, and not all."""
+    states = {sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful) and everything[sink.name]}
     wrong = {
         "no sinks of the DAG": without - everything.keys(),
-        "state tables, without which later results would lack rows": without & states,
+        "state tables with rows, without which later results would lack rows": without & states,
         "all sinks of the DAG": without if without >= everything.keys() else frozenset(),
     }
     for what, names in wrong.items():
@@ -188,7 +214,7 @@ def _require_names(task: TaskTry, without: frozenset[str], everything: Mapping[s
 # -- do the sinks agree -----------------------------------------------------------------------------------------------
 
 
-def _transaction(everything: Mapping[str, LastEpoch | None], without: frozenset[str]) -> TransactionId:
+def _transaction(pipeline: str, everything: Mapping[str, LastEpoch | None], without: frozenset[str]) -> TransactionId:
     """The transaction that all sinks but those left out show. Raises Refused if there is none."""
     newest = max(each.marker.epoch for each in everything.values() if each)
     behind = {name: each for name, each in everything.items() if not each or each.marker.epoch < newest}
@@ -202,7 +228,8 @@ def _transaction(everything: Mapping[str, LastEpoch | None], without: frozenset[
             remedy="Leave out the sinks that show an earlier epoch, or bring them to this epoch: "
             f"{_listed(everything)}.",
         )
-    return _only_transaction({name: each for name, each in everything.items() if each and name not in without})
+    shown = {name: each for name, each in everything.items() if each and name not in without}
+    return _only_transaction(pipeline, shown)
 
 
 def _disagree(name: str, shows: LastEpoch | None, newest: int, everything: Mapping[str, LastEpoch | None]) -> Refused:
@@ -228,11 +255,9 @@ def _listed(everything: Mapping[str, LastEpoch | None]) -> str:
     )
 
 
-def _only_transaction(shown: Mapping[str, LastEpoch]) -> TransactionId:
+def _only_transaction(pipeline: str, shown: Mapping[str, LastEpoch]) -> TransactionId:
     """The transaction of sinks that show the same epoch."""
-    known = {each.txn: name for name, each in shown.items() if each.txn}
-    if not known:
-        raise _position_unknown("No sink knows the whole id of its last transaction.")
+    known = {each.txn: name for name, each in shown.items() if each.txn} or _fitting(pipeline, shown)
     txn, *_ = known
     for name, each in shown.items():
         if not agree(each.marker, txn) or each.txn not in (None, txn):
@@ -247,33 +272,42 @@ def _only_transaction(shown: Mapping[str, LastEpoch]) -> TransactionId:
     return txn
 
 
-def _require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: int, told: Ends) -> None:
-    """Raise Refused if the next epoch needs what no sink tells: offsets, the version of a state, a watermark."""
-    if not told and not any(each.ends for each in shown.values()):
+def _fitting(pipeline: str, shown: Mapping[str, LastEpoch]) -> dict[TransactionId, str]:
+    """An id that agrees with a marker, where the logs no longer have the commits with the whole id.
+
+    A marker has at most a token, the first bits of the nonce. The other bits are zeros, so every plan has the same id.
+    """
+    name = next((name for name, each in shown.items() if each.marker.token is not None), next(iter(shown)))
+    marker = shown[name].marker
+    nonce = f"{(marker.token or 0) << 1:016x}".ljust(32, "0")
+    return {TransactionId(pipeline, marker.epoch, 1, nonce): name}
+
+
+def _require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: int, told: Told) -> None:
+    """Raise Refused if the next epoch needs what nobody tells: offsets, the version of a state, a watermark."""
+    if not told.ends and not any(each.ends for each in shown.values()):
         raise Refused(
-            "No sink stored the offsets where its last epoch ended: version 0.1 committed it, or somebody put its "
-            "marker back by hand. Nothing was changed.",
+            "No sink knows the offsets where its last epoch ended: version 0.1 committed it, somebody put its marker "
+            "back by hand, or the table's log no longer has the commit. Nothing was changed.",
             code=codes.ENDS_UNKNOWN,
         )
     before = task.ledger.complete_record(newest)
-    has_watermark = any(each.watermarks for each in shown.values())
+    has_watermark = told.watermark is not None or any(each.watermarks for each in shown.values())
     if (task.pipeline.event_time or (before and before.watermarks)) and not has_watermark:
         raise Refused(
-            "The pipeline has an event time, and no sink stored the watermark of its last epoch: only Delta tables do. "
-            "With another watermark, rows that were late would open windows again, and take the place of right "
-            "results. Nothing was changed.",
+            "The pipeline has an event time, and no sink knows the watermark of its last epoch: only Delta tables "
+            "store it, as long as their logs have the commit. Nothing was changed.",
             code=codes.WATERMARK_UNKNOWN,
         )
     for sink in task.pipeline.sinks:
         receipt = shown[sink.name].receipt if sink.name in shown else None
-        if isinstance(sink, Stateful) and (receipt is None or receipt.version is None):
-            raise _position_unknown(
-                f"The log of the state table {sink.name} no longer has the commit of its last epoch."
+        if isinstance(sink, Stateful) and sink.name in shown and (receipt is None or receipt.version is None):
+            raise Refused(
+                f"The log of the state table {sink.name} no longer has the commit of its last epoch. So nobody knows "
+                "which of its versions the next epoch must read. Nothing was changed.",
+                code=codes.STATE_COMMIT_GONE,
+                sink=sink.name,
             )
-
-
-def _position_unknown(why: str) -> Refused:
-    return Refused(f"{why} So nobody knows where to go on. Nothing was changed.", code=codes.POSITION_UNKNOWN)
 
 
 def _require_fitting(ledger: Ledger, txn: TransactionId, sinks: frozenset[str], *, has_identity: bool) -> None:
@@ -411,12 +445,23 @@ def announced(plan: Plan) -> Iterator[str]:
         yield f"  left out: sink {name}: {f'epoch {left.marker.epoch}' if left else 'no epoch'}"
     yield f"The next epoch is {plan.txn.epoch + 1}. It goes on from these offsets:"
     yield from _positions(plan.ranges)
-    if plan.told:
+    if plan.told.ends:
         yield "They are those of the file. If they are too early, rows come twice; if too late, rows are missing."
-    if watermark := next((each.watermarks[0] for each in plan.shown.values() if each.watermarks), None):
-        yield f"The watermark of epoch {plan.txn.epoch}: {instant(watermark).isoformat()}."
+    yield from _watermark(plan)
     yield from _lost(plan)
     yield from _consequences(plan)
+
+
+def _watermark(plan: Plan) -> Iterator[str]:
+    stored = next((each.watermarks[0] for each in plan.shown.values() if each.watermarks), None)
+    if stored is not None:
+        yield f"The watermark of epoch {plan.txn.epoch}: {instant(stored).isoformat()}."
+    if plan.told.watermark is not None:
+        yield (
+            f"The watermark of epoch {plan.txn.epoch}, as typed: {instant(plan.told.watermark).isoformat()}. If it is "
+            "too early, late rows open windows again, and their results take the place of right ones; if too late, "
+            "rows in time count as late."
+        )
 
 
 def _positions(ranges: Ranges) -> Iterator[str]:
@@ -436,7 +481,12 @@ def _lost(plan: Plan) -> Iterator[str]:
 
 
 def _consequences(plan: Plan) -> Iterator[str]:
-    for name in plan.without:
+    for name in sorted(plan.anew):
+        yield (
+            f"The state {name} begins anew, in an empty table: it has seen no record before epoch "
+            f"{plan.txn.epoch + 1}. To let it see them again, see docs/state.md, 'A state that is lost'."
+        )
+    for name in (name for name in plan.without if name not in plan.anew):
         if plan.backfill_from > plan.txn.epoch:
             begins = f"It begins with epoch {plan.txn.epoch + 1}, and lacks earlier rows."
             yield f"Give sink {name} another name in the DAG. {begins}"
@@ -497,6 +547,10 @@ def _record(planned: Plan, today: Pipeline, writer: str, by: Account) -> Rebuilt
     )
 
 
+def _as_watermarks(told: Told) -> Watermarks:
+    return () if told.watermark is None else (told.watermark,)
+
+
 def _completion(planned: Plan, writer: str, by: Account) -> CompleteRecord:
     """The completion record of the newest epoch: as much as the sinks tell."""
     run = Run(planned.dag_id, COMMAND)
@@ -512,7 +566,7 @@ def _completion(planned: Plan, writer: str, by: Account) -> CompleteRecord:
         metrics={},
         completed_at=by.at,
         writer=writer,
-        watermarks=timed.watermarks if timed else (),
+        watermarks=timed.watermarks if timed else _as_watermarks(planned.told),
         event_times=timed.event_times if timed else {},
         moved_in=planned.moved_in,
         adopted_in=dict(planned.adopted_in),
