@@ -33,6 +33,7 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.commands.code import code_command
 from airflow_epochs.commands.history import history_command
+from airflow_epochs.commands.migration import migration_commands
 from airflow_epochs.commands.orders import order_commands
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
@@ -62,7 +63,8 @@ from airflow_epochs.storage.options import storage_options
 
 def get_cli_commands() -> list[CLICommand]:
     """The commands that Airflow adds to its command line."""
-    commands = [*_reading(), *_changing(), *order_commands(), *savepoint_commands(), _kafka_credentials()]
+    moving = [*order_commands(), *savepoint_commands(), *migration_commands()]
+    commands = [*_reading(), *_changing(), *moving, _kafka_credentials()]
     return [GroupCommand(name="epochs", help="Exactly-once epoch pipelines", subcommands=commands)]
 
 

@@ -587,6 +587,57 @@ OFFSETS_UNUSABLE = COMMANDS.code(
     "The offsets of the command cannot be read, or the topics do not have them. Nothing was changed.",
     'Write a JSON object such as {"orders": {"0": 4711}} into the file, with offsets that the message allows.',
 )
+PIPELINE_NOT_NEW = COMMANDS.code(
+    "EPOCHS-PIPELINE-NOT-NEW",
+    Refused,
+    "The command says where a new pipeline begins, and this one has opened an epoch already. Nothing was changed.",
+    "Type `airflow epochs rewind PIPELINE --offsets FILE --why …` to go on at other offsets of the same topics, or "
+    "`airflow epochs reset-source PIPELINE --offsets FILE --why …` if the topics or the cluster are others now. Or "
+    "give the new pipeline a name and sinks of its own.",
+)
+CHECKPOINT_UNUSABLE = COMMANDS.code(
+    "EPOCHS-CHECKPOINT-UNUSABLE",
+    Refused,
+    "The folder is not the checkpoint of a Structured Streaming query with one Kafka source, or something in it is "
+    "missing or cannot be read. Nothing was changed.",
+    "Name the folder that the query has as `checkpointLocation`. If a file is missing, restore it, or let the old "
+    "query run once more. For a query with other sources, set `starting` in the DAG instead.",
+)
+GROUP_OFFSETS_MISSING = COMMANDS.code(
+    "EPOCHS-GROUP-OFFSETS-MISSING",
+    Refused,
+    "The consumer group has no committed offset of a partition that the pipeline reads. Nothing was changed.",
+    "Check the group's name and the source's connection. To begin at another place in the partitions that the message "
+    "names, add --starting with earliest, latest, or a time like 2026-01-31T00:00Z.",
+)
+GROUP_ACTIVE = COMMANDS.code(
+    "EPOCHS-GROUP-ACTIVE",
+    Refused,
+    "The consumer group has members. They would read and commit on, whatever the command does. Nothing was changed.",
+    "Stop the consumers that the message names. After a crash, wait until Kafka has let them go (their "
+    "session.timeout.ms). Then type the command again.",
+)
+OTHER_READER_WORKS = COMMANDS.code(
+    "EPOCHS-OTHER-READER-WORKS",
+    Refused,
+    "The checkpoint, the group or the pipeline has moved on while the command waited for a confirmation. Nothing was "
+    "changed.",
+    "Stop the reader that is still at work. Then type the command again: it looks anew.",
+)
+EXPORT_OCCUPIED = COMMANDS.code(
+    "EPOCHS-EXPORT-OCCUPIED",
+    Refused,
+    "The place of the export is taken: the folder is not empty, or the consumer group has offsets of these topics. The "
+    "command overwrites nothing.",
+    "Name a new folder, or a group that nobody uses. If what is there comes from an earlier export that failed, delete "
+    "it, and type the command again.",
+)
+EXPORT_INCOMPLETE = COMMANDS.code(
+    "EPOCHS-EXPORT-INCOMPLETE",
+    OutcomeUnknown,
+    "Kafka has not taken all offsets of the group.",
+    "Start no consumer of this group. Delete the group, and type the command again.",
+)
 NOTHING_TO_REPLAN = COMMANDS.code(
     "EPOCHS-NOTHING-TO-REPLAN",
     Refused,

@@ -29,7 +29,7 @@ from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
+from airflow_epochs.model import JsonDict, Ranges, described_epochs, records_upper_bound
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.spark.runners import SparkConnect
@@ -130,13 +130,13 @@ def _staying() -> list[ActionCommand]:
 def skip(args: Namespace) -> None:
     """``airflow epochs skip``: accept that records are lost, after a look at their offsets and a yes."""
     if args.to_available == bool(args.offsets) or (args.topic and args.offsets):
-        raise _wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
+        raise wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
 
     def moved(source: KafkaSource, at: Standing) -> Move:
         position = at.position(source)
         if args.to_available:
-            return source.past_losses(position, args.topic or [], _env())
-        return source.to_offsets(position, offsets_in(args.offsets), _env())
+            return source.past_losses(position, args.topic or [], environment())
+        return source.to_offsets(position, offsets_in(args.offsets), environment())
 
     _order(args, "skip", moved)
 
@@ -145,11 +145,11 @@ def skip(args: Namespace) -> None:
 def reset_source(args: Namespace) -> None:
     """``airflow epochs reset-source``: go on in other topics of the same names, after a look at them and a yes."""
     if bool(args.starting) == bool(args.offsets):
-        raise _wrong_options("Give either --starting or --offsets FILE.")
+        raise wrong_options("Give either --starting or --offsets FILE.")
 
     def moved(source: KafkaSource, at: Standing) -> Move:
         starting: object = offsets_in(args.offsets) if args.offsets else args.starting
-        return source.to_another(at.position(source), args.topic or [], starting, _env())
+        return source.to_another(at.position(source), args.topic or [], starting, environment())
 
     _order(args, "reset-source", moved)
 
@@ -159,20 +159,22 @@ def rewind(args: Namespace) -> None:
     """``airflow epochs rewind``: read records once more, after a look at which ones and a yes."""
     given = [args.to_epoch is not None, bool(args.to_savepoint), bool(args.to_timestamp), bool(args.offsets)]
     if sum(given) != 1:
-        raise _wrong_options("Give one of --to-epoch N, --to-savepoint NAME, --to-timestamp T and --offsets FILE.")
+        raise wrong_options("Give one of --to-epoch N, --to-savepoint NAME, --to-timestamp T and --offsets FILE.")
     if args.restore_tables and (args.to_timestamp or args.offsets):
-        raise _wrong_options("Give --restore-tables with --to-epoch N or --to-savepoint NAME: they name versions.")
+        raise wrong_options("Give --restore-tables with --to-epoch N or --to-savepoint NAME: they name versions.")
     ledger = ledger_of(args)
 
     def moved(source: KafkaSource, at: Standing) -> Move:
         position = at.position(source)
         if args.to_timestamp:
-            return source.to_time(position, args.to_timestamp, _env())
+            return source.to_time(position, args.to_timestamp, environment())
         offsets = offsets_in(args.offsets) if args.offsets else orders.ends_after(ledger, at, _named_epoch(args))
-        return source.to_offsets(position, offsets, _env())
+        return source.to_offsets(position, offsets, environment())
 
     def restored(at: Standing) -> Restoration:
-        return orders.restoration(ledger, at, _named_epoch(args), _env()) if args.restore_tables else NO_RESTORATION
+        return (
+            orders.restoration(ledger, at, _named_epoch(args), environment()) if args.restore_tables else NO_RESTORATION
+        )
 
     _order(args, "rewind", moved, restored)
 
@@ -188,11 +190,11 @@ def replan(args: Namespace) -> None:
     """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
-    move = orders.replan(at, _source(at, None))
+    move = orders.replan(at, source_of(at.newest.source))
     planned = at.newest.ranges
     confirm(
         args,
-        f"Epoch {at.epoch} of pipeline {args.pipeline} was aborted. Its input was {_shown(planned)}.",
+        f"Epoch {at.epoch} of pipeline {args.pipeline} was aborted. Its input was {shown(planned)}.",
         "The next run plans it anew from the same beginning: no record is left out, and none is read twice.",
         f"Recorded: {caller()}, because: {by.why}",
     )
@@ -207,7 +209,7 @@ def adopt_sink(args: Namespace) -> None:
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline, sink=args.sink):
-        adoption = orders.adopt(ledger, at, args.sink, _env(), new_table=args.new_table)
+        adoption = orders.adopt(ledger, at, args.sink, environment(), new_table=args.new_table)
     if adoption is None:
         print(
             f"Nothing to do: sink {args.sink} shows what the ledger expects. If the DAG points it to a new table now, "
@@ -216,7 +218,7 @@ def adopt_sink(args: Namespace) -> None:
         return
     confirm(args, *_adopted(ledger, at, adoption), f"Recorded: {caller()}, because: {by.why}")
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
-        move = Move(position=at.position(_source(at, None)))
+        move = Move(position=at.position(source_of(at.newest.source)))
         orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
     print(_NEXT)
 
@@ -230,7 +232,7 @@ def _order(
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move, restoration = moved(_source(at, args.source_conn_id), at), restored(at)
+        move, restoration = moved(source_of(at.newest.source, args.source_conn_id), at), restored(at)
     ordered = at.order.restores if at.order else {}
     if not move.moves and (restoration is None or restoration.points == ordered):
         print("Nothing to do: the pipeline goes on there in any case.")
@@ -251,14 +253,14 @@ def _order(
 def _told(move: Move, restoration: Restoration) -> list[str]:
     lines = []
     if move.left:
-        lines.append(f"  left for good: the old topics, from these offsets on: {_partitions(move.left)}")
+        lines.append(f"  left for good: the old topics, from these offsets on: {partitions(move.left)}")
         lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
     if move.lost:
-        lines.append(f"  lost for good: {_shown(move.lost)}")
+        lines.append(f"  lost for good: {shown(move.lost)}")
     if move.again:
         twice = "" if restoration.points else ", so their rows come twice"
-        lines.append(f"  read again{twice}: {_shown(move.again)}")
-    return [*lines, f"  there to be read now: {_shown(move.ahead)}"]
+        lines.append(f"  read again{twice}: {shown(move.again)}")
+    return [*lines, f"  there to be read now: {shown(move.ahead)}"]
 
 
 def _brought_back(at: Standing, move: Move, restoration: Restoration) -> list[str]:
@@ -307,11 +309,13 @@ def _rows(ledger: Ledger, adoption: Adoption) -> str:
     return f" ({rows} by their receipts)"
 
 
-def _shown(ranges: Ranges) -> str:
-    return f"{records_upper_bound(ranges)} offsets, {_partitions(ranges)}" if ranges else "nothing"
+def shown(ranges: Ranges) -> str:
+    """Offsets, for people: how many, and where."""
+    return f"{records_upper_bound(ranges)} offsets, {partitions(ranges)}" if ranges else "nothing"
 
 
-def _partitions(ranges: Ranges) -> str:
+def partitions(ranges: Ranges) -> str:
+    """The partitions with their offsets, for people; of an empty range, where it is."""
     every = [
         f"{topic}[{r.partition}] {r.start}" if r.start == r.end else f"{topic}[{r.partition}] [{r.start}, {r.end})"
         for topic, of in ranges.items()
@@ -321,13 +325,13 @@ def _partitions(ranges: Ranges) -> str:
     return ", ".join(every[:PARTITIONS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _env() -> AirflowEnvironment:
+def environment() -> AirflowEnvironment:
+    """Connections, for a command that runs nothing on Spark."""
     return AirflowEnvironment(SparkConnect())
 
 
-def _source(at: Standing, conn_id: str | None) -> KafkaSource:
-    """The source of the pipeline's newest epoch, perhaps with another connection."""
-    spec = at.newest.source
+def source_of(spec: JsonDict, conn_id: str | None = None) -> KafkaSource:
+    """A pipeline's source as its records describe it, perhaps with another connection."""
     if spec.get("kind") != KAFKA:
         raise Refused(
             f"The source of the pipeline is of kind {spec.get('kind')!r}. Its position cannot be moved.",
@@ -336,5 +340,6 @@ def _source(at: Standing, conn_id: str | None) -> KafkaSource:
     return KafkaSource.from_spec({**spec, **({"conn_id": conn_id} if conn_id else {})})
 
 
-def _wrong_options(remedy: str) -> Refused:
+def wrong_options(remedy: str) -> Refused:
+    """The error for options that contradict each other, or of which one is missing."""
     return Refused("The options of the command do not fit each other.", code=codes.COMMAND_OPTIONS, remedy=remedy)

@@ -127,6 +127,12 @@ class Brokers:
             if at.offset >= 0
         }
 
+    def members(self, group: str) -> list[str]:
+        """The members of a consumer group, for people: client id and host. Empty if the group does not exist."""
+        found = self._client.ask(f"describe group {group}", lambda admin: admin.describe_groups([group]))
+        members = found.get(group, {}).get("members", [])
+        return sorted(f"{each['client_id']} on {each['client_host'].lstrip('/')}" for each in members)
+
     def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
         """Commit the offsets for a consumer group. Idempotent.
 

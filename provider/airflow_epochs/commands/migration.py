@@ -1,0 +1,360 @@
+"""``airflow epochs adopt-checkpoint``, ``adopt-group``, ``export-checkpoint``, ``export-group``: to move in, and out.
+
+A new pipeline takes over where another reader of its topics has ended; another reader goes on where a pipeline has
+ended. Each command prints what will be read, what may come twice and what may be missing, and asks.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
+
+from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
+
+from airflow_epochs import codes
+from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, ledger_of, tells_refusals
+from airflow_epochs.commands.orders import environment, partitions, shown, source_of, wrong_options
+from airflow_epochs.contracts import Move
+from airflow_epochs.coordinator import adopting, orders
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, located
+from airflow_epochs.hooks.audit import caller, logged
+from airflow_epochs.hooks.epochs import connection
+from airflow_epochs.model import OffsetRange, Ranges
+from airflow_epochs.operators import definitions
+from airflow_epochs.operators.definitions import Definition
+from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of
+from airflow_epochs.sources.kafka.checkpoint import StreamCheckpoint, read_checkpoint, require_empty, write_checkpoint
+from airflow_epochs.sources.kafka.logs import Offsets, Partition, offsets_at_ends
+from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.sources.kafka.starting import AtOffsets, Earliest, Starting, parse_starting
+from airflow_epochs.storage.files import Files, open_files
+from airflow_epochs.storage.options import storage_options
+
+_PATH = Arg(("path",), help="The checkpoint folder: a path, or a URL such as s3://bucket/checkpoint")
+_STORAGE = Arg(("--storage-conn-id",), help="Connection with the login of the folder's object store")
+_GROUP = Arg(("--group",), required=True, help="The consumer group")
+_OF_A_DAG = (
+    Arg(("--dag-id",), help="The pipeline's DAG; needed only if several DAGs have a pipeline of this name"),
+    WHY,
+    ARG_YES,
+    Arg(("--ledger-conn-id",), help="Connection of type epochs, instead of the one that the DAG names"),
+)
+_NEXT = "The first run obeys. Unpause the DAG, or start a run."
+
+
+def migration_commands() -> list[ActionCommand]:
+    """The commands of this module."""
+    return [*_moving_in(), *_moving_out()]
+
+
+def _moving_in() -> list[ActionCommand]:
+    return [
+        ActionCommand(
+            name="adopt-checkpoint",
+            help="Let a new pipeline begin where a query of Spark Structured Streaming ended",
+            func=adopt_checkpoint,
+            args=(PIPELINE, _PATH, _STORAGE, *_OF_A_DAG),
+        ),
+        ActionCommand(
+            name="adopt-group",
+            help="Let a new pipeline begin at the committed offsets of a consumer group, also of a Flink job",
+            func=adopt_group,
+            args=(
+                PIPELINE,
+                _GROUP,
+                Arg(
+                    ("--starting",),
+                    help="Where partitions begin of which the group has no offset: earliest, latest, or a time",
+                ),
+                *_OF_A_DAG,
+            ),
+        ),
+    ]
+
+
+def _moving_out() -> list[ActionCommand]:
+    return [
+        ActionCommand(
+            name="export-checkpoint",
+            help="Write a checkpoint folder from which a query of Spark Structured Streaming goes on",
+            func=export_checkpoint,
+            args=(PIPELINE, _PATH, _STORAGE, WHY, ARG_YES, CONN),
+        ),
+        ActionCommand(
+            name="export-group",
+            help="Commit where the pipeline ends to a consumer group, whose consumers go on from there",
+            func=export_group,
+            args=(PIPELINE, _GROUP, WHY, ARG_YES, CONN),
+        ),
+    ]
+
+
+# -- in -----------------------------------------------------------------------------------------------------------
+
+
+@tells_refusals
+def adopt_checkpoint(args: Namespace) -> None:
+    """``airflow epochs adopt-checkpoint``: begin where a Spark query ended, after a look at its folder and a yes."""
+    by, files, place = account_of(args), _files(args), _place(args)
+    found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
+    attempt = adopting.require_new(found.task())
+    with located(args.pipeline):
+        checkpoint = read_checkpoint(files, place)
+        beginning = begin_at(_kafka(found), checkpoint.offsets, Earliest(), environment())
+    confirm(
+        args,
+        f"Pipeline {args.pipeline} begins where the Spark query of {place} ended: with batch {checkpoint.batch}, the "
+        "newest one that is committed.",
+        *_begins(beginning, _kafka(found)),
+        *_partitions_without(beginning, "its oldest record, as in Spark"),
+        *_planned(checkpoint),
+        *_state_stays(checkpoint, place),
+        "  Stop the query for good before you say yes: what it reads from now on comes twice.",
+        f"Recorded: {caller()}, because: {by.why}",
+    )
+    if read_checkpoint(files, place) != checkpoint:
+        raise _moved_on(f"The checkpoint {place}")
+    _adopt(found, attempt, "adopt-checkpoint", by, beginning.move)
+
+
+def _planned(checkpoint: StreamCheckpoint) -> list[str]:
+    again = checkpoint.uncommitted
+    if checkpoint.planned == checkpoint.batch:
+        return ["  The query has planned no batch after it: nothing comes twice, and nothing is missing."]
+    if not again:
+        return [f"  Batch {checkpoint.planned} is planned but not committed, and reads nothing: nothing comes twice."]
+    batches = (
+        f"Batch {checkpoint.planned} is"
+        if checkpoint.planned == checkpoint.batch + 1
+        else f"Batches {checkpoint.batch + 1} to {checkpoint.planned} are"
+    )
+    return [
+        f"  {batches} planned but not committed: the pipeline reads it again, {shown(again)}.",
+        "  Rows of these offsets come twice if the query's sink took some of them before it stopped and is not "
+        "idempotent. If they must not, answer no, and first let the query finish: it runs the same offsets again.",
+    ]
+
+
+def _state_stays(checkpoint: StreamCheckpoint, place: str) -> list[str]:
+    if not checkpoint.has_state:
+        return []
+    return [
+        f"  The query has state, in {place}/state. It is not taken over: windows, joins and duplicates that are open "
+        "there begin anew, and their results lack the records before these offsets."
+    ]
+
+
+@tells_refusals
+def adopt_group(args: Namespace) -> None:
+    """``airflow epochs adopt-group``: begin at a group's committed offsets, after a look at the group and a yes."""
+    by, otherwise = account_of(args), _otherwise(args.starting)
+    found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
+    attempt, source = adopting.require_new(found.task()), _kafka(found)
+    with located(args.pipeline):
+        offsets = _offsets_of_group(source, args.group)
+        named = {topic: offsets.get(topic, {}) for topic in {*offsets, *topics_of(source)}}
+        beginning = begin_at(source, named, otherwise or Earliest(), environment())
+        if otherwise is None:
+            _require_all(args.group, beginning)
+    confirm(
+        args,
+        f"Pipeline {args.pipeline} begins where the consumer group {args.group} has committed.",
+        *_begins(beginning, source),
+        *_partitions_without(beginning, f"{args.starting}, as --starting says"),
+        "  Records that the group's consumers have worked on after their last commit come twice.",
+        "  The group has no members now. A Flink job is never a member: stop it with a savepoint before you say yes. "
+        "It commits with its checkpoints, so what it wrote since the last one comes twice.",
+        f"Recorded: {caller()}, because: {by.why}",
+    )
+    with located(args.pipeline):
+        if _offsets_of_group(source, args.group) != offsets:
+            raise _moved_on(f"The consumer group {args.group}")
+    _adopt(found, attempt, "adopt-group", by, beginning.move)
+
+
+def _otherwise(starting: str | None) -> Starting | None:
+    parsed = parse_starting(starting) if starting is not None else None
+    if isinstance(parsed, AtOffsets):
+        raise wrong_options("Give earliest, latest or a time to --starting.")
+    return parsed
+
+
+def _offsets_of_group(source: KafkaSource, group: str) -> Offsets:
+    """What the group has committed. Raises Refused if it has members."""
+    with brokers_of(source, environment()) as brokers:
+        _require_no_members(group, brokers.members(group))
+        return _by_topic(brokers.group(group))
+
+
+def _by_topic(committed: dict[Partition, tuple[int, str]]) -> Offsets:
+    found: dict[str, dict[int, int]] = {}
+    for (topic, partition), (at, _) in sorted(committed.items()):
+        found.setdefault(topic, {})[partition] = at
+    return found
+
+
+def _require_no_members(group: str, members: list[str]) -> None:
+    if members:
+        raise Refused(
+            f"The consumer group {group} has {len(members)} member(s): {', '.join(members[:20])}. Nothing was changed.",
+            code=codes.GROUP_ACTIVE,
+        )
+
+
+def _require_all(group: str, beginning: Beginning) -> None:
+    without = [f"{topic}[{p}]" for topic, of in beginning.without.items() for p in of]
+    if without:
+        more = f" and {len(without) - 20} more" if len(without) > 20 else ""
+        raise Refused(
+            f"The consumer group {group} has no committed offset of {', '.join(without[:20])}{more}. Nothing was "
+            "changed.",
+            code=codes.GROUP_OFFSETS_MISSING,
+        )
+
+
+def _begins(beginning: Beginning, source: KafkaSource) -> Iterator[str]:
+    yield f"  begins at: {partitions(beginning.move.position.ranges)}"
+    yield f"  there to be read now: {shown(beginning.move.ahead)}"
+    if other := [topic for topic in topics_of(source) if topic not in beginning.move.ahead]:
+        yield f"  not read before: {', '.join(other)}. There, `starting` of the DAG says where the pipeline begins."
+    if beginning.unread:
+        yield (
+            f"  read by nobody from now on, since the DAG does not name these topics: "
+            f"{partitions(_as_ranges(beginning.unread))}"
+        )
+
+
+def _partitions_without(beginning: Beginning, where: str) -> list[str]:
+    without = [f"{topic}[{p}]" for topic, of in beginning.without.items() for p in of]
+    return [f"  has no offset there, and begins at {where}: {', '.join(without)}"] if without else []
+
+
+def _as_ranges(offsets: Offsets) -> Ranges:
+    return {topic: tuple(OffsetRange(p, at, at) for p, at in sorted(of.items())) for topic, of in offsets.items()}
+
+
+def _kafka(found: Definition) -> KafkaSource:
+    """The source of the DAG. Raises Refused if it is not Kafka."""
+    return source_of(found.pipeline.source.spec())
+
+
+def _adopt(found: Definition, attempt: int, name: str, by: Account, move: Move) -> None:
+    with logged(name, dag_id=found.pipeline.dag_id, by=caller()):
+        adopting.adopt(found.task(), attempt, name, by, move)
+    print(_NEXT)
+
+
+def _moved_on(what: str) -> Refused:
+    return Refused(
+        f"{what} has moved on while this command waited for a confirmation. Nothing was changed.",
+        code=codes.OTHER_READER_WORKS,
+    )
+
+
+# -- out ----------------------------------------------------------------------------------------------------------
+
+
+@tells_refusals
+def export_checkpoint(args: Namespace) -> None:
+    """``airflow epochs export-checkpoint``: write a folder from which a Spark query goes on, after a yes."""
+    by, files, place = account_of(args), _files(args), _place(args)
+    dag_id, source, offsets = _standing(args)
+    require_empty(files, place)
+    confirm(
+        args,
+        *_ends(args, source, offsets),
+        f"A query with `checkpointLocation` {place} goes on there. It must read these topics with one Kafka source, "
+        "and have no state (no windows, joins or dropDuplicates). Its options startingOffsets and startingTimestamp "
+        "have no effect. To skip records of aborted transactions, as the pipeline does, it needs the option "
+        "kafka.isolation.level=read_committed.",
+        f"To be written: {place}/offsets/0, commits/0, metadata",
+        *_leaves(args, by),
+    )
+    _require_same(args, offsets)
+    with logged("export-checkpoint", dag_id=dag_id, by=caller()):
+        write_checkpoint(files, place, offsets)
+    print(f"{place} is a checkpoint whose batch 0 is committed. The query begins with batch 1.")
+
+
+@tells_refusals
+def export_group(args: Namespace) -> None:
+    """``airflow epochs export-group``: commit where the pipeline ends to a group that has no offsets, after a yes."""
+    by = account_of(args)
+    dag_id, source, offsets = _standing(args)
+    _require_unused(source, args.group, offsets)
+    confirm(
+        args,
+        *_ends(args, source, offsets),
+        f"Consumers of the group {args.group} go on there, and so does a Flink job that starts from committed offsets.",
+        *_leaves(args, by),
+    )
+    _require_same(args, offsets)
+    with logged("export-group", dag_id=dag_id, by=caller()):
+        _commit(source, args.group, offsets)
+    print(f"The consumer group {args.group} has these offsets.")
+
+
+def _standing(args: Namespace) -> tuple[str, KafkaSource, Offsets]:
+    """The DAG of the newest epoch, its source, and where the next epoch begins, in the topics that are read today."""
+    at = orders.standing(ledger_of(args), args.pipeline)
+    source = source_of(at.newest.source)
+    position = offsets_at_ends(at.position(source).ranges)
+    return at.newest.dag_id, source, {topic: of for topic, of in position.items() if topic in topics_of(source) and of}
+
+
+def _ends(args: Namespace, source: KafkaSource, offsets: Offsets) -> Iterator[str]:
+    yield f"The next epoch of pipeline {args.pipeline} would begin at: {partitions(_as_ranges(offsets))}"
+    if unread := sorted(set(topics_of(source)) - offsets.keys()):
+        yield f"  no epoch has read these topics yet, so they are not exported: {', '.join(unread)}"
+
+
+def _leaves(args: Namespace, by: Account) -> Iterable[str]:
+    return (
+        f"Nothing changes in pipeline {args.pipeline}. Pause its DAG before you say yes, and leave it paused: what "
+        "both read comes twice.",
+        f"Recorded in Airflow's audit log: {caller()}, because: {by.why}",
+    )
+
+
+def _require_same(args: Namespace, offsets: Offsets) -> None:
+    if _standing(args)[2] != offsets:
+        raise _moved_on(f"The pipeline {args.pipeline}")
+
+
+def _require_unused(source: KafkaSource, group: str, offsets: Offsets) -> None:
+    with brokers_of(source, environment()) as brokers:
+        _require_no_members(group, brokers.members(group))
+        taken = sorted(_by_topic(brokers.group(group)).keys() & offsets.keys())
+    if taken:
+        raise Refused(
+            f"The consumer group {group} has committed offsets of {', '.join(taken)}. Nothing was changed.",
+            code=codes.EXPORT_OCCUPIED,
+        )
+
+
+def _commit(source: KafkaSource, group: str, offsets: Offsets) -> None:
+    with brokers_of(source, environment()) as brokers:
+        try:
+            brokers.commit(group, offsets, "")
+        except NotApplied as error:
+            if error.code is not codes.GROUP_OFFSETS_REFUSED:
+                raise
+            raise OutcomeUnknown(
+                f"Kafka has not taken all offsets of the consumer group {group}.", code=codes.EXPORT_INCOMPLETE
+            ) from error
+
+
+# -- folders ------------------------------------------------------------------------------------------------------
+
+
+def _place(args: Namespace) -> str:
+    """The folder as it was typed; a path becomes absolute."""
+    return str(args.path) if urlsplit(args.path).scheme else os.path.abspath(args.path)
+
+
+def _files(args: Namespace) -> Files:
+    chosen = args.storage_conn_id
+    return open_files(_place(args), storage_options(connection(chosen) if chosen else None))

@@ -1,0 +1,105 @@
+"""Where a new pipeline begins that takes over from another reader: at offsets per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Environment, Move, Position
+from airflow_epochs.errors import Refused
+from airflow_epochs.kafka.connection import read_connection
+from airflow_epochs.model import OffsetRange, Ranges
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.config import read_config
+from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets
+from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
+from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.sources.kafka.starting import AtTime, Starting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Where a new pipeline begins.
+
+    Attributes:
+        move: The position, and what is there to be read.
+        without: Per topic, the partitions that the other reader has no offset of.
+        unread: What the other reader read and the pipeline does not, from these offsets on.
+    """
+
+    move: Move
+    without: Mapping[str, list[int]]
+    unread: Offsets
+
+
+def brokers_of(source: KafkaSource, env: Environment) -> Brokers:
+    """A client of the source's cluster. Raises Refused if its connection cannot be used."""
+    return Brokers(read_connection(env.connection(source.conn_id)))
+
+
+def topics_of(source: KafkaSource) -> tuple[str, ...]:
+    """The topics that the source reads."""
+    return read_config(source.spec()).topics
+
+
+def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: Environment) -> Beginning:
+    """Begin at ``offsets``, and where there are none as ``otherwise`` says. Reads only.
+
+    A topic of the source that ``offsets`` does not name has no part in the beginning: the source's ``starting`` counts.
+
+    Raises:
+        Refused: ``offsets`` has no topic of the source, or an offset that the brokers do not have.
+    """
+    topics = [topic for topic in topics_of(source) if topic in offsets]
+    unread = {topic: of for topic, of in offsets.items() if topic not in topics}
+    if not topics:
+        raise Refused(
+            f"The other reader has read {', '.join(sorted(unread)) or 'no topic'}, and the pipeline reads "
+            f"{', '.join(topics_of(source))}. Nothing was changed.",
+            code=codes.TOPIC_UNKNOWN,
+        )
+    with brokers_of(source, env) as brokers:
+        cluster = brokers.look(topics)
+        require_topics(topics, cluster)
+        index = _index(brokers, cluster, otherwise)
+    named = {topic: offsets[topic] for topic in topics}
+    without = {t: sorted(cluster.topics[t].partitions.keys() - of.keys()) for t, of in named.items()}
+    return Beginning(move=begun(named, otherwise, cluster, index), without=without, unread=unread)
+
+
+def _index(brokers: Brokers, cluster: ClusterLog, otherwise: Starting) -> TimeIndex:
+    if not isinstance(otherwise, AtTime):
+        return {}
+    return brokers.offsets_at(otherwise.ms, cluster.ends())
+
+
+def begun(offsets: Offsets, otherwise: Starting, cluster: ClusterLog, index: TimeIndex) -> Move:
+    """The position at ``offsets``, where it is known of no record what came before. No I/O.
+
+    Raises Refused: The brokers do not have one of the offsets.
+    """
+    ranges: Ranges = {}
+    for topic, of in sorted(offsets.items()):
+        log = cluster.topics[topic]
+        if wrong := misplaced(topic, of, log):
+            raise _unreadable(wrong)
+        starts = {r.partition: r.start for r in started(topic, log, otherwise, index)} | dict(of)
+        ranges[topic] = tuple(
+            OffsetRange(p, start, max(start, log.partitions[p].end)) for p, start in sorted(starts.items())
+        )
+    ids = {topic: cluster.topics[topic].topic_id for topic in ranges if cluster.topics[topic].topic_id}
+    state = {"cluster_id": cluster.cluster_id, "topic_ids": ids, "tails": {}}
+    empty = {topic: tuple(r._replace(end=r.start) for r in of) for topic, of in ranges.items()}
+    return Move(position=Position(ranges=empty, state=state), ahead=ranges)
+
+
+def _unreadable(wrong: str) -> Refused:
+    return Refused(
+        f"The pipeline would begin at {wrong}. Nothing was changed.",
+        code=codes.OFFSETS_UNUSABLE,
+        remedy="Compare the two. If the offset is before them, retention has deleted records that the other reader had "
+        "not read: they are lost, and `starting` in the DAG says where the pipeline begins without this command. If it "
+        "is behind them, a transaction may be open: let it end, and type the command again. If the topic was created "
+        "again, the offset means nothing.",
+    )

@@ -1,0 +1,245 @@
+"""Checkpoint folders of Spark Structured Streaming queries with one Kafka source: read, and written.
+
+A query writes ``offsets/N`` before it runs batch N, and ``commits/N`` after the sink has taken the batch. So the newest
+batch of ``commits`` says how far the query is. A batch that is in ``offsets`` alone may be in the sink, in part or as a
+whole: Spark would run it again.
+
+Both are text files. ``offsets/N``: ``v1``, a line of settings, and a line for each source, which is ``-`` if the source
+had nothing yet. A Kafka source's line is JSON: topic -> partition -> the first offset that is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import OffsetRange, Ranges
+from airflow_epochs.sources.kafka.logs import Offsets
+from airflow_epochs.storage.files import Files
+
+OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
+VERSION = "v1"
+OFFSET_MAX = 2**63 - 1
+_COMPACTED = re.compile(r"\d+\.(compact|delta|snapshot)")
+_SETTINGS = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":"))
+_COMMITTED = json.dumps({"nextBatchWatermarkMs": 0}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamCheckpoint:
+    """How far a query is.
+
+    Attributes:
+        batch: The newest batch that is committed.
+        offsets: Where it ends.
+        planned: The newest batch that is planned; ``batch`` if none is planned after it.
+        planned_ends: Where that one ends.
+        has_state: Whether the query keeps state.
+    """
+
+    batch: int
+    offsets: Offsets
+    planned: int
+    planned_ends: Offsets = field(default_factory=dict)
+    has_state: bool = False
+
+    @property
+    def uncommitted(self) -> Ranges:
+        """What the planned batches read that are not committed. A partition that is new in them began at 0 or later."""
+        starts = {(topic, partition): at for topic, partition, at in _flat(self.offsets)}
+        found: dict[str, tuple[OffsetRange, ...]] = {}
+        for topic, partition, end in _flat(self.planned_ends):
+            if end > (start := starts.get((topic, partition), 0)):
+                found[topic] = (*found.get(topic, ()), OffsetRange(partition, start, end))
+        return found
+
+
+# -- read ---------------------------------------------------------------------------------------------------------
+
+
+def read_checkpoint(files: Files, place: str) -> StreamCheckpoint:
+    """How far the query is whose checkpoint folder ``files`` has. Reads only. ``place``: the folder, for texts.
+
+    Raises:
+        Refused: It is no checkpoint of a query with one Kafka source; a file is missing or cannot be read; or no batch
+            is committed.
+    """
+    folder = _Folder(files, place)
+    committed, planned = folder.batches(COMMITS), folder.batches(OFFSETS)
+    if not committed:
+        raise folder.unusable(
+            "no batch of the query is committed" if planned else "it has neither batches in offsets nor in commits",
+            "Let the old query finish its first batch, and type the command again. If it never ran, start the pipeline "
+            "without this command: set `starting` in the DAG to what the query had."
+            if planned
+            else "Name the folder that the query has as `checkpointLocation`: it has offsets and commits in it.",
+        )
+    newest, last = max(committed), max([*planned, max(committed)])
+    folder.require_version(f"{COMMITS}/{newest}")
+    offsets = folder.offsets(newest)
+    ends = folder.offsets(last) if last > newest else offsets
+    _require_forward(folder, last, offsets, ends)
+    return StreamCheckpoint(
+        batch=newest, offsets=offsets, planned=last, planned_ends=ends, has_state="state" in files.names("")
+    )
+
+
+def _require_forward(folder: _Folder, batch: int, offsets: Offsets, ends: Offsets) -> None:
+    for topic, partition, at in _flat(ends):
+        if at < offsets.get(topic, {}).get(partition, 0):
+            raise folder.unusable(f"batch {batch}, in {OFFSETS}/{batch}, goes back in {topic}[{partition}]")
+
+
+def _flat(offsets: Offsets) -> list[tuple[str, int, int]]:
+    return [(topic, partition, at) for topic, of in offsets.items() for partition, at in of.items()]
+
+
+@dataclass(frozen=True)
+class _Folder:
+    files: Files
+    place: str
+
+    def batches(self, name: str) -> set[int]:
+        """The batches in ``offsets`` or ``commits``. Other names are Spark's temporary files, which it skips, too."""
+        names = self.files.names(name)
+        if compacted := sorted(each for each in names if _COMPACTED.fullmatch(each)):
+            raise self.unusable(
+                f"{name}/{compacted[0]} is a compacted log, which Spark does not write there: this is a folder of "
+                "another kind"
+            )
+        return {int(each) for each in names if _is_number(each)}
+
+    def offsets(self, batch: int) -> Offsets:
+        """Where a batch ends."""
+        path = f"{OFFSETS}/{batch}"
+        settings, *sources = self.lines(path) or [""]
+        if settings and not isinstance(_json(settings), dict):
+            raise self.unusable(f"the second line of {path} has no settings of a query")
+        if len(sources) != 1:
+            raise self.unusable(
+                f"{path} has {len(sources)} sources, and a pipeline has one",
+                "Make a pipeline with `starting=` for each topic: their offsets are in this file, a line for each "
+                "source, in the form of `starting`. Two sources that a transform joins cannot be taken over.",
+            )
+        if sources[0] == "-":
+            raise self.unusable(f"in {path}, the source has no offsets yet (`-`)")
+        offsets = kafka_offsets(sources[0])
+        if offsets is None:
+            raise self.unusable(f"the source in {path} is not Kafka: {sources[0][:200]}")
+        return offsets
+
+    def require_version(self, path: str) -> None:
+        """Raise Refused unless the file is there, in the version that is known."""
+        self.lines(path)
+
+    def lines(self, path: str) -> list[str]:
+        """The lines after the version."""
+        content = self.files.read(path)
+        if content is None:
+            raise self.unusable(f"the file {path} is missing, and the batch is committed")
+        try:
+            version, *lines = content.decode().rstrip("\n").split("\n")
+        except UnicodeDecodeError:
+            raise self.unusable(f"{path} is not a text") from None
+        if version != VERSION:
+            raise self.unusable(
+                f"{path} begins with {version[:50]!r}, and this version of the provider knows {VERSION!r}",
+                "Let a Spark that writes this version start the query once more, if it can. Else begin where the "
+                "offsets in this file say: write them into `starting` in the DAG.",
+            )
+        return lines
+
+    def unusable(self, why: str, remedy: str | None = None) -> Refused:
+        """The error for a folder that cannot be taken over."""
+        return Refused(
+            f"The checkpoint {self.place} cannot be used: {why}. Nothing was changed.",
+            code=codes.CHECKPOINT_UNUSABLE,
+            remedy=remedy,
+        )
+
+
+def kafka_offsets(line: str) -> dict[str, dict[int, int]] | None:
+    """The offsets in a line of a Kafka source; None if it is something else."""
+    found = _json(line)
+    if not isinstance(found, dict) or not found:
+        return None
+    parsed = {topic: _of_topic(of) for topic, of in found.items()}
+    return {topic: of for topic, of in parsed.items() if of} if all(parsed.values()) else None
+
+
+def _of_topic(of: object) -> dict[int, int] | None:
+    if not isinstance(of, dict) or not all(map(_is_number, of)) or not all(map(_is_offset, of.values())):
+        return None
+    return {int(partition): at for partition, at in sorted(of.items(), key=lambda each: int(each[0]))}
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a whole number as Java writes it: without zeros in front."""
+    return re.fullmatch(r"0|[1-9][0-9]{0,17}", text) is not None
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= OFFSET_MAX
+
+
+def _json(text: str) -> Any:
+    """What the text says; None if it is no JSON, or names something twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+# -- written ------------------------------------------------------------------------------------------------------
+
+
+def checkpoint_of(offsets: Offsets) -> Mapping[str, bytes]:
+    """A checkpoint folder whose batch 0 is committed and ended at ``offsets``: path -> content, in the order to put.
+
+    ``metadata`` comes last: without it, Spark 4 refuses the folder.
+    """
+    line = json.dumps(
+        {topic: {str(p): at for p, at in sorted(of.items())} for topic, of in sorted(offsets.items())},
+        separators=(",", ":"),
+    )
+    texts = {
+        f"{OFFSETS}/0": f"{VERSION}\n{_SETTINGS}\n{line}",
+        f"{COMMITS}/0": f"{VERSION}\n{_COMMITTED}",
+        METADATA: json.dumps({"id": str(uuid.uuid4())}),
+    }
+    return {path: text.encode() for path, text in texts.items()}
+
+
+def write_checkpoint(files: Files, place: str, offsets: Offsets) -> None:
+    """Put a checkpoint folder that a query continues from at ``offsets``. ``place``: the folder, for texts.
+
+    Raises:
+        Refused: The folder is not empty. Nothing was written, or other files than another writer's.
+    """
+    require_empty(files, place)
+    for path, content in checkpoint_of(offsets).items():
+        if not files.write_new(path, content):
+            raise _occupied(place, path)
+
+
+def require_empty(files: Files, place: str) -> None:
+    """Raise Refused if there is anything in the folder."""
+    if found := sorted(files.names("")):
+        raise _occupied(place, found[0])
+
+
+def _occupied(place: str, name: str) -> Refused:
+    return Refused(f"The folder {place} is not empty: it has {name}.", code=codes.EXPORT_OCCUPIED)
