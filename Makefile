@@ -9,7 +9,7 @@ WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
-.PHONY: help venv test test-spark test-brokers test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv test test-spark test-brokers test-chaos test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 # Otherwise each of some thousand Python processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,13 +52,16 @@ test: venv check-java lint
 	rm -rf build/cells
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
-	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-brokers
-	$(BIN)/python -m pytest -s -m chaos
+	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-chaos
 	$(BIN)/python scripts/fault_table.py --check
 
-# Side by side: the Connect server of the one keeps a core and a half busy, the other mostly waits.
+# Side by side: the Connect server of the one keeps a core and a half busy, the others mostly wait.
 test-spark test-brokers: test-%: venv check-java
 	$(BIN)/python -m pytest -m "$* and not chaos"
+
+# After the brokers, beside Spark: so two cores are never left to one of them.
+test-chaos: test-brokers
+	$(BIN)/python -m pytest -s -m chaos
 
 test-fast: venv
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not proof" tests/unit tests/protocol tests/conformance
