@@ -603,6 +603,13 @@ CHECKPOINT_UNUSABLE = COMMANDS.code(
     "Name the folder that the query has as `checkpointLocation`. If a file is missing, restore it, or let the old "
     "query run once more. For a query with other sources, set `starting` in the DAG instead.",
 )
+SINK_TABLE_UNKNOWN = COMMANDS.code(
+    "EPOCHS-SINK-TABLE-UNKNOWN",
+    Refused,
+    "The table of --sink-table has no batch of the query whose checkpoint the command reads. Nothing was changed.",
+    "Check the path. The query must write the table as its own sink: what `foreachBatch` writes, or a query with "
+    "`txnAppId`, cannot be told. Without --sink-table, the command goes by the checkpoint alone.",
+)
 GROUP_OFFSETS_MISSING = COMMANDS.code(
     "EPOCHS-GROUP-OFFSETS-MISSING",
     Refused,

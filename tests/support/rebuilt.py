@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from airflow_epochs.config import Pipeline
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import EpochError
 from airflow_epochs.model import Ranges
@@ -20,6 +21,11 @@ class Found:
     """What ``definitions.find`` makes of a DAG. ``task`` returns a new task of its pipeline each time."""
 
     task: Callable[[], TaskTry]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline as the DAG defines it."""
+        return self.task().pipeline
 
 
 def offsets_file(folder: Path, ranges: Ranges) -> str:

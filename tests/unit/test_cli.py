@@ -339,7 +339,8 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         *("list", "show", "in-doubt", "state", "history"),
         *("takeover", "waive", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
-        *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint", "kafka-credentials"),
+        *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
+        *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),
     ]
 
 

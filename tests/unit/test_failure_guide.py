@@ -124,7 +124,7 @@ VERBS = {
     *("Add", "Change", "Check", "Choose", "Clear", "Correct", "Create", "Do", "Find", "Follow", "Give", "Grant"),
     *("Install", "Leave", "Let", "Look", "Make", "Name", "Point", "Put", "Raise", "Restore", "Return", "Set", "Start"),
     *("Take", "Undo", "Upgrade", "Use", "Write", "Say", "Spell", "Free", "Wait", "Repair", "Send", "Compare", "Remove"),
-    *("Type", "Read", "Enter", "Keep", "Pause"),
+    *("Type", "Read", "Enter", "Keep", "Pause", "Stop"),
 }
 """How a remedy begins."""
 

@@ -19,6 +19,7 @@ from airflow_epochs.commands.orders import environment, partitions, shown, sourc
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import adopting, orders
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import connection
@@ -35,6 +36,11 @@ from airflow_epochs.storage.options import storage_options
 
 _PATH = Arg(("path",), help="The checkpoint folder: a path, or a URL such as s3://bucket/checkpoint")
 _STORAGE = Arg(("--storage-conn-id",), help="Connection with the login of the folder's object store")
+_TABLE = Arg(
+    ("--sink-table",),
+    metavar="TABLE",
+    help="The Delta table that the query writes, a path or a URL in the same store: it knows which batches it has",
+)
 _GROUP = Arg(("--group",), required=True, help="The consumer group")
 _OF_A_DAG = (
     Arg(("--dag-id",), help="The pipeline's DAG; needed only if several DAGs have a pipeline of this name"),
@@ -56,7 +62,7 @@ def _moving_in() -> list[ActionCommand]:
             name="adopt-checkpoint",
             help="Let a new pipeline begin where a query of Spark Structured Streaming ended",
             func=adopt_checkpoint,
-            args=(PIPELINE, _PATH, _STORAGE, *_OF_A_DAG),
+            args=(PIPELINE, _PATH, _STORAGE, _TABLE, *_OF_A_DAG),
         ),
         ActionCommand(
             name="adopt-group",
@@ -102,30 +108,56 @@ def adopt_checkpoint(args: Namespace) -> None:
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
     attempt = adopting.require_new(found.task())
     with located(args.pipeline):
-        checkpoint = read_checkpoint(files, place)
+        checkpoint = _read(args, files, place)
         beginning = begin_at(_kafka(found), checkpoint.offsets, Earliest(), environment())
+    newest = f"the newest one that {args.sink_table} has" if args.sink_table else "the newest one that is committed"
     confirm(
         args,
-        f"Pipeline {args.pipeline} begins where the Spark query of {place} ended: with batch {checkpoint.batch}, the "
-        "newest one that is committed.",
+        f"Pipeline {args.pipeline} begins where the Spark query of {place} ended: with batch {checkpoint.batch}, "
+        f"{newest}.",
         *_begins(beginning, _kafka(found)),
         *_partitions_without(beginning, "its oldest record, as in Spark"),
-        *_planned(checkpoint),
+        *_planned(checkpoint, known=bool(args.sink_table)),
         *_state_stays(checkpoint, place),
         "  Stop the query for good before you say yes: what it reads from now on comes twice.",
         f"Recorded: {caller()}, because: {by.why}",
     )
-    if read_checkpoint(files, place) != checkpoint:
+    if _read(args, files, place) != checkpoint:
         raise _moved_on(f"The checkpoint {place}")
     _adopt(found, attempt, "adopt-checkpoint", by, beginning.move)
 
 
-def _planned(checkpoint: StreamCheckpoint) -> list[str]:
+def _read(args: Namespace, files: Files, place: str) -> StreamCheckpoint:
+    """The checkpoint; with --sink-table, up to the newest batch that the table has."""
+    checkpoint = read_checkpoint(files, place)
+    if not args.sink_table:
+        return checkpoint
+    return read_checkpoint(files, place, _newest_batch_in(args, checkpoint.query))
+
+
+def _newest_batch_in(args: Namespace, query: str | None) -> int:
+    """The newest batch of the query in the table: Spark's Delta sink commits each batch under the query's id."""
+    try:
+        table = open_table(TableLocation(args.sink_table, _absolute(args.sink_table), _storage(args)))
+    except CannotOpen as error:
+        raise Refused(f"{args.sink_table}: {error}. Nothing was changed.", code=codes.SINK_TABLE_UNKNOWN) from error
+    batch: int | None = table.transaction_version(query) if table and query else None
+    if batch is None:
+        raise Refused(
+            f"{args.sink_table} is no Delta table that has a batch of the query {query}. Nothing was changed.",
+            code=codes.SINK_TABLE_UNKNOWN,
+        )
+    return batch
+
+
+def _planned(checkpoint: StreamCheckpoint, *, known: bool) -> list[str]:
     again = checkpoint.uncommitted
     if checkpoint.planned == checkpoint.batch:
         return ["  The query has planned no batch after it: nothing comes twice, and nothing is missing."]
     if not again:
         return [f"  Batch {checkpoint.planned} is planned but not committed, and reads nothing: nothing comes twice."]
+    if known:
+        return [f"  The table does not have batch {checkpoint.planned}, so the pipeline reads it: {shown(again)}."]
     batches = (
         f"Batch {checkpoint.planned} is"
         if checkpoint.planned == checkpoint.batch + 1
@@ -133,8 +165,9 @@ def _planned(checkpoint: StreamCheckpoint) -> list[str]:
     )
     return [
         f"  {batches} planned but not committed: the pipeline reads it again, {shown(again)}.",
-        "  Rows of these offsets come twice if the query's sink took some of them before it stopped and is not "
-        "idempotent. If they must not, answer no, and first let the query finish: it runs the same offsets again.",
+        "  Rows of these offsets come twice if the query's sink took some of them before it stopped. If it writes a "
+        "Delta table, answer no and add --sink-table TABLE: the table knows. Otherwise let the query finish first: it "
+        "runs the same offsets again.",
     ]
 
 
@@ -351,10 +384,18 @@ def _commit(source: KafkaSource, group: str, offsets: Offsets) -> None:
 
 
 def _place(args: Namespace) -> str:
-    """The folder as it was typed; a path becomes absolute."""
-    return str(args.path) if urlsplit(args.path).scheme else os.path.abspath(args.path)
+    return _absolute(args.path)
+
+
+def _absolute(place: str) -> str:
+    """A place as it was typed; a path becomes absolute."""
+    return place if urlsplit(place).scheme else os.path.abspath(place)
 
 
 def _files(args: Namespace) -> Files:
+    return open_files(_place(args), _storage(args))
+
+
+def _storage(args: Namespace) -> dict[str, str]:
     chosen = args.storage_conn_id
-    return open_files(_place(args), storage_options(connection(chosen) if chosen else None))
+    return storage_options(connection(chosen) if chosen else None)

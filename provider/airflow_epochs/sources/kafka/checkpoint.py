@@ -36,13 +36,15 @@ class StreamCheckpoint:
     """How far a query is.
 
     Attributes:
-        batch: The newest batch that is committed.
+        query: The query's id, by which Delta tables know it; None if the folder does not say it.
+        batch: The newest batch that is committed, or that the sink is known to have.
         offsets: Where it ends.
         planned: The newest batch that is planned; ``batch`` if none is planned after it.
         planned_ends: Where that one ends.
         has_state: Whether the query keeps state.
     """
 
+    query: str | None = None
     batch: int
     offsets: Offsets
     planned: int
@@ -63,12 +65,17 @@ class StreamCheckpoint:
 # -- read ---------------------------------------------------------------------------------------------------------
 
 
-def read_checkpoint(files: Files, place: str) -> StreamCheckpoint:
-    """How far the query is whose checkpoint folder ``files`` has. Reads only. ``place``: the folder, for texts.
+def read_checkpoint(files: Files, place: str, taken: int | None = None) -> StreamCheckpoint:
+    """How far the query is whose checkpoint folder ``files`` has. Reads only.
+
+    Args:
+        files: The folder.
+        place: Where it is, for texts.
+        taken: The newest batch that the query's sink has; None: nobody knows.
 
     Raises:
-        Refused: It is no checkpoint of a query with one Kafka source; a file is missing or cannot be read; or no batch
-            is committed.
+        Refused: It is no checkpoint of a query with one Kafka source; a file is missing or cannot be read; no batch is
+            committed; or ``taken`` is no batch with which this query can be.
     """
     folder = _Folder(files, place)
     committed, planned = folder.batches(COMMITS), folder.batches(OFFSETS)
@@ -82,12 +89,36 @@ def read_checkpoint(files: Files, place: str) -> StreamCheckpoint:
         )
     newest, last = max(committed), max([*planned, max(committed)])
     folder.require_version(f"{COMMITS}/{newest}")
+    if taken is not None:
+        _require_between(folder, newest, taken, last)
+        newest = taken
     offsets = folder.offsets(newest)
     ends = folder.offsets(last) if last > newest else offsets
     _require_forward(folder, last, offsets, ends)
     return StreamCheckpoint(
-        batch=newest, offsets=offsets, planned=last, planned_ends=ends, has_state="state" in files.names("")
+        query=folder.query(),
+        batch=newest,
+        offsets=offsets,
+        planned=last,
+        planned_ends=ends,
+        has_state="state" in files.names(""),
     )
+
+
+def _require_between(folder: _Folder, committed: int, taken: int, planned: int) -> None:
+    if taken > planned:
+        raise folder.unusable(
+            f"the table has batch {taken} of the query, and the newest batch in {OFFSETS} is {planned}: the folder is "
+            "an older copy",
+            "Name the folder that the query used last. If it is lost, `starting` in the DAG says where to begin.",
+        )
+    if taken < committed:
+        raise folder.unusable(
+            f"batch {committed} is committed, and the table has batch {taken} of the query: the table is an older "
+            f"copy, or the batches after {taken} had no rows for it",
+            "Restore the newest copy of the table, and type the command again. If it lacks no row, type the command "
+            "without --sink-table.",
+        )
 
 
 def _require_forward(folder: _Folder, batch: int, offsets: Offsets, ends: Offsets) -> None:
@@ -114,6 +145,12 @@ class _Folder:
                 "another kind"
             )
         return {int(each) for each in names if _is_number(each)}
+
+    def query(self) -> str | None:
+        """The query's id; None if the folder does not say it."""
+        found = _json((self.files.read(METADATA) or b"").decode(errors="replace"))
+        query = found.get("id") if isinstance(found, dict) else None
+        return query if isinstance(query, str) else None
 
     def offsets(self, batch: int) -> Offsets:
         """Where a batch ends."""
