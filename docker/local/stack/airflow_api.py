@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-PATIENCE_S = 30.0
 # Longer than the 60 s for which the server waits for SQLite's lock (see ``airflow.py``): a busy machine needs them.
 ANSWER_S = 90.0
+PATIENCE_S = 2 * ANSWER_S
+"""For which a call is made again: after an answer that took as long, too."""
 
 
 def _passes(error: BaseException) -> bool:
