@@ -32,6 +32,7 @@ from airflow_epochs.commands.asking import (
     tells_refusals,
 )
 from airflow_epochs.commands.code import code_command
+from airflow_epochs.commands.dry_run import dry_run_command
 from airflow_epochs.commands.history import history_command
 from airflow_epochs.commands.migration import migration_commands
 from airflow_epochs.commands.orders import order_commands
@@ -90,6 +91,7 @@ def _reading() -> list[ActionCommand]:
         ),
         _state(),
         history_command(),
+        dry_run_command(),
     ]
 
 

@@ -515,6 +515,34 @@ EPOCH_UNKNOWN = COMMANDS.code(
     "The pipeline has no epoch with this number.",
     "Choose an epoch that `airflow epochs list PIPELINE` prints.",
 )
+DRY_RUN_UNFINISHED = COMMANDS.code(
+    "EPOCHS-DRY-RUN-UNFINISHED",
+    Refused,
+    "The epoch is open, aborted or in doubt. A dry run compares with what an epoch has published, so the epoch must be "
+    "complete.",
+    "Clear the failed tasks of its run, or start a run: the epoch is then completed. Or choose a complete epoch that "
+    "`airflow epochs list PIPELINE` prints.",
+)
+DRY_RUN_GONE = COMMANDS.code(
+    "EPOCHS-DRY-RUN-GONE",
+    Corrupt,
+    "Something that the epoch read is gone: its open record was pruned (`keep_epochs`), records of its input were "
+    "deleted or their topic was recreated, or the version of a state table can no longer be read. Nothing was staged.",
+    "Choose a later epoch, of which everything is still there: `airflow epochs list PIPELINE` prints them.",
+)
+DRY_RUN_UNSUITABLE = COMMANDS.code(
+    "EPOCHS-DRY-RUN-UNSUITABLE",
+    Refused,
+    "The epoch read no input, or it read no state that today's pipeline has. So today's code cannot run on it.",
+    "Choose another epoch that `airflow epochs list PIPELINE` prints.",
+)
+DRY_RUN_UNTOLD = COMMANDS.code(
+    "EPOCHS-DRY-RUN-UNTOLD",
+    Refused,
+    "A dry run cannot tell the rows that the epoch published from the others in its sink, so it compares their numbers "
+    "alone. It says so beside the numbers.",
+    "Nothing need be done. To compare rows, choose a later epoch.",
+)
 EPOCH_NOT_IN_DOUBT = COMMANDS.code(
     "EPOCHS-EPOCH-NOT-IN-DOUBT",
     Refused,

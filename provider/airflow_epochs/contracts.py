@@ -594,6 +594,34 @@ class Fitting(Protocol):
         ...
 
 
+Row = Mapping[str, object]
+"""Column -> value. A column that is left out is NULL."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A sink that can tell the rows of one commit from all others. ``coordinator.dry_run`` compares them with new ones.
+
+    Both methods give a row the same form. They read as they go, and change nothing.
+    """
+
+    def rows_of(self, receipt: Receipt, pipeline: str, env: Environment) -> Iterator[Row]:
+        """The rows that this commit made visible.
+
+        Raises:
+            Refused: They cannot be told, or not any more; says why. With the first row, or instead of a later one.
+        """
+        ...
+
+    def rows_staged(self, attempt: SinkAttempt, place: str, env: Environment) -> Iterator[Row]:
+        """The rows that a commit would make of what is staged at ``place``.
+
+        Raises:
+            Refused: The sink would not take them. As ``rows_of``.
+        """
+        ...
+
+
 @runtime_checkable
 class Replacing(Protocol):
     """A sink in which rows of a later epoch take the place of earlier rows. In other sinks all rows stay."""

@@ -6,7 +6,7 @@ that clean-up finds whatever was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_epochs import codes, secrecy
@@ -54,9 +54,13 @@ from airflow_epochs.spark.driver.wire import as_json, from_json
 
 log = secrecy.logger(__name__)
 
+PutTry = Callable[[TryRecord], object]
 
-def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
+
+def stage_attempt(task: TaskTry, opened: OpenRecord, put_try: PutTry | None = None) -> StageReport:
     """Stage all sinks of an attempt: one try for the epoch's input, and one for each other input (backfills).
+
+    ``put_try`` puts each try on record; by default the ledger does, as a try of its epoch.
 
     Raises:
         Refused: Two sinks write to one table; or the code has changed, and must be acknowledged. Nothing was staged.
@@ -65,7 +69,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord) -> StageReport:
     changed = code_changes.warning_of(task, opened)
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
     _require_own_tables(task, opened, tries)
-    reports = [_staged(task, opened, each) for each in tries]
+    reports = [_staged(task, opened, each, put_try=put_try) for each in tries]
     return StageReport(
         txn_id=opened.txn_id,
         try_id=reports[0].try_id,
@@ -134,13 +138,15 @@ def _require_recognised(sink: Sink, attempt: SinkAttempt, place: str, task: Task
         )
 
 
-def _staged(task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None) -> StageReport:
+def _staged(
+    task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None, put_try: PutTry | None = None
+) -> StageReport:
     source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
     try_id, session = this.try_id, task.env.spark.new_session()
     # Hours may have passed since ``open``, and Spark does not notice a topic that was recreated meanwhile.
     if not opened.restored_to:
         source.check(ranges, opened.source_state, task.env)
-    task.ledger.put_try(  # first: clean-up deletes only places that are on record
+    (put_try or task.ledger.put_try)(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
             try_id=try_id,

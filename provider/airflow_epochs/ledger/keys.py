@@ -7,6 +7,7 @@ Numbers are dense and have leading zeros: the last one is found by probing, and 
     signing/<n, 10 digits>.json          SigningRecord: the highest n says which unsigned records are believed
     rebuilt/<n, 10 digits>.json          RebuiltRecord: epochs up to its own may lack their records
     acknowledged/<n, 10 digits>.json     AcknowledgedRecord: the highest n names the code that may be run
+    dry-runs/<try_id>.json               DryRunRecord: deleted with what it names
     savepoints/<name>.json               SavepointRecord
     savepoints/<name>.disposed.json      DisposedRecord: the savepoint does not count any more
     epochs/<epoch, 20 digits>/
@@ -29,6 +30,7 @@ from airflow_epochs.model import (
     CompleteRecord,
     DecisionRecord,
     DisposedRecord,
+    DryRunRecord,
     OpenRecord,
     PipelineRecord,
     RebuiltRecord,
@@ -52,11 +54,20 @@ PIPELINE_KEY = "pipeline.json"
 EPOCHS_FOLDER = "epochs"
 REBUILT_FOLDER = "rebuilt"
 SAVEPOINTS_FOLDER = "savepoints"
+DRY_RUNS_FOLDER = "dry-runs"
 ACKNOWLEDGED_FOLDER = "acknowledged"
 _SIGNING_FOLDER = "signing"
 
 EpochRecord = OpenRecord | TryRecord | DecisionRecord | RestagedRecord | Receipt | WaivedRecord | CompleteRecord
-PipelinesRecord = PipelineRecord | SigningRecord | RebuiltRecord | AcknowledgedRecord | SavepointRecord | DisposedRecord
+PipelinesRecord = (
+    PipelineRecord
+    | SigningRecord
+    | RebuiltRecord
+    | AcknowledgedRecord
+    | DryRunRecord
+    | SavepointRecord
+    | DisposedRecord
+)
 """Records that name their pipeline."""
 Record = EpochRecord | PipelinesRecord | RunIndex
 """Every record whose key follows from its fields. A TakeoverRecord does not hold its number."""
@@ -73,6 +84,8 @@ def key_of(record: Record) -> str:
             return rebuilt_key(record.number)
         case AcknowledgedRecord():
             return acknowledged_key(record.number)
+        case DryRunRecord():
+            return f"{DRY_RUNS_FOLDER}/{record.tried.try_id}.json"
         case SavepointRecord():
             return savepoint_key(record.name)
         case DisposedRecord():

@@ -15,6 +15,7 @@ from typing import TypeVar
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.ledger.keys import (
+    DRY_RUNS_FOLDER,
     EPOCHS_FOLDER,
     SAVEPOINTS_FOLDER,
     acknowledged_key,
@@ -24,6 +25,7 @@ from airflow_epochs.ledger.keys import (
     epoch_completed_by,
     epoch_folder,
     epoch_of,
+    key_of,
     rebuilt_key,
     restaged_key,
     run_key,
@@ -45,6 +47,7 @@ from airflow_epochs.model import (
     DecisionKind,
     DecisionRecord,
     DisposedRecord,
+    DryRunRecord,
     OpenRecord,
     PipelineRecord,
     RebuiltRecord,
@@ -454,6 +457,19 @@ class Ledger:
     def put_disposed(self, record: DisposedRecord) -> DisposedRecord:
         """Dispose of a savepoint; the record that stands. Raises as ``Records.put``."""
         return self._records.put(record)
+
+    def dry_runs(self) -> list[DryRunRecord]:
+        """The dry runs that have not cleared their places away."""
+        found = (self._records.get(key, DryRunRecord) for key in self._records.keys_in(DRY_RUNS_FOLDER))
+        return [each for each in found if each]
+
+    def put_dry_run(self, record: DryRunRecord) -> DryRunRecord:
+        """Put on record what a dry run is about to stage. Raises as ``Records.put``."""
+        return self._records.put(record)
+
+    def forget_dry_run(self, record: DryRunRecord) -> None:
+        """Delete the record of a dry run whose places are cleared away. Idempotent."""
+        self._records.delete(key_of(record))
 
     def put_rebuilt(self, record: RebuiltRecord) -> RebuiltRecord:
         """Put a rebuilding; the one that stands. Raises as ``Records.put``.

@@ -211,6 +211,7 @@ class StagedTable:
         if self.has_leftovers(attempt, place):
             owner.require_owner(self._where.files, self._folder(attempt), attempt, self.sink)
             self._where.files.delete(self._where.relative(place))
+        owner.leave(self._where.files, self._folder(attempt), attempt)
 
     # -- where ---------------------------------------------------------------------------------------------------
 

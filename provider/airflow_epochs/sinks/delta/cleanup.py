@@ -31,9 +31,13 @@ def discard(at: Whereabouts, attempt: SinkAttempt, place: str, *, published: boo
         Refused: The place is not this attempt's, or was made for another table.
         NotApplied: Whether the table refers to the files cannot be told.
     """
-    if not has_leftovers(at, attempt, place, published=published):
-        return
     location = at.location_of(place, attempt)
+    if has_leftovers(at, attempt, place, published=published):
+        _discard(at, location, attempt, place, published=published)
+    owner.leave(location.files, at.folder(attempt), attempt)
+
+
+def _discard(at: Whereabouts, location: TableLocation, attempt: SinkAttempt, place: str, *, published: bool) -> None:
     relative = location.relative(place)
     owner.require_owner(location.files, at.folder(attempt), attempt, at.sink.name)
     if published and not _copied(at, location, attempt, relative):

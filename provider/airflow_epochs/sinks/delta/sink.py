@@ -8,7 +8,7 @@ and overwrites are one Spark transaction that carries the epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, Vote
@@ -247,6 +247,18 @@ class DeltaSink:
         from airflow_epochs.spark.driver.wire import as_json
 
         return as_json(self._participant(env).fit(pipeline))
+
+    def rows_of(self, receipt: Receipt, pipeline: str, env: Environment) -> Iterator[Row]:
+        """The rows of the files that the commit's version has added."""
+        from airflow_epochs.sinks.delta import told_rows
+
+        return told_rows.of_commit(self._participant(env), receipt)
+
+    def rows_staged(self, attempt: SinkAttempt, place: str, env: Environment) -> Iterator[Row]:
+        """The rows of the staged files."""
+        from airflow_epochs.sinks.delta import told_rows
+
+        return told_rows.of_place(self._participant(env), attempt, place)
 
     def require_restorable(self, point: RestorePoint, pipeline: str, env: Environment) -> None:
         """Whether the log still tells the files of the version, all of them are there, and no other pipeline wrote."""

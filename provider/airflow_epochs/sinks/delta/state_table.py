@@ -7,7 +7,7 @@ anew. ``spark.driver.delta.state`` says how it is read and staged, ``state_log``
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
@@ -18,7 +18,7 @@ from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, SinkAttempt
+    from airflow_epochs.contracts import Environment, Row, SinkAttempt
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.model import JsonDict, Receipt, StatePin, Watermarks
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
@@ -137,6 +137,13 @@ class StateTable(DeltaSink):
         from airflow_epochs.sinks.delta import state_pin
 
         return {"state": state_pin.facts(self, attempt), **super().user_metadata(attempt)}
+
+    def rows_staged(self, attempt: SinkAttempt, place: str, env: Environment) -> Iterator[Row]:
+        """The staged changes. Raises Refused if a key changes twice."""
+        from airflow_epochs.sinks.delta import state_vote
+
+        state_vote.require_one_change_per_key(self._participant(env), self, attempt, place)
+        yield from super().rows_staged(attempt, place, env)
 
     def foreign_changes(self, since: Receipt, pipeline: str, told: Collection[str], env: Environment) -> list[str]:
         """None: ``pin`` stops at every change by others."""

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import SinkAttempt
+from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import attempt_fields
 from airflow_epochs.sinks.delta import state_log
 from airflow_epochs.sinks.delta.state_table import StateTable
 from airflow_epochs.sinks.delta.target import Target
-from airflow_epochs.staged.staging import Staging
+from airflow_epochs.sinks.delta.whereabouts import Whereabouts
+from airflow_epochs.staged.staging import Staging, read_staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,9 +29,21 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
     assert pin is not None
     if pin.version is not None:
         state_log.require_unchanged(target.location, pin.version, target.version)
-    if pin.fold:  # has one row per key by its making
-        return
-    repeated = _repeated(_keys_of(target, staging, state.keys))
+    if not pin.fold:  # has one row per key by its making
+        _require_one_change_per_key(state, attempt, target.location, staging)
+
+
+def require_one_change_per_key(at: Whereabouts, state: StateTable, attempt: SinkAttempt, place: str) -> None:
+    """Raise Refused if a key changes twice in what is staged at ``place``."""
+    location = at.location_of(place, attempt)
+    if staging := read_staging(location.files, location.relative(place)):
+        _require_one_change_per_key(state, attempt, location, staging)
+
+
+def _require_one_change_per_key(
+    state: StateTable, attempt: SinkAttempt, location: TableLocation, staging: Staging
+) -> None:
+    repeated = _repeated(_keys_of(location, staging, state.keys))
     if repeated:
         raise Refused(
             f"Some keys change more than once in this epoch: {'; '.join(repeated)}.",
@@ -39,14 +53,14 @@ def require_state(state: StateTable, attempt: SinkAttempt, target: Target, stagi
         )
 
 
-def _keys_of(target: Target, staging: Staging, keys: list[str]) -> pa.Table | None:
+def _keys_of(location: TableLocation, staging: Staging, keys: list[str]) -> pa.Table | None:
     """The keys of all staged changes; None if there are none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     found = []
     for file in staging.files:
-        with target.location.files.open(f"{staging.place}/{file.path}") as opened:
+        with location.files.open(f"{staging.place}/{file.path}") as opened:
             found.append(pq.ParquetFile(opened).read(columns=keys))
     return pa.concat_tables(found) if found else None
 

@@ -60,6 +60,10 @@ class PartitionLog:
         """Every record, in the order of ``records``."""
         return self._read(*self.bounds())
 
+    def between(self, start: int, end: int) -> Iterator[Message]:
+        """Every record with an offset in ``[start, end)``, as far as they are still there."""
+        return self._read(start, end)
+
     def bounds(self) -> tuple[int, int]:
         """The offsets ``[beginning, end)`` that exist now. ``beginning`` grows when records are deleted."""
         beginning = self.cluster.beginning(self.topic, self.partition)

@@ -16,11 +16,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
+from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, attempt_fields
-from airflow_epochs.sinks.kafka import checks, producer, publish
+from airflow_epochs.sinks.kafka import checks, producer, publish, told_rows
 from airflow_epochs.sinks.kafka import marker_topic as kafka_marker_topic
 from airflow_epochs.sinks.kafka.cluster import Cluster, TopicFacts
 from airflow_epochs.sinks.kafka.diagnosis import Case
@@ -165,6 +165,17 @@ class KafkaParticipant:
             return Fit(is_topic=True, calendar=True)
         most = min(facts.record_bytes_max, producer.RECORD_BYTES_MAX)
         return Fit(is_topic=True, calendar=True, record_bytes=most, keyed=facts.is_compacted)
+
+    def rows_of(self, receipt: Receipt, pipeline: str) -> Iterator[Row]:
+        """The epoch's records as consumers see them now."""
+        with located(pipeline, sink=self.sink.name):
+            source = f"{pipeline}/{self.sink.name}/{TransactionId.parse(receipt.txn_id).epoch}"
+            yield from told_rows.of_epoch(self._cluster, self.sink.topic, receipt, source)
+
+    def rows_staged(self, attempt: SinkAttempt, place: str) -> Iterator[Row]:
+        """The records that a commit would send."""
+        staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
+        return told_rows.of_records(self._records(attempt.txn, staging, 1))
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the marker topic now."""

@@ -6,7 +6,7 @@ marker record, which names the epoch, in one transaction. A consumer that reads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
@@ -17,7 +17,7 @@ from airflow_epochs.names import is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
     from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
@@ -167,6 +167,14 @@ class KafkaSink:
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """Delete the place, published or not: the topic has copies of its rows."""
         self._participant(env).staged.discard(attempt, place)
+
+    def rows_of(self, receipt: Receipt, pipeline: str, env: Environment) -> Iterator[Row]:
+        """The epoch's records, found by the offsets of the receipt and by the header that each has."""
+        return self._participant(env).rows_of(receipt, pipeline)
+
+    def rows_staged(self, attempt: SinkAttempt, place: str, env: Environment) -> Iterator[Row]:
+        """The records that a commit would send."""
+        return self._participant(env).rows_staged(attempt, place)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's newest marker in the marker topic."""
