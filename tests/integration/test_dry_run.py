@@ -169,3 +169,91 @@ def test_what_the_vote_would_refuse_is_shown_and_nothing_is_written(lab: Lab, db
     assert found["lake"].vote.vote.value == "VOTE_ABORT"
     assert found["events"].vote
     assert found["events"].vote.vote.value == "VOTE_COMMIT"
+
+
+def test_of_a_state_the_changes_are_counted_and_the_state_is_the_one_that_the_epoch_read(lab: Lab) -> None:
+    for n in (1, 2):
+        lab.produce((0, "a", 1, n), (1, "b", n, n), (2, "c", n, n))
+        lab.run(seen_pages(lab))
+    before = everything(lab)
+    found = by_sink(dry_run(seen_pages(lab).task, 2, 3))
+    other = seen_pages(lab)
+    text = Path(other.task.pipeline.transform.path).read_text()
+    changed = lab.folder / "apps" / "changed.py"
+    changed.parent.mkdir()
+    changed.write_text(text.replace("def unique(", "def before_it(") + CHANGED)
+    transform = replace(other.task.pipeline.transform, path=str(changed))
+    other.task.pipeline = replace(other.task.pipeline, transform=transform)
+    less = by_sink(dry_run(other.task, 2, 3))
+    assert everything(lab) == before
+    assert counts(found["seen"]) == (2, 2, 0, 0)
+    assert counts(found["firsts"]) == (2, 2, 0, 0)
+    assert counts(less["seen"]) == (2, 2, 1, 1)
+    assert (less["seen"].deleted_then, less["seen"].deleted_now) == (0, 1)
+
+
+CHANGED = """
+
+
+def unique(batch, epoch, state):
+    found = before_it(batch, epoch, state)
+    found["seen"] = found["seen"].withColumn("__deleted", F.col("page") == "b")
+    return found
+"""
+
+
+def test_an_epoch_that_is_not_complete_or_not_there_is_refused_and_the_remedy_leads_on(lab: Lab, db: Db) -> None:
+    def refused(epoch: int) -> EpochError:
+        before = everything(lab, db)
+        with pytest.raises(EpochError) as error:
+            played(lab, db, epoch)
+        assert everything(lab, db) == before
+        return error.value
+
+    sent(lab, *ORDERS)
+    run = Run("dag", "slow")
+    assert "EPOCHS-EPOCH-UNKNOWN" in str(refused(1))
+    task = orders(lab, db)
+    task.open(run)
+    assert "EPOCHS-DRY-RUN-UNFINISHED: The epoch is open" in str(refused(1))
+    task.vote(run, task.stage(run).stage)
+    doubt = refused(1)
+    assert "EPOCHS-DRY-RUN-UNFINISHED: The epoch is in doubt" in str(doubt)
+    assert "start a run: the epoch is then completed" in doubt.remedy
+    lab.run(orders(lab, db))
+    assert counts(by_sink(played(lab, db))["lake"]) == (5, 5, 0, 0)
+    assert [str(refused(epoch)).split(":")[0] for epoch in (-1, 0, 2, 99)] == ["EPOCHS-EPOCH-UNKNOWN"] * 4
+
+
+def test_an_epoch_of_which_something_is_gone_is_refused_and_a_later_one_is_not(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS)
+    lab.run(orders(lab, db))
+    sent(lab, ("y", 900), ("z", 1))
+    lab.run(orders(lab, db))
+    (record,) = lab.folder.glob(f"ledger/**/*{1:020}/*.open.json")
+    aside = record.rename(lab.folder / "aside")
+    with pytest.raises(Corrupt, match=r"EPOCHS-DRY-RUN-GONE.*no open record any more: it was pruned"):
+        played(lab, db)
+    aside.rename(record)
+    with KafkaAdminClient(bootstrap_servers=lab.broker.bootstrap) as admin:
+        admin.delete_records({Partition(lab.topic, 0): 2})
+        admin.delete_records({Partition(f"events-{lab.topic}", 0): 1})
+    before = everything(lab, db)
+    with pytest.raises(Corrupt, match=r"EPOCHS-DRY-RUN-GONE.*Epoch 1 cannot be played again") as gone:
+        played(lab, db)
+    assert "Choose a later epoch" in gone.value.remedy
+    assert everything(lab, db) == before
+    assert counts(by_sink(played(lab, db, 2, NOW))["lake"]) == (2, 2, 1, 1)
+
+
+def test_rows_that_the_sinks_have_lost_are_only_counted_and_the_note_says_why(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS)
+    lab.run(orders(lab, db))
+    with KafkaAdminClient(bootstrap_servers=lab.broker.bootstrap) as admin:
+        admin.delete_records({Partition(f"events-{lab.topic}", 0): 1})
+    lab.delta("lake").delete("id = 'b'")
+    lab.delta("lake").vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    found = by_sink(played(lab, db))
+    assert counts(found["lake"]) == counts(found["events"]) == (5, 5, None, None)
+    assert "files of its commit are gone: a VACUUM deleted them" in found["lake"].note
+    assert "retention has deleted" in found["events"].note
