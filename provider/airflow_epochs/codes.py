@@ -541,7 +541,7 @@ DRY_RUN_UNTOLD = COMMANDS.code(
     Refused,
     "A dry run cannot tell the rows that the epoch published from the others in its sink, so it compares their numbers "
     "alone. It says so beside the numbers.",
-    "Nothing need be done. To compare rows, choose a later epoch.",
+    "Choose a later epoch to compare rows. Or do nothing: the numbers are right.",
 )
 EPOCH_NOT_IN_DOUBT = COMMANDS.code(
     "EPOCHS-EPOCH-NOT-IN-DOUBT",

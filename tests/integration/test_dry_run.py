@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,11 @@ from kafka import TopicPartition as Partition
 from airflow_epochs import KafkaSink, SqlSink, expect
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
-from airflow_epochs.errors import Corrupt, EpochError, Refused
+from airflow_epochs.errors import Corrupt, EpochError
 from airflow_epochs.model import Run
-from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
-from tests.support.faults_world import crash
+from tests.support import remedies
+from tests.support.airflow_harness import initialised
 from tests.support.kafka_sink_world import create
 from tests.support.sql_world import Db, new_postgres
 from tests.support.state_lab import Lab, seen_pages
@@ -257,3 +260,76 @@ def test_rows_that_the_sinks_have_lost_are_only_counted_and_the_note_says_why(la
     assert counts(found["lake"]) == counts(found["events"]) == (5, 5, None, None)
     assert "files of its commit are gone: a VACUUM deleted them" in found["lake"].note
     assert "retention has deleted" in found["events"].note
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+DAG = """
+import os, signal
+from airflow.sdk import DAG
+from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, SparkConnect, SqlSink
+
+def look(ballot):
+    if os.environ.get("KILLED"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with DAG("dag", schedule=None, max_active_runs=1):
+    EpochPipeline(
+        "orders",
+        source=KafkaSource(topics=["{topic}"], conn_id="kafka", max_wait=0),
+        transform="{transform}:priced",
+        sinks=[
+            DeltaSink("lake", "{lab}/lake", partition_by=["day"]),
+            SqlSink("database", "db", "{table}", staging="{lab}/staging"),
+            KafkaSink(
+                "events", "events-{topic}", staging="{lab}/staging", conn_id="kafka", marker_topic="markers-{topic}"
+            ),
+            DeltaSink("rejected", "{lab}/rejected"),
+        ],
+        dead_letters="rejected",
+        vote=look,
+        spark=SparkConnect("spark"),
+    )
+"""
+
+
+def dag_file(lab: Lab, db: Db) -> None:
+    fields = {"topic": lab.topic, "transform": code(lab, THEN), "lab": lab.folder, "table": db.table("orders")}
+    path = lab.folder / "apps" / "dags" / "dag.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(DAG.format(**fields))
+
+
+def typed(lab: Lab, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``airflow epochs dry-run orders …`` as a process of its own."""
+    bundle = {"name": "mine", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle"}
+    dags = [{**bundle, "kwargs": {"path": str(lab.folder / "apps" / "dags")}}]
+    ledger = {"conn_type": "epochs", "extra": {"ledger_root": lab.ledger_root}}
+    said = {
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(dags),
+        "AIRFLOW_CONN_EPOCHS_DEFAULT": json.dumps(ledger),
+        **remedies.in_the_environment(*lab.connections.values()),
+        **environment,
+    }
+    line = [sys.executable, "-m", "airflow", "epochs", "dry-run", "orders", *words]
+    return subprocess.run(line, env={**os.environ, **said}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")
+def test_a_killed_command_leaves_what_the_next_one_clears_away(lab: Lab, db: Db) -> None:
+    initialised()
+    sent(lab, *ORDERS)
+    lab.run(orders(lab, db))
+    dag_file(lab, db)
+    before = everything(lab, db)
+    assert typed(lab, "--epoch", "1", KILLED="yes").returncode == -signal.SIGKILL
+    left = [path for path in lab.folder.glob("**/dry-*/*/_delta_log") if path.is_dir()]
+    assert len(left) == 4
+    now = typed(lab, "--epoch", "1", "--transform", f"{code(lab, NOW)}", "--sample", "1", "--output", "json")
+    assert now.returncode == 0, now.stderr
+    assert everything(lab, db) == before
+    told = json.loads(now.stdout[now.stdout.index("{\n") :])
+    assert (told["epoch"], told["decision"], told["code_then"] != told["code_now"]) == (1, "GLOBAL_COMMIT", True)
+    lake = next(each for each in told["sinks"] if each["sink"] == "lake")
+    assert {"rows_then": 5, "rows_now": 5, "only_then": 3, "only_now": 3, "vote": "VOTE_COMMIT"}.items() <= lake.items()
+    assert [json.loads(row)["amount"] for row in lake["sample_now"]] == [500]
