@@ -336,7 +336,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(group, GroupCommand)
     names = [command.name for command in group.subcommands]
     assert names == [
-        *("list", "show", "in-doubt", "state", "history"),
+        *("list", "show", "in-doubt", "state", "history", "dry-run"),
         *("takeover", "waive", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
