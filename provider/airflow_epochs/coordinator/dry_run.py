@@ -320,7 +320,8 @@ class _Comparison:
             rows_now = now.counted(self._rows_now(known.sink, claim), marks)
             rows_then = then.counted(self._rows_then(known.sink, receipt), marks)
             found = difference(rows_then, rows_now, self.sample)
-            _require_all(known.sink, receipt, then)
+            _require_all(known.rows_then, then, "its receipt says")
+            _require_all(known.rows_now, now, "Spark has staged")
         except _Untold as untold:
             return self._for(replace(known, note=str(untold), rows_now=_first(now.rows or None, known.rows_now)), claim)
         except (Refused, Corrupt) as no:
@@ -376,11 +377,11 @@ class _Untold(Exception):
     """Rows cannot be told apart. It never leaves this module."""
 
 
-def _require_all(sink: str, receipt: Receipt | None, then: Tally) -> None:
-    if receipt and then.rows != receipt.rows:
+def _require_all(expected: int | None, found: Tally, who_says: str) -> None:
+    if expected is not None and found.rows != expected:
         raise _Untold(
-            f"The sink has {then.rows} rows of the epoch, and its receipt says {receipt.rows}: rows were deleted or "
-            "compacted since. They were only counted."
+            f"There are {found.rows} rows, but {who_says} {expected}: somebody deleted rows since. They were only "
+            "counted."
         )
 
 

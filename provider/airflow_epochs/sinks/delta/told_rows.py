@@ -50,8 +50,9 @@ def of_place(at: Whereabouts, attempt: SinkAttempt, place: str) -> Iterator[Row]
     location = at.location_of(place, attempt)
     staging = read_staging(location.files, location.relative(place))
     made = _made_by_the_table(at, location, attempt.txn.pipeline)
-    if staging:
-        yield from _rows(at, location, staging.files, f"{staging.place}/", without=made)
+    if staging is None:
+        raise _untold(at, f"what was staged at {place} is gone")
+    yield from _rows(at, location, staging.files, f"{staging.place}/", without=made)
 
 
 def _actions(at: Whereabouts, location: TableLocation, receipt: Receipt) -> list[JsonDict]:
