@@ -45,7 +45,16 @@ from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import EpochRow, newest_epochs, newest_opened, unfinished, waits_for, waivers
+from airflow_epochs.ledger.queries import (
+    Account,
+    EpochRow,
+    accounts,
+    newest_epochs,
+    newest_opened,
+    unfinished,
+    waits_for,
+    waivers,
+)
 from airflow_epochs.ledger.signing import RANDOM_KEY
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import SHORT_CODE, records_upper_bound
@@ -183,7 +192,12 @@ def show_epoch(args: Namespace) -> None:
             remedy=f"Choose an epoch that `airflow epochs list {args.pipeline}` prints.",
         )
     view = replace(view, waived=waivers(ledger, view))
-    print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view)}, indent=2))
+    accounted = accounts(view.complete) if view.complete else {}
+    print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view), **_accounting(accounted)}, indent=2))
+
+
+def _accounting(accounted: dict[str, Account]) -> dict[str, object]:
+    return {"accounting": msgspec.to_builtins(accounted)} if accounted else {}
 
 
 @tells_refusals
@@ -396,7 +410,9 @@ def _printed(row: EpochRow) -> dict[str, object]:
         "state": row.state.value,
         "attempt": row.attempt,
         "offsets": row.offsets,
+        "read": _or_nothing(row.read),
         "rows": row.rows,
+        "dead letters": _or_nothing(row.dead_letters),
         "waits for": ", ".join(row.waits_for),
         "commands": ", ".join(row.commands),
         "code": f"{(row.code or '')[:SHORT_CODE]}{'*' if row.code_changed else ''}",

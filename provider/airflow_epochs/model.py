@@ -559,7 +559,7 @@ class TryRecord:
 class DecisionRecord:
     """``<attempt>.decision.json``: immutable, at most one per attempt. ``dag_id``, ``run_id``: the run that decided.
 
-    ``event_times``, ``code``: as in ``StageReport``.
+    ``event_times``, ``code``, ``metrics``: as in ``StageReport``, of the rows that were voted on.
     """
 
     txn_id: str
@@ -572,6 +572,7 @@ class DecisionRecord:
     writer: str
     event_times: dict[str, dict[str, int]] = field(default_factory=dict)
     code: str | None = None
+    metrics: JsonDict = field(default_factory=dict)
     format: int = FORMAT_UNSIGNED
 
 

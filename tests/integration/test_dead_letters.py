@@ -19,10 +19,11 @@ from airflow_epochs.spark.driver.flaws import first_flaw
 from airflow_epochs.spark.driver.plans import Fit
 from airflow_epochs.testing import Crash
 from stack.postgres import Postgres
+from tests.support import remedies
 from tests.support.faults_world import crash
 from tests.support.kafka_sink_world import create
 from tests.support.spark_world import APPS
-from tests.support.sql_world import Db, new_postgres
+from tests.support.sql_world import Db, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
@@ -49,6 +50,14 @@ EXPECTED = [
     (5, None, "not three parts"),
     (6, None, "not three parts"),
 ]
+
+
+ACCOUNTING = {
+    "database": {"read": 8, "written": 2, "dead_letters": 6, "left_out": 0},
+    "events": {"read": 8, "written": 6, "dead_letters": 2, "left_out": 0},
+    "lake": {"read": 8, "written": 5, "dead_letters": 3, "left_out": 0},
+}
+"""Two of the dead letters of each sink are records that the transform could not parse."""
 
 
 @pytest.fixture
@@ -92,6 +101,11 @@ def pipeline(lab: Lab, db: Db, letters: Any = None, **options: Any) -> Coordinat
     return lab.task("letters", "split", sinks, None, app=APPS / "letters.py", **{"dead_letters": "rejected", **options})
 
 
+def accounting(lab: Lab) -> Any:
+    """What ``airflow epochs show`` says of the first epoch."""
+    return json.loads(remedies.ordered(Path(lab.ledger_root), "epochs", "show", "letters", "1"))["accounting"]
+
+
 def rejected(lab: Lab) -> list[tuple[Any, ...]]:
     return sorted(lab.rows("rejected", '"offset", sink, error'), key=str)
 
@@ -110,6 +124,7 @@ def test_rows_that_a_sink_would_not_take_land_with_their_records_in_the_same_epo
     task.complete(run)
     assert taken(lab, db) == {"lake": list("abdeh"), "database": list("ah"), "events": list("abcdeh")}
     assert rejected(lab) == EXPECTED
+    assert accounting(lab) == ACCOUNTING
     raw = lab.rows("rejected", 'DISTINCT "offset", topic, "partition", key, value, row IS NULL')
     for offset, topic, partition, key, value, is_parsed_by_nobody in raw:
         assert (topic, partition, bytes(key)) == (lab.topic, 0, b"k")
@@ -128,6 +143,7 @@ def test_a_killed_epoch_shows_each_letter_once(lab: Lab, db: Db, phase: str) -> 
         lab.run(pipeline(lab, db, then={phase: crash}))
     lab.run_all(lambda: pipeline(lab, db))
     assert rejected(lab) == EXPECTED
+    assert accounting(lab) == ACCOUNTING, "whoever completed it"
     assert taken(lab, db) == {"lake": list("abdeh"), "database": list("ah"), "events": list("abcdeh")}
 
 
@@ -149,6 +165,29 @@ def test_without_dead_letters_the_epoch_is_aborted_as_before(lab: Lab, db: Db) -
     sent(lab, [RECORDS[0], RECORDS[1]])
     with pytest.raises(Refused, match="NUL character"):
         lab.run(pipeline(lab, db, dead_letters=None, letters=DeltaSink("rejected", lab.at("rejected"))))
+
+
+def test_sqlite_gets_no_text_that_is_none_and_no_time_that_it_cannot_hold(lab: Lab, tmp_path: Path) -> None:
+    """Without dead letters the epoch is aborted; with them, only these rows are left out. It takes NUL characters."""
+    db = new_sqlite(tmp_path)
+    db.run(f"CREATE TABLE {db.table('notes')} (id text NOT NULL, note varchar(10), at timestamptz)")
+    lab.connections["db"] = db.connection()
+    create(lab.admin, f"events-{lab.topic}")
+    sent(lab, [RECORDS[number] for number in (0, 1, 2, 3, 7)])
+    with pytest.raises(Refused, match="is not UTF-8"):
+        lab.run(pipeline(lab, db, dead_letters=None))
+    assert db.run(f"SELECT * FROM {db.table('notes')}") == []
+    lab.run(pipeline(lab, db))
+    assert db.run(f"SELECT id, note, typeof(note), substr(at, 1, 10) FROM {db.table('notes')} ORDER BY id") == [
+        ("a", "fine", "text", "1970-01-01"),
+        ("b", "nul\0", "text", "1970-01-01"),
+        ("h", "fine", "text", "1970-01-01"),
+    ]
+    assert rejected(lab) == [
+        (2, "database", "column note is not UTF-8"),
+        (2, "lake", "column note is not UTF-8"),
+        (3, "database", "column at is outside of the years 1 to 9999"),
+    ]
 
 
 def test_a_topic_gets_the_record_as_it_was_read_with_the_rest_in_headers(lab: Lab, db: Db) -> None:

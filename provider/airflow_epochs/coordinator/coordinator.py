@@ -246,6 +246,7 @@ class Coordinator:
                 writer=self.task.writer,
                 event_times=report.event_times if report else {},
                 code=report.code if report else None,
+                metrics=report.metrics if report else {},
             )
         )
         log.info("epoch %s: %s %s (%s)", opened.txn.epoch, standing.decision.value, opened.txn_id, standing.reason)
@@ -380,7 +381,7 @@ class Coordinator:
             markers={**(before.markers if before else {}), **dict.fromkeys(receipts, opened.txn_id)},
             opened_by=opened.run,
             completed_by=run,
-            metrics=metrics,
+            metrics={**(view.decision.metrics if view.decision else {}), **metrics},
             completed_at=self.task.now(),
             writer=self.task.writer,
             waived=tuple(waived_ids),

@@ -175,15 +175,16 @@ def _staged(
         txn_id=opened.txn_id,
         try_id=try_id,
         claims={**restored, **{name: _claim(told) for name, told in report.sinks.items()}},
-        metrics=_metrics(report),
+        metrics=_metrics(report, task.pipeline.dead_letters if report.metrics.rows_in is not None else None),
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
         event_times=report.event_times,
     )
 
 
-def _metrics(report: StageOutcome) -> JsonDict:
+def _metrics(report: StageOutcome, letters: str | None) -> JsonDict:
+    """``letters``: the sink of the dead letters; None: there is none, or the records read were not counted."""
     known = {name: value for name, value in as_json(report.metrics).items() if value is not None}
-    found = {"broken": report.broken, "dead_letters": report.letters}
+    found = {"broken": report.broken, "dead_letters": report.letters, "dead_letter_sink": letters}
     return known | {name: value for name, value in found.items() if value}
 
 

@@ -24,6 +24,8 @@ class EpochRow:
         at: When it was completed; if it is not complete, when its newest attempt was opened. ISO 8601.
         code: The transform that made its rows, as in ``OpenRecord``; None if unknown.
         code_changed: Whether this is not the code of the epoch before, as far as both are known.
+        read: The records that were read; None if they were not counted.
+        dead_letters: The rows in the sink of the dead letters; None if there is none, or records were not counted.
     """
 
     number: int
@@ -38,12 +40,16 @@ class EpochRow:
     commands: tuple[str, ...] = ()
     code: str | None = None
     code_changed: bool = False
+    read: int | None = None
+    dead_letters: int | None = None
 
     @classmethod
     def of(cls, view: EpochView, before: CompleteRecord | None = None) -> EpochRow:
         """The row of an epoch that has been opened. ``before``: the epoch before; needed for ``code_changed`` alone."""
         record = view.complete or view.opened
         receipts = view.complete.receipts if view.complete else view.receipts
+        metrics = view.complete.metrics if view.complete else {}
+        letters = receipts.get(metrics.get("dead_letter_sink", ""))
         return cls(
             number=view.number,
             state=view.state,
@@ -57,6 +63,8 @@ class EpochRow:
             commands=_commands(view),
             code=record.code,
             code_changed=before is not None and None not in (before.code, record.code) and before.code != record.code,
+            read=metrics.get("rows_in"),
+            dead_letters=letters.rows if letters else None,
         )
 
 
@@ -64,6 +72,45 @@ def _commands(view: EpochView) -> tuple[str, ...]:
     if view.complete:
         return tuple(command.name for command in view.complete.commands)
     return (view.opened.command.name,) if view.opened.command else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Where the records of an epoch went, as one sink sees it: ``read = written + dead_letters + left_out``.
+
+    It adds up for a transform that makes at most one row of a record.
+
+    Attributes:
+        read: The records that were read.
+        written: The sink's rows.
+        dead_letters: The sink's dead letters, and the records that the transform could not parse.
+        left_out: The rest. None if there are more rows than records, so that nobody can say what was left out.
+    """
+
+    read: int
+    written: int
+    dead_letters: int
+    left_out: int | None
+
+
+def accounts(complete: CompleteRecord) -> dict[str, Account]:
+    """Sink -> its account, without state tables and the sink of the dead letters. Empty if no records were counted."""
+    read, letters = complete.metrics.get("rows_in"), complete.metrics.get("dead_letter_sink")
+    if not isinstance(read, int):
+        return {}
+    of_sinks: dict[str, int] = complete.metrics.get("dead_letters", {})
+    posted = complete.receipts.get(letters) if letters else None
+    unparsed = posted.rows - sum(of_sinks.values()) if posted else 0
+    return {
+        name: _account(read, receipt.rows, of_sinks.get(name, 0) + unparsed)
+        for name, receipt in sorted(complete.receipts.items())
+        if name != letters and "state" not in receipt.detail
+    }
+
+
+def _account(read: int, written: int, dead_letters: int) -> Account:
+    rest = read - written - dead_letters
+    return Account(read=read, written=written, dead_letters=dead_letters, left_out=rest if rest >= 0 else None)
 
 
 def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
