@@ -140,7 +140,10 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """A run's own settings (DAG params). They override the source's; None keeps the source's."""
+    """A run's own settings (DAG params). They override the source's; None keeps the source's.
+
+    With ``defers``, a source that can raises ``NotYet`` where it would wait for data: the task then waits elsewhere.
+    """
 
     max_records: int | None = None
     starting: str | JsonDict | None = None
@@ -148,6 +151,35 @@ class Limits:
     min_records: int | None = None
     max_delay: float | str | None = None
     target_duration: float | str | None = None
+    max_wait: float | None = None
+    defers: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awaited:
+    """What a source waits for, for somebody who looks from outside of the task.
+
+    Attributes:
+        conn_id: The connection of the Kafka cluster.
+        begins: Topic -> partition -> the first offset that no epoch has read.
+        min_records: So many are enough.
+        max_delay_s: A record of this age is enough; None: age does not count.
+        max_wait_s: For how long the task may wait in all.
+    """
+
+    conn_id: str
+    begins: Mapping[str, Mapping[int, int]]
+    min_records: int
+    max_delay_s: float | None
+    max_wait_s: float
+
+
+class NotYet(Exception):
+    """There is not enough data yet. Nothing was opened."""
+
+    def __init__(self, awaited: Awaited) -> None:
+        super().__init__(f"waits for {awaited}")
+        self.awaited = awaited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +283,7 @@ class Pacing(Protocol):
 
         Raises:
             NoNewData: There is new data, and the source waits for more.
+            NotYet: It would wait for data now, and ``limits`` say that the task waits elsewhere.
         """
         ...
 

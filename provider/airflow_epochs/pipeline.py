@@ -102,6 +102,7 @@ class EpochPipeline(TaskGroup):
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
             event_time, expectations, dead_letters, vote, on_code_change: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
+        deferrable: Whether ``open`` waits for data in Airflow's triggerer, where no worker slot is held.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
@@ -130,6 +131,7 @@ class EpochPipeline(TaskGroup):
         backfill: Mapping[str, int] | None = None,
         wait_for_others: float = WAIT_FOR_OTHERS_S,
         on_code_change: str = WARN,
+        deferrable: bool = False,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
@@ -166,11 +168,11 @@ class EpochPipeline(TaskGroup):
             **_start_of_continuous(self.dag),
         }
         with self:
-            self.assets = _build(shared, [sink.name for sink in sinks])
+            self.assets = _build(shared, [sink.name for sink in sinks], deferrable)
 
 
-def _build(shared: dict[str, Any], sinks: Sequence[str]) -> dict[str, Asset]:
-    opened = OpenEpochOperator(task_id="open", **shared)
+def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:
+    opened = OpenEpochOperator(task_id="open", deferrable=deferrable, **shared)
     staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
     voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
     commits = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -46,8 +46,10 @@ class Harness:
         sync_bag_to_db(bag, bundle_name="tests", bundle_version="1")
         self._stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 
-    def run(self, run_id: str, conf: Mapping[str, Any] | None = None) -> Outcome:
-        """Create a run and drive it to its end."""
+    def run(
+        self, run_id: str, conf: Mapping[str, Any] | None = None, triggerer: Callable[[], object] | None = None
+    ) -> Outcome:
+        """Create a run and drive it to its end. ``triggerer``: as in ``drive``."""
         from airflow.sdk import timezone
         from airflow.utils.state import DagRunState
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
@@ -64,7 +66,7 @@ class Harness:
             triggered_by=DagRunTriggeredByType.TEST,
             start_date=now,
         )
-        return self.drive(run_id)
+        return self.drive(run_id, triggerer)
 
     def clear(self, run_id: str, *task_ids: str, only_failed: bool = False) -> Outcome:
         """Clear tasks (all, if none is named) as a user would, and drive the run to its end again."""
@@ -89,7 +91,11 @@ class Harness:
             rows = session.query(AssetEvent).filter_by(source_dag_id=self.dag.dag_id, source_run_id=run_id)
             return [dict(row.extra) for row in rows]
 
-    def drive(self, run_id: str, rounds_max: int = 200) -> Outcome:
+    def drive(self, run_id: str, triggerer: Callable[[], object] | None = None, rounds_max: int = 200) -> Outcome:
+        """Drive a run to its end.
+
+        ``triggerer`` is called when all that is left are deferred tasks; without it, triggers run in this process.
+        """
         from airflow import settings
         from airflow.models.dagrun import DagRun
         from airflow.sdk import timezone
@@ -107,21 +113,26 @@ class Harness:
             ready, _callback = run.update_state(session=session)
             if run.state != DagRunState.RUNNING:
                 return self._outcome(run, session)
-            self._run_tasks(ready, session)
+            woken = [ti for ti in run.get_task_instances(session=session) if ti.state == "scheduled" and ti.next_method]
+            for ti in ready:
+                ti.try_number += 1
+            self._run_tasks([*ready, *woken], session, inline=triggerer is None)
+            if triggerer and not ready and not woken:
+                session.commit()
+                triggerer()
         raise AssertionError(f"{run_id} did not end in {rounds_max} rounds: {self._outcome(run, session)}")
 
-    def _run_tasks(self, ready: list[Any], session: Any) -> None:
+    def _run_tasks(self, ready: list[Any], session: Any, *, inline: bool) -> None:
         from airflow.sdk import timezone
         from airflow.sdk.definitions.dag import _run_task
         from airflow.utils.state import TaskInstanceState
 
         for ti in ready:
-            ti.try_number += 1
             ti.state, ti.scheduled_dttm = TaskInstanceState.SCHEDULED, timezone.utcnow()
         session.commit()
         for ti in ready:
             with contextlib.suppress(Exception):  # the outcome is in the task's state
-                _run_task(ti=ti, task=self.dag.task_dict[ti.task_id], run_triggerer=True)
+                _run_task(ti=ti, task=self.dag.task_dict[ti.task_id], run_triggerer=inline)
 
     def _outcome(self, run: Any, session: Any) -> Outcome:
         from airflow.models.xcom import XComModel

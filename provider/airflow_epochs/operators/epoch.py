@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import Asset, BaseOperator, TriggerRule, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -29,15 +29,17 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.operators.deferral import GRACE_S, TRIGGER_FAILED, WORTH_DEFERRING_S, Wait
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
     from airflow_epochs.ballot import VoteFunction
-    from airflow_epochs.contracts import Sink, Source
+    from airflow_epochs.contracts import Awaited, Limits, Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.event_time import EventTime
     from airflow_epochs.expectations import Expectations
+    from airflow_epochs.ledger.view import EpochView
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
@@ -125,6 +127,10 @@ class EpochOperator(BaseOperator):
 
     def execute(self, context: Context) -> JsonDict:
         """Run the step. Skip if there is nothing to do; fail without retry if a retry cannot help."""
+        return self._told(context)
+
+    def _told(self, context: Context) -> JsonDict:
+        """The step, whose errors tell no secret."""
         try:
             return self._executed(context)
         except Exception as error:
@@ -258,9 +264,37 @@ class OpenEpochOperator(_NeedsTransform):
 
     The DAG params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration`` and ``starting``
     override the source's own settings. A name in ``savepoint`` must be free: ``complete`` gives it to the epoch.
+
+    Args:
+        deferrable: Whether it waits for data in the triggerer, where no worker slot is held. What wakes it up is only a
+            hint: it looks and decides anew. So a lost, doubled or late event changes nothing but the time.
+        kwargs: As ``EpochOperator``.
     """
 
     step = "open"
+
+    def __init__(self, *, deferrable: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+        self._wait = Wait()
+
+    def execute(self, context: Context) -> JsonDict:
+        """Run the step, from the beginning of its wait."""
+        self._wait = Wait()
+        return self._told(context)
+
+    def look_again(self, context: Context, event: JsonDict | None = None, **waited: Any) -> JsonDict:
+        """Run the step anew, after a wait elsewhere."""
+        self._wait = Wait.after(event, **waited)
+        return self._told(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: JsonDict | None, context: Context) -> Any:
+        """Go on after the wait. If its trigger failed, or nothing woke this task, it waits here, as without one."""
+        if next_method != TRIGGER_FAILED:
+            return super().resume_execution(next_method, next_kwargs, context)
+        self.log.warning("the wait in the triggerer ended without an event: %s", next_kwargs)
+        self._wait = Wait.after_failure(next_kwargs or {})
+        return self._told(context)
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Open or recover this run's epoch, and return its checkpoint."""
@@ -270,8 +304,31 @@ class OpenEpochOperator(_NeedsTransform):
         params = context["params"]
         if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
             savepoints.require_free(coordinator.task.ledger, self.pipeline, name)
-        limits = Limits(**{each.name: params.get(each.name) for each in fields(Limits)})
-        return coordinator.checkpoint(coordinator.open_epoch(run, limits))
+        limits = Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
+        return coordinator.checkpoint(self._opened(coordinator, run, limits))
+
+    def _opened(self, coordinator: Coordinator, run: Run, limits: Limits) -> EpochView:
+        from airflow_epochs.contracts import NotYet
+
+        wait = self._wait
+        if self.deferrable and not wait.here:
+            try:
+                return coordinator.open_epoch(run, replace(limits, defers=True))
+            except NotYet as early:
+                wait = wait.at_most(early.awaited.max_wait_s)
+                if wait.left_s > WORTH_DEFERRING_S:
+                    self._defer(early.awaited, wait)
+        return coordinator.open_epoch(run, wait.here_within(limits))
+
+    def _defer(self, awaited: Awaited, wait: Wait) -> NoReturn:
+        from airflow_epochs.triggers.records import RecordsTrigger
+
+        self.defer(
+            trigger=RecordsTrigger.of(awaited, wait.until, wait.quiet_s),
+            method_name=self.look_again.__name__,
+            kwargs=wait.to_kwargs(),
+            timeout=timedelta(seconds=wait.left_s + GRACE_S),
+        )
 
 
 class StageEpochOperator(_NeedsTransform):

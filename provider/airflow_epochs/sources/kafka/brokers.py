@@ -67,6 +67,16 @@ class Brokers:
         unchanged = self._client.ask("ask for leader epochs", lambda admin: epoch_ends(admin, known))
         return ClusterLog(self._cluster_id(), topic_logs, unchanged)
 
+    def partitions(self, topics: Sequence[str]) -> list[Partition]:
+        """The partitions of the topics, without topics that do not exist or that the user may not describe."""
+        described = self._client.ask("describe topics", lambda admin: _described(admin, topics))
+        return [(t["name"], p["partition_index"]) for t in described for p in t["partitions"]]
+
+    def stable_ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Per partition, the last stable offset: a request to each broker that leads some of them."""
+        found = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True) if partitions else {}
+        return {at: log.offset for at, log in found.items()}
+
     def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
         """Per partition, the batch with the record before ``ends``. Leaves out deleted and very large batches."""
         logs = {(topic, p): log for topic, of in cluster.topics.items() for p, log in of.partitions.items()}
@@ -187,6 +197,20 @@ def _untold(what: str) -> Refused:
         remedy="Grant the connection's user Describe on the cluster: `max_bytes` needs the size of the partitions. Or "
         "leave `max_bytes` out, and set `max_records`. Clear the failed task.",
     )
+
+
+def _described(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, Any]]:
+    """The topics without those whose error does not pass by itself. Raises errors that do."""
+    from kafka.errors import UnknownTopicOrPartitionError, for_code
+
+    found = []
+    for topic in admin.describe_topics(list(topics)):
+        error = for_code(topic["error_code"])
+        if topic["error_code"] and error.retriable and error is not UnknownTopicOrPartitionError:
+            raise error(topic["name"])
+        if not topic["error_code"]:
+            found.append(topic)
+    return found
 
 
 def _existing(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, Any]]:

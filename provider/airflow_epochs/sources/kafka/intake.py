@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Past, Position
+from airflow_epochs.contracts import Awaited, Past, Position
 from airflow_epochs.errors import NoNewData
 from airflow_epochs.event_time import micros
 from airflow_epochs.model import JsonDict, Ranges, records_upper_bound
@@ -44,20 +44,39 @@ def wait_for_data(brokers: Brokers, config: KafkaConfig, position: Position | No
     """
     deadline = time.monotonic() + config.max_wait_s
     starting = config.starting
-    epochs = epochs_of(position.state) if position else {}
     while True:
-        cluster = brokers.look(list(config.topics), epochs)
-        index = time_index(brokers, cluster, starting, position)
-        ranges = available(position, list(config.topics), cluster, starting, index)
+        found = look_for_data(brokers, config, position, past, starting)
         left = deadline - time.monotonic()
-        if records_upper_bound(ranges) >= config.min_records:
-            return Found(ranges, cluster, ready=True)
-        if config.max_delay_s is not None and (why := _overdue(brokers, ranges, config, config.max_delay_s, past)):
-            return Found(ranges, cluster, ready=True, why=why)
+        if found.ready:
+            return found
         if left <= 0:
-            return Found(ranges, cluster, ready=config.max_delay_s is None)
-        starting = pinned(starting, cluster)
+            return replace(found, ready=config.max_delay_s is None)
+        starting = pinned(starting, found.cluster)
         time.sleep(min(POLL_S, left))
+
+
+def look_for_data(
+    brokers: Brokers, config: KafkaConfig, position: Position | None, past: Past, starting: Starting
+) -> Found:
+    """Look at the logs once. It is ready with ``min_records``, or when one has waited for ``max_delay``."""
+    cluster = brokers.look(list(config.topics), epochs_of(position.state) if position else {})
+    index = time_index(brokers, cluster, starting, position)
+    ranges = available(position, list(config.topics), cluster, starting, index)
+    if records_upper_bound(ranges) >= config.min_records:
+        return Found(ranges, cluster, ready=True)
+    why = config.max_delay_s is not None and _overdue(brokers, ranges, config, config.max_delay_s, past)
+    return Found(ranges, cluster, ready=bool(why), why=why or None)
+
+
+def awaited(found: Found, config: KafkaConfig) -> Awaited:
+    """What somebody has to look for from outside, who starts the task again."""
+    return Awaited(
+        conn_id=config.conn_id,
+        begins={topic: {r.partition: r.start for r in found.ranges[topic]} for topic in config.topics},
+        min_records=config.min_records,
+        max_delay_s=config.max_delay_s,
+        max_wait_s=config.max_wait_s,
+    )
 
 
 def _overdue(brokers: Brokers, ranges: Ranges, config: KafkaConfig, max_delay_s: float, past: Past) -> str | None:
@@ -72,17 +91,17 @@ def _overdue(brokers: Brokers, ranges: Ranges, config: KafkaConfig, max_delay_s:
         return None
     delay, now = timedelta(seconds=max_delay_s), past.clock()
     few = f"{records_upper_bound(ranges):,} offsets, fewer than min_records ({config.min_records:,})"
-    if old := _older_than(brokers, begins, now - delay):
+    if old := older_than(brokers, begins, now - delay):
         topic, partition = old[0]
         return f"{few}: the first one of {topic}[{partition}] is older than max_delay ({max_delay_s:g} s)"
-    believed = _older_than(brokers, begins, now + delay)
+    believed = older_than(brokers, begins, now + delay)
     if len(believed) < len(begins) and _ended_before(past, now - delay):
         topic, partition = min(begins.keys() - set(believed))
         return f"{few}: the first one of {topic}[{partition}] has a time to come, and the last epoch ended long ago"
     return None
 
 
-def _older_than(brokers: Brokers, begins: dict[Partition, int], at: datetime) -> list[Partition]:
+def older_than(brokers: Brokers, begins: dict[Partition, int], at: datetime) -> list[Partition]:
     """The partitions whose first unread record has a timestamp before ``at``."""
     found = brokers.offsets_at(max(0, micros(at) // 1000), begins)
     return sorted(each for each, start in begins.items() if (first := found[each]) is None or first > start)

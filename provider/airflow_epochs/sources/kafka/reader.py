@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Environment, Move, Past, PlannedEpoch, Position, SparkRead
+from airflow_epochs.contracts import Environment, Move, NotYet, Past, PlannedEpoch, Position, SparkRead
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
 from airflow_epochs.model import JsonDict, Ranges, ends_of
@@ -16,7 +16,7 @@ from airflow_epochs.sources.kafka import moves
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
-from airflow_epochs.sources.kafka.intake import intake, time_index, too_few, wait_for_data
+from airflow_epochs.sources.kafka.intake import awaited, intake, look_for_data, time_index, too_few, wait_for_data
 from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import (
     epochs_of,
@@ -46,6 +46,7 @@ class KafkaReader:
 
     config: KafkaConfig
     env: Environment
+    defers: bool = False
 
     @cached_property
     def access(self) -> KafkaAccess:
@@ -86,16 +87,22 @@ class KafkaReader:
             Refused: A topic or a starting offset does not exist, or the brokers refuse the login or the right.
             NotApplied: The brokers did not answer in time.
             NoNewData: There are records, fewer than ``min_records``, and none has waited for ``max_delay``.
+            NotYet: With ``defers``, in place of waiting for data.
         """
         config = self.config
         known = position.ranges if position else {}
         _say_what_is_left_out(known, config)
         with Brokers(self.access) as brokers:
-            found = wait_for_data(brokers, config, position, past)
+            if self.defers:
+                found = look_for_data(brokers, config, position, past, config.starting)
+            else:
+                found = wait_for_data(brokers, config, position, past)
             cluster = found.cluster
             if position:
                 _require_same_records(brokers, _of_topics(known, config.topics), position.state, cluster)
             pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
+            if self.defers and not found.ready and not pins:
+                raise NotYet(awaited(found, config))
             if not found.records and not pins:
                 return None
             if not found.ready and not pins:

@@ -186,7 +186,7 @@ class KafkaSource:
         # Imported late: every task parses the DAG file, and that needs only the source's description.
         from airflow_epochs.sources.kafka.reader import KafkaReader
 
-        return KafkaReader(self._config(limits), env)
+        return KafkaReader(self._config(limits), env, defers=bool(limits and limits.defers))
 
     def _raw(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

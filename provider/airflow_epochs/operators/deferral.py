@@ -1,0 +1,81 @@
+"""How long ``open`` still waits for data, and where: in the triggerer, or here, in its worker slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_epochs.contracts import Limits
+    from airflow_epochs.model import JsonDict
+
+TRIGGER_FAILED = "__fail__"
+"""Airflow's name for the method with which it resumes a task whose trigger failed, or fired nothing in time."""
+GRACE_S = 60.0
+"""If no event has come so long after the end of the wait, Airflow resumes the task without one."""
+WORTH_DEFERRING_S = 1.0
+"""A shorter wait costs less here."""
+QUIET_S_MAX = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """How a task waits.
+
+    Attributes:
+        end: When the wait is over; None: it has not begun.
+        looks: How often something woke this task, and there was not enough data.
+        here: Whether the task waits for the rest in its worker slot.
+    """
+
+    end: datetime | None = None
+    looks: int = 0
+    here: bool = False
+
+    @classmethod
+    def after(cls, event: JsonDict | None, *, until: str | None = None, looks: int = 0) -> Wait:
+        """After an event. That the time is over, the task's own clock has to say: until then it waits here.
+
+        ``DAG.test`` of Airflow 3.3 forgets all arguments but the event.
+        """
+        over = not event or event.get("why") == "over"
+        end = datetime.fromisoformat(until) if until else _now() if over else None
+        return cls(end=end, looks=looks, here=over)
+
+    @classmethod
+    def after_failure(cls, told: JsonDict) -> Wait:
+        """After a trigger that failed, or fired nothing in time. Airflow has forgotten when the wait began."""
+        return cls(end=_now() if "timeout" in str(told.get("error")).lower() else None, here=True)
+
+    def at_most(self, seconds: float) -> Wait:
+        """The same; a wait that begins now lasts so long."""
+        return replace(self, end=self.end or _now() + timedelta(seconds=seconds))
+
+    @property
+    def until(self) -> datetime:
+        """The end of a wait that has begun."""
+        assert self.end
+        return self.end
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, by this machine's clock."""
+        return (self.until - _now()).total_seconds()
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long nothing should wake the task: it doubles with each look that was in vain."""
+        return min(2.0**self.looks / 2, QUIET_S_MAX) if self.looks else 0.0
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """For ``after``, when the task has been woken once more."""
+        return {"until": self.until.isoformat(), "looks": min(self.looks + 1, 10)}
+
+    def here_within(self, limits: Limits) -> Limits:
+        """The limits, with what is left of the wait."""
+        return replace(limits, max_wait=max(self.left_s, 0.0)) if self.end else limits
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,88 @@
+"""When waiting data is worth a look by a task. The task decides anew: what is said here is a hint, and may be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
+
+from airflow_epochs import secrecy
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.hooks.epochs import connection
+from airflow_epochs.kafka.connection import KafkaAccess, read_connection
+from airflow_epochs.sources.kafka.arrivals import Ends, amiss, count, unread
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.intake import older_than
+from airflow_epochs.sources.kafka.logs import Offsets
+from airflow_epochs.sources.kafka.poller import Watch
+
+log = secrecy.logger(__name__)
+
+ENOUGH, OLD, TROUBLE = "enough", "old", "trouble"
+"""Why to look: there are ``min_records``; one is older than ``max_delay``; something that only a task can explain."""
+AGE_S_MIN, AGE_S_MAX = 0.25, 10.0
+"""The age of records is asked for once in ``max_delay / 20``, within these bounds."""
+
+
+async def access_to(conn_id: str) -> KafkaAccess:
+    """The connection's settings, read on a thread: Airflow may ask a server for them. Raises Refused."""
+    return await asyncio.to_thread(lambda: read_connection(connection(conn_id)))
+
+
+class Lookout:
+    """Looks out for ``min_records``, or for one that is older than ``max_delay``."""
+
+    def __init__(self, watch: Watch, min_records: int, max_delay_s: float | None) -> None:
+        self._watch, self._min_records, self._max_delay_s = watch, min_records, max_delay_s
+        self._silent = False
+        self._unread_since: float | None = None
+        self._age_asked_at = -AGE_S_MAX
+
+    async def answers(self) -> AsyncIterator[Ends | None]:
+        """What each poll sees; None if the brokers refuse to answer. While none answers, it waits, and says so once."""
+        while True:
+            seen = await self._watch.next()
+            if isinstance(seen.error, Refused):
+                yield None
+            elif seen.error:
+                self._tell(seen.error)
+            else:
+                self._tell(None)
+                yield seen.ends
+
+    def _tell(self, error: Exception | None) -> None:
+        if error and not self._silent:
+            log.warning("the brokers do not answer; the wait goes on, and asks them again and again: %s", error)
+        if self._silent and not error:
+            log.info("the brokers answer again")
+        self._silent = error is not None
+
+    async def why(self, begins: Offsets, ends: Ends | None) -> str | None:
+        """Why a task should look now, from where nothing has been read yet; None if it need not."""
+        if ends is None or amiss(begins, ends):
+            return TROUBLE
+        if count(begins, ends) >= self._min_records:
+            return ENOUGH
+        return OLD if await self._old(begins, ends) else None
+
+    async def _old(self, begins: Offsets, ends: Ends) -> bool:
+        now = time.monotonic()
+        starts = unread(begins, ends)
+        self._unread_since = None if not starts else self._unread_since or now
+        if self._max_delay_s is None or self._unread_since is None:
+            return False
+        if now >= self._unread_since + self._max_delay_s:
+            return True  # whatever their times are: producers may write times that lie ahead
+        if now < self._age_asked_at + min(max(self._max_delay_s / 20, AGE_S_MIN), AGE_S_MAX):
+            return False
+        self._age_asked_at = now
+        at = datetime.now(timezone.utc) - timedelta(seconds=self._max_delay_s)
+
+        def question(brokers: Brokers) -> bool:
+            return bool(older_than(brokers, starts, at))
+
+        try:
+            return await self._watch.ask(question)
+        except NotApplied:  # the next poll meets the same trouble, and tells of it
+            return False
