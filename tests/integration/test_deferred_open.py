@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stack.broker import Broker
-from tests.support.deferred_world import Deferred, deferred, event_of, fail, submit, time_out
+from tests.support.deferred_world import Deferred, event_of, fail, submit
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 
@@ -18,33 +20,100 @@ pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("default", r"error:::a
 @pytest.fixture
 def world(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest) -> TopicWorld:
     """An empty topic of two partitions."""
-    it = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=f"{abs(hash(request.node.nodeid)):x}")
+    id = f"{abs(hash(request.node.nodeid)):x}"
+    it = TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=id)
     it.create_topic()
     return it
 
 
 @pytest.fixture
 def lab(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> Deferred:
+    """A pipeline that waits for three records, for an hour."""
     return Deferred(world, monkeypatch)
 
 
-def waiting(lab: Deferred) -> int:
-    """The id of the trigger that the run waits for."""
-    task = deferred(lab.harness.dag.dag_id)
-    assert task and task.task_id == "orders.open"
-    return int(task.trigger_id)
-
-
-def test_a_run_that_finds_too_few_records_waits_in_the_triggerer_and_takes_all_when_enough_are_there(
-    lab: Deferred,
-) -> None:
+def test_a_run_with_too_few_records_waits_in_the_triggerer_and_takes_all_when_enough_are_there(lab: Deferred) -> None:
     lab.world.produce("ab")
 
     def triggerer() -> None:
         lab.world.produce("c")
-        event = event_of(waiting(lab))
+        event = event_of(lab.waiting())
         assert event.payload == {"why": "enough"}
-        submit(waiting(lab), event)
+        submit(lab.waiting(), event)
 
     assert lab.run("r1", triggerer) == "success, open success"
     assert lab.world.shown("lake") == "abc"
+
+
+def test_doubled_and_late_events_change_nothing(lab: Deferred) -> None:
+    fired: list[tuple[int, Any]] = []
+
+    def twice() -> None:
+        lab.world.produce("abc")
+        fired.append((lab.waiting(), event_of(lab.waiting())))
+        submit(*fired[0], times=2)
+
+    assert lab.run("r1", twice) == "success, open success"
+    letters = iter("def")
+
+    def late() -> None:
+        [(trigger, event)] = fired
+        submit(trigger, event)  # to nobody: that wait is over
+        submit(lab.waiting(), event)  # to another wait, for which there are too few records
+        lab.world.produce(next(letters))
+
+    assert lab.run("r2", late) == "success, open success"
+    assert not list(letters), "woken in vain, it waited on, until it saw three"
+    assert (lab.world.shown("lake"), lab.world.ledger.newest_complete()) == ("abcdef", 2)
+
+
+def test_if_every_event_is_lost_a_run_looks_when_its_time_is_over_and_takes_what_is_there(lab: Deferred) -> None:
+    def triggerer() -> None:
+        lab.world.produce("abcd")
+        event_of(lab.waiting())  # fired, and lost
+        lab.time_out()
+
+    assert lab.run("r1", triggerer) == "success, open success"
+    assert lab.run("r2", lab.time_out) == "success, open skipped", "nothing new: the run ends as one without data"
+    assert lab.world.shown("lake") == "abcd"
+
+
+def test_if_triggers_fail_a_run_waits_in_its_worker_slot(world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Deferred(world, monkeypatch, max_wait=3)
+
+    def triggerer() -> None:
+        lab.world.produce("ab")
+        fail(lab.waiting())
+
+    assert lab.run("r1", triggerer) == "success, open success"
+    assert lab.world.shown("lake") == "ab", "after the rest of max_wait it takes what is there"
+
+
+def test_at_the_end_of_max_wait_the_trigger_fires_and_a_run_without_data_is_skipped(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Deferred(world, monkeypatch, max_wait=1.5, max_delay="1h")
+
+    def triggerer() -> None:
+        event = event_of(lab.waiting())
+        assert event.payload == {"why": "over"}
+        submit(lab.waiting(), event)
+
+    lab.world.produce("ab")
+    assert lab.run("r1", triggerer) == "success, open skipped"
+    assert lab.world.ledger.newest_complete() == 0
+
+
+def test_the_trigger_fires_when_a_record_is_older_than_max_delay(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Deferred(world, monkeypatch, max_delay=120)
+    lab.world.produce("a", at=datetime.now(timezone.utc) - timedelta(seconds=118))
+
+    def triggerer() -> None:
+        event = event_of(lab.waiting())
+        assert event.payload == {"why": "old"}
+        submit(lab.waiting(), event)
+
+    assert lab.run("r1", triggerer) == "success, open success"
+    assert lab.world.shown("lake") == "a"

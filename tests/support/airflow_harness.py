@@ -113,11 +113,13 @@ class Harness:
             ready, _callback = run.update_state(session=session)
             if run.state != DagRunState.RUNNING:
                 return self._outcome(run, session)
-            woken = [ti for ti in run.get_task_instances(session=session) if ti.state == "scheduled" and ti.next_method]
+            tasks = run.get_task_instances(session=session)
+            woken = [ti for ti in tasks if ti.state == "scheduled" and ti.next_method]
+            waits = any(ti.state == "deferred" for ti in tasks)
             for ti in ready:
                 ti.try_number += 1
             self._run_tasks([*ready, *woken], session, inline=triggerer is None)
-            if triggerer and not ready and not woken:
+            if triggerer and waits:
                 session.commit()
                 triggerer()
         raise AssertionError(f"{run_id} did not end in {rounds_max} rounds: {self._outcome(run, session)}")

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +69,16 @@ class Deferred:
         outcome = self.harness.run(run_id, triggerer=triggerer)
         return f"{outcome.state}, open {outcome.tasks['orders.open']}"
 
+    def waiting(self) -> int:
+        """The id of the trigger that ``open`` waits for."""
+        task = deferred(self.harness.dag.dag_id)
+        assert task and task.task_id == "orders.open"
+        return int(task.trigger_id)
+
+    def time_out(self) -> None:
+        """As the scheduler does when nothing has woken a deferred task."""
+        time_out(self.harness.dag.dag_id)
+
 
 # -- Airflow's part, played -----------------------------------------------------------------------------------------
 
@@ -87,8 +96,8 @@ def deferred(dag_id: str) -> Any:
 
 def event_of(trigger_id: int) -> Any:
     """What a trigger that is in the database fires first; as the triggerer would, in an event loop of its own."""
+    from airflow._shared.module_loading import import_string
     from airflow.models.trigger import Trigger
-    from airflow.sdk.module_loading import import_string
     from airflow.utils.session import create_session
 
     with create_session() as session:
