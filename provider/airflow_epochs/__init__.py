@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
+    from airflow_epochs.triggers.asset import records_waiting as records_waiting
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ _EXPORTS = {
     "StateTable": "airflow_epochs.sinks.delta.state_table",
     "expect": "airflow_epochs.expectations",
     "expect_row_count": "airflow_epochs.expectations",
+    "records_waiting": "airflow_epochs.triggers.asset",
 }
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "StateTable",
     "expect",
     "expect_row_count",
+    "records_waiting",
 ]
 
 

@@ -59,6 +59,12 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.operators.epoch"]}],
         "hooks": [{"integration-name": "Epochs", "python-modules": ["airflow_epochs.hooks.epochs"]}],
+        "triggers": [
+            {
+                "integration-name": "Epochs",
+                "python-modules": ["airflow_epochs.triggers.records", "airflow_epochs.triggers.asset"],
+            }
+        ],
         "connection-types": [_CONNECTION],
         "cli": ["airflow_epochs.cli.get_cli_commands"],
     }

@@ -40,6 +40,7 @@ def test_the_public_names_are_these() -> None:
         "StateTable",
         "expect",
         "expect_row_count",
+        "records_waiting",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from airflow_epochs.contracts import Position
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, OpenRecord, SinkPlan, WaivedRecord, records_upper_bound
@@ -149,6 +150,13 @@ def newest_opened(ledger: Ledger) -> OpenRecord | None:
     if complete is None:
         return None
     return ledger.open_record(complete.txn.epoch, complete.txn.attempt) or _as_rebuilt(ledger, complete)
+
+
+def position_of_next(ledger: Ledger) -> tuple[int, Position | None]:
+    """The newest complete epoch, 0 if there is none, and where the next one begins; None: as the source says."""
+    view = ledger.view_of_next()
+    commanded = view.open if view.open and view.open.command else None
+    return view.number - 1, Position.after(commanded or ledger.complete_record(view.number - 1))
 
 
 def _as_rebuilt(ledger: Ledger, complete: CompleteRecord) -> OpenRecord | None:

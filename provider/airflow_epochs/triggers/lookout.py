@@ -12,9 +12,8 @@ from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
 from airflow_epochs.sources.kafka.arrivals import Ends, amiss, count, unread
-from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.intake import older_than
-from airflow_epochs.sources.kafka.logs import Offsets
+from airflow_epochs.sources.kafka.logs import Offsets, Partition
 from airflow_epochs.sources.kafka.poller import Watch
 
 log = secrecy.logger(__name__)
@@ -37,7 +36,9 @@ class Lookout:
         self._watch, self._min_records, self._max_delay_s = watch, min_records, max_delay_s
         self._silent = False
         self._unread_since: float | None = None
-        self._age_asked_at = -AGE_S_MAX
+        self._is_old, self._age_asked_at = False, 0.0
+        self._age_of: dict[Partition, int] = {}
+        self._age_pause_s = min(max((max_delay_s or 0) / 20, AGE_S_MIN), AGE_S_MAX)
 
     async def answers(self) -> AsyncIterator[Ends | None]:
         """What each poll sees; None if the brokers refuse to answer. While none answers, it waits, and says so once."""
@@ -67,22 +68,22 @@ class Lookout:
         return OLD if await self._old(begins, ends) else None
 
     async def _old(self, begins: Offsets, ends: Ends) -> bool:
-        now = time.monotonic()
         starts = unread(begins, ends)
-        self._unread_since = None if not starts else self._unread_since or now
-        if self._max_delay_s is None or self._unread_since is None:
+        if self._max_delay_s is None or not starts:
+            self._unread_since = None
             return False
+        now = time.monotonic()
+        self._unread_since = self._unread_since or now
         if now >= self._unread_since + self._max_delay_s:
             return True  # whatever their times are: producers may write times that lie ahead
-        if now < self._age_asked_at + min(max(self._max_delay_s / 20, AGE_S_MIN), AGE_S_MAX):
-            return False
-        self._age_asked_at = now
-        at = datetime.now(timezone.utc) - timedelta(seconds=self._max_delay_s)
+        if starts != self._age_of or now >= self._age_asked_at + self._age_pause_s:
+            self._is_old = await self._older_than(starts, timedelta(seconds=self._max_delay_s))
+            self._age_of, self._age_asked_at = starts, now
+        return self._is_old
 
-        def question(brokers: Brokers) -> bool:
-            return bool(older_than(brokers, starts, at))
-
+    async def _older_than(self, starts: dict[Partition, int], delay: timedelta) -> bool:
+        at = datetime.now(timezone.utc) - delay
         try:
-            return await self._watch.ask(question)
+            return await self._watch.ask(lambda brokers: bool(older_than(brokers, starts, at)))
         except NotApplied:  # the next poll meets the same trouble, and tells of it
             return False

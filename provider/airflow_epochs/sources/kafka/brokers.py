@@ -72,10 +72,12 @@ class Brokers:
         described = self._client.ask("describe topics", lambda admin: _described(admin, topics))
         return [(t["name"], p["partition_index"]) for t in described for p in t["partitions"]]
 
-    def stable_ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Per partition, the last stable offset: a request to each broker that leads some of them."""
-        found = self._list_offsets(dict.fromkeys(partitions, _LATEST), stable=True) if partitions else {}
-        return {at: log.offset for at, log in found.items()}
+    def stable_ends(self, partitions: Sequence[Partition]) -> dict[Partition, int] | None:
+        """Per partition, the last stable offset: one request to each broker. None if a partition is no longer there."""
+        if not partitions:
+            return {}
+        found = self._client.ask("list offsets", lambda admin: _stable_ends(admin, partitions))
+        return None if found is None else {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     def batches(self, ends: Mapping[Partition, int], cluster: ClusterLog) -> dict[Partition, Batch]:
         """Per partition, the batch with the record before ``ends``. Leaves out deleted and very large batches."""
@@ -197,6 +199,21 @@ def _untold(what: str) -> Refused:
         remedy="Grant the connection's user Describe on the cluster: `max_bytes` needs the size of the partitions. Or "
         "leave `max_bytes` out, and set `max_records`. Clear the failed task.",
     )
+
+
+def _stable_ends(admin: KafkaAdminClient, partitions: Sequence[Partition]) -> dict[Any, OffsetAndTimestamp] | None:
+    from kafka import TopicPartition
+    from kafka.errors import UnknownTopicOrPartitionError
+    from kafka.protocol.consumer import IsolationLevel
+
+    asked = {TopicPartition(*partition): _LATEST for partition in partitions}
+    try:
+        found: dict[Any, OffsetAndTimestamp] = admin.list_partition_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+    except UnknownTopicOrPartitionError:
+        return None
+    return found
 
 
 def _described(admin: KafkaAdminClient, topics: Sequence[str]) -> list[dict[str, Any]]:

@@ -115,13 +115,19 @@ class _Partitions:
     def __init__(self) -> None:
         self._topics: frozenset[str] = frozenset()
         self._known: list[Partition] = []
+        self._ends: dict[Partition, int] = {}
         self._asked_at = 0.0
 
     def ends(self, brokers: Brokers, topics: frozenset[str]) -> dict[Partition, int]:
         if topics != self._topics or time.monotonic() > self._asked_at + METADATA_S:
             self._known = brokers.partitions(sorted(topics))
             self._topics, self._asked_at = topics, time.monotonic()
-        return brokers.stable_ends(self._known)
+        ends = brokers.stable_ends(self._known)
+        if ends is None:  # somebody deletes a topic: the next poll sees which
+            self._asked_at = 0.0
+        else:
+            self._ends = ends
+        return self._ends
 
 
 class _Client:
