@@ -163,7 +163,7 @@ class System(Stack):
         self.leftovers.append(process.pid)
 
     def part(self, name: str) -> Process:
-        """The newest process of a name: broker, connect, scheduler, api-server, dag-processor."""
+        """The newest process of a name: broker, connect, scheduler, api-server, dag-processor, triggerer."""
         found = [p for server in (self.broker, self.connect, self.airflow) for p in server.processes if p.name == name]
         return found[-1]
 

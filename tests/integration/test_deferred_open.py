@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stack.broker import Broker
+from stack.processes import Process
 from tests.support.deferred_world import Deferred, event_of, fail, submit
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
+from tests.support.waiting import wait_until
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
@@ -107,8 +113,8 @@ def test_at_the_end_of_max_wait_the_trigger_fires_and_a_run_without_data_is_skip
 def test_the_trigger_fires_when_a_record_is_older_than_max_delay(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = Deferred(world, monkeypatch, max_delay=120)
-    lab.world.produce("a", at=datetime.now(timezone.utc) - timedelta(seconds=118))
+    lab = Deferred(world, monkeypatch, max_delay=40)
+    lab.world.produce("a", at=datetime.now(timezone.utc) - timedelta(seconds=37))
 
     def triggerer() -> None:
         event = event_of(lab.waiting())
@@ -117,3 +123,42 @@ def test_the_trigger_fires_when_a_record_is_older_than_max_delay(
 
     assert lab.run("r1", triggerer) == "success, open success"
     assert lab.world.shown("lake") == "a"
+
+
+class Triggerer(Process):
+    """Airflow's own triggerer, over the tests' metadata database."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [str(Path(sys.executable).with_name("airflow")), "triggerer", "--skip-serve-logs"]
+        super().__init__("triggerer", command, log=folder / "log", env={"AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1"})
+
+    def wait_polling(self, broker: Broker) -> None:
+        """Wait until it runs a trigger, which asks the broker."""
+        self.wait_ready(lambda: any(each.raddr and each.raddr.port == broker.port for each in self._connections()))
+
+    def _connections(self) -> Iterator[Any]:
+        for child in psutil.Process(self.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                yield from child.net_connections("tcp")
+
+
+def test_after_a_triggerer_is_killed_the_next_one_waits_on_and_records_are_shown_once(lab: Deferred) -> None:
+    first, second = (Triggerer(lab.world.folder / name) for name in ("first", "second"))
+
+    def triggerers() -> None:
+        trigger_id = lab.waiting()
+        first.start()
+        first.wait_polling(lab.world.broker)
+        first.stop(grace_s=0)
+        second.start()
+        second.wait_polling(lab.world.broker)
+        assert lab.waiting() == trigger_id, "nothing has come yet"
+        lab.world.produce("abc")
+        wait_until(lambda: not lab.waits(), 30, "the event wakes the task")
+
+    try:
+        assert lab.run("r1", triggerers) == "success, open success"
+    finally:
+        first.stop()
+        second.stop()
+    assert lab.world.shown("lake") == "abc"

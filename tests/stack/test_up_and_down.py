@@ -56,7 +56,7 @@ def test_down_leaves_no_process_behind_even_if_the_supervisor_was_killed(tmp_pat
             assert state is not None
             assert state.api(tmp_path).get("version")
             processes = family(state.supervisor)
-            assert {"broker", "connect", "api-server", "scheduler", "dag-processor"} <= set(state.pids)
+            assert {"broker", "connect", "api-server", "scheduler", "dag-processor", "triggerer"} <= set(state.pids)
             assert set(state.pids.values()) < {process.pid for process in processes}
             if kill_supervisor:
                 psutil.Process(state.supervisor).kill()

@@ -75,6 +75,10 @@ class Deferred:
         assert task and task.task_id == "orders.open"
         return int(task.trigger_id)
 
+    def waits(self) -> bool:
+        """Whether ``open`` is still deferred."""
+        return deferred(self.harness.dag.dag_id) is not None
+
     def time_out(self) -> None:
         """As the scheduler does when nothing has woken a deferred task."""
         time_out(self.harness.dag.dag_id)

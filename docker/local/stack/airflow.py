@@ -1,4 +1,4 @@
-"""Airflow: API server, scheduler with LocalExecutor, DAG processor; SQLite; one user, who is admin."""
+"""Airflow: API server, scheduler with LocalExecutor, DAG processor, triggerer; SQLite; one user, who is admin."""
 
 from __future__ import annotations
 
@@ -66,13 +66,14 @@ class AirflowStack(Server):
         parts = {
             "scheduler": ["scheduler", "--skip-serve-logs"],
             "dag-processor": ["dag-processor"],
+            "triggerer": ["triggerer", "--skip-serve-logs"],
             "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"],
         }
         for process in [self._spawn(name, *args) for name, args in parts.items() if name not in running]:
             process.wait_ready(self._healthy)
 
     def _healthy(self) -> bool:
-        parts = ("metadatabase", "scheduler", "dag_processor")
+        parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
         with contextlib.suppress(OSError, json.JSONDecodeError):
             with urllib.request.urlopen(f"{self.url}/api/v2/monitor/health", timeout=5) as answer:
                 report = json.load(answer)
