@@ -1,4 +1,4 @@
-"""One running stack for all end-to-end tests: the example DAGs and one that fails when told to."""
+"""One running stack for all end-to-end tests: the example DAGs, one that fails when told to, and one that waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from orders_demo.watch import Watch
 from stack.jars import Jars
 from stack.whole import PROJECT, Stack
-from tests.support.running_stack import DEADLINE_S, EPOCH_RECORDS_MAX, ORDERS, RunningStack
+from tests.support.running_stack import DEADLINE_S, ENOUGH, EPOCH_RECORDS_MAX, ORDERS, RunningStack
 from tests.support.waiting import wait_until
 
 
@@ -21,6 +21,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
     folder, own = tmp_path_factory.mktemp("stack"), tmp_path_factory.mktemp("own")
     # a cleared run waits for the active one, which waits for new orders
     env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(own / "troubles")}
+    env["ORDERS_ENOUGH"] = str(ENOUGH)
     (own / "troubles").mkdir()
     with Stack(folder, jars, dags=project(own), env=env) as stack:
         state = stack.state
@@ -31,11 +32,12 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
 
 
 def project(folder: Path) -> Path:
-    """The examples and ``troubled`` as a user's project would have them; returns its folder of DAGs."""
+    """The examples and DAGs of the tests as a user's project would have them; returns its folder of DAGs."""
     dags, apps = folder / "project" / "dags", folder / "project" / "spark_apps"
     shutil.copytree(PROJECT / "dags", dags)
     shutil.copytree(PROJECT / "spark_apps", apps)
     ours = Path(__file__).parent / "project"
     shutil.copy(ours / "troubled.py", dags)
+    shutil.copy(ours / "waits.py", dags)
     shutil.copy(ours / "troubled_transform.py", apps / "troubled.py")
     return dags

@@ -30,6 +30,7 @@ BENCHMARKS = (
     "event_time_figures",
     "quality_figures",
     "airflow_figures",
+    "arrival_figures",
     "recovery_figures",
 )
 

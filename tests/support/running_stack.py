@@ -14,6 +14,8 @@ from tests.support.waiting import wait_until
 
 ORDERS = 9_000
 EPOCH_RECORDS_MAX = 4_000
+ENOUGH = 100
+"""So many orders start a run of ``orders_as_they_come`` and end the wait of ``waits``."""
 STEPS = ("open", "stage", "vote", "commit.orders", "commit.rejected", "abort", "complete")
 DEADLINE_S = 180.0
 
@@ -49,6 +51,10 @@ class RunningStack:
 
     def run_state(self, dag: str, run_id: str) -> str:
         return self.api.state(dag, run_id)
+
+    def wait_state(self, dag: str, run_id: str, step: str, state: str) -> None:
+        """Wait until a task of the pipeline that has the DAG's name is in a state."""
+        wait_until(lambda: self.api.task(dag, run_id, f"{dag}.{step}")["state"] == state, DEADLINE_S)
 
     def wait_ended(self, dag: str, run_id: str) -> str:
         wait_until(lambda: self.run_state(dag, run_id) in ("success", "failed"), DEADLINE_S)

@@ -59,6 +59,9 @@ class AirflowApi:
     def trigger(self, dag: str, run_id: str) -> None:
         self.post(f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
 
+    def unpause(self, dag: str) -> None:
+        self._call("PATCH", f"dags/{dag}", {"is_paused": False})
+
     def clear(self, dag: str, run_id: str, tasks: list[str] | None = None, *, only_failed: bool = False) -> int:
         """Clear tasks of a run, all if none are named; how many were cleared."""
         body = {"dry_run": False, "dag_run_id": run_id, "only_failed": only_failed, "reset_dag_runs": True}

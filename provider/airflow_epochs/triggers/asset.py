@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
-AGAIN_S = 300.0
+AGAIN_S = 60.0
 LOOK_S = 1.0
 """While enough records seem to wait, the ledger is asked so often whether they still do."""
 
