@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
@@ -157,3 +158,32 @@ def test_one_topic_that_is_deleted_wakes_its_own_waiters_and_no_others(
 async def until_polling() -> list[poller._Poller]:
     await until(lambda: len([each for it in poller._pollers.values() for each in it.watches]) == 2)
     return list(poller._pollers.values())
+
+
+def test_who_comes_while_a_poll_is_under_way_waits_for_one_that_asks_for_its_topics(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(broker, monkeypatch, "kafka")
+    early, late = new_topic(broker), new_topic(broker)
+    gate, polls = threading.Event(), []
+    ends = poller._Partitions.ends
+
+    def gated(self: object, brokers: object, asked: frozenset[str]) -> dict[tuple[str, int], int]:
+        polls.append(asked)
+        assert gate.wait(20)
+        return ends(self, brokers, asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(poller._Partitions, "ends", gated)
+
+    async def scenario() -> None:
+        first = asyncio.create_task(fired(waiting_for(early)))
+        await until(lambda: polls)
+        second = asyncio.create_task(fired(waiting_for(late)))
+        await until_polling()
+        gate.set()
+        await until(lambda: polls[-1] == {early, late} and len(polls) > 3)
+        assert not second.done(), "no news of the topic is not that it is gone"
+        await asyncio.to_thread(produce, broker, [early, late])
+        assert set(await asyncio.gather(first, second)) == {"enough"}
+
+    asyncio.run(scenario())

@@ -153,10 +153,19 @@ def test_what_only_a_run_can_say_starts_one(world: TopicWorld) -> None:
     with_events(trigger_of(world), scenario)
 
 
-def test_a_ledger_that_cannot_be_read_starts_a_run_which_says_so(
-    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "connection",
+    [{}, {"password": "k" * 40, "extra": {"require_signed": True}}],
+    ids=["it has no root", "its records are not signed"],
+)
+def test_a_ledger_that_must_not_be_believed_starts_a_run_which_says_so(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any]
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps({"conn_type": "epochs"}))
+    world.produce("abc")
+    assert world.run(1) is None
+    if extra := connection.get("extra"):
+        extra["ledger_root"] = str(world.ledger_root)
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps({"conn_type": "epochs", **connection}))
 
     async def scenario(fired: Fired) -> None:
         assert await fired.next() == {"pipeline": "orders", "why": "trouble"}
