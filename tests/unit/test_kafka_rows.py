@@ -273,3 +273,9 @@ def test_rows_that_the_topic_does_not_take_are_named() -> None:
 
 def test_the_size_of_a_record_counts_its_headers() -> None:
     assert size_of((b"ab", b"cde", None, [("ü", b"1234"), ("n", None)])) - size_of((None, None, None, [])) == 32
+
+
+def test_a_map_with_equal_keys_is_refused(tmp_path: Path) -> None:
+    data = pa.table({"tags": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))})
+    with pytest.raises(Refused, match="duplicate key was 'a'"):
+        records(tmp_path, data)

@@ -238,6 +238,7 @@ def _stage_job(
     again, backfills = promised is not None, opened.sinks[name].ranges is not None
     outputs = tuple(sorted([sink.name for sink in task.pipeline.sinks] if again else opened.sinks))
     own = _stage_plan(task, opened, read, outputs, state_tables.reads(task, opened))
+    letters = _letters(task, opened, outputs, backfills=backfills)
     plan = replace(
         own,
         again=again,
@@ -246,9 +247,9 @@ def _stage_job(
         sinks=plans,
         earlier=() if first is None else tuple(_earlier_plans(task, opened, first, outputs)),
         replaces_by=_replaces_by(this),
-        expectations={} if again or opened.restored_to else _expectations(task, this, backfills=backfills),
+        expectations={} if again or opened.restored_to else _expectations(task, this, letters),
         nothing=bool(opened.restored_to),
-        letters=_letters(task, opened, outputs, backfills=backfills),
+        letters=letters,
     )
     return SparkJob(
         kind=plan.JOB,
@@ -302,25 +303,31 @@ def _replaces_by(this: _Try) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _expectations(task: TaskTry, this: _Try, *, backfills: bool) -> dict[str, Rules]:
+def _expectations(task: TaskTry, this: _Try, letters: LettersPlan | None) -> dict[str, Rules]:
     """Of rows that have yet to be voted on: promised rows are staged again as they are.
 
-    Rows in quarantine are dead letters (``_fit``). A backfill has none, so such a row aborts its epoch.
+    Rows in quarantine are dead letters (``_fit``). Where there are none, such a row aborts its epoch: in a backfill,
+    and in an attempt that was opened before the DAG named a sink for them.
     """
+    judged = letters.fits if letters else {}
     keys = _replaces_by(this)
     expected = task.pipeline.expectations
     return {
-        name: _rules(expected[name], keys.get(name, ()), backfills=backfills) for name in this.sinks if name in expected
+        name: _rules(expected[name], keys.get(name, ()), has_quarantine=name in judged)
+        for name in this.sinks
+        if name in expected
     }
 
 
-def _rules(expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...], *, backfills: bool) -> Rules:
+def _rules(
+    expected: Sequence[ExpectedRows | ExpectedRowCount], keys: tuple[str, ...], *, has_quarantine: bool
+) -> Rules:
     """``keys``: the columns that a message shows where an expectation names none."""
     rows = [each for each in expected if isinstance(each, ExpectedRows)]
     counted = [
         replace(each, otherwise="abort") if each.otherwise == QUARANTINE else each
         for each in rows
-        if backfills or each.otherwise != QUARANTINE
+        if not has_quarantine or each.otherwise != QUARANTINE
     ]
     return Rules(
         rows=tuple(replace(each, show=each.show or keys) for each in counted),

@@ -17,6 +17,7 @@ from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged
 from airflow_epochs.sinks.delta import cleanup, restore, spark_commit, stage, upkeep, vote
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
+from airflow_epochs.sinks.delta.modes import MERGE
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
@@ -41,16 +42,24 @@ class DeltaParticipant(Whereabouts):
             return Commit.of(self, attempt, staged).run()
 
     def fit(self, pipeline: str) -> Fit:
-        """What the table takes of a row, as it is now. Text that is not UTF-8 would keep every reader but Spark out."""
-        shape = self._seen(pipeline).shape
+        """What the table takes of a row, as it is now. Text that is not UTF-8 would keep every reader but Spark out.
+
+        The rows of a MERGE need not look like the table's. Those that delete a key bring no values.
+        """
+        how, shape = self.sink.how, self._seen(pipeline).shape
+        keys = (*how.keys, *((how.sequence_by,) if how.sequence_by else ()))
+        if how.mode == MERGE:
+            return Fit(required=keys)
         rules = shape.properties if shape else self.sink.properties
         return Fit(
-            required=(*(shape.required if shape else ()), *self.sink.how.keys),
+            required=(*(shape.required if shape else ()), *keys),
             conditions=tuple(
-                (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", value)
+                (f"the CHECK constraint {key.removeprefix(CONSTRAINTS)} ({value})", _or(value, how.delete_when))
                 for key, value in sorted(rules.items())
                 if key.startswith(CONSTRAINTS)
             ),
+            unless=how.delete_when,
+            keys=keys,
         )
 
     def require_restorable(self, point: RestorePoint, pipeline: str) -> None:
@@ -116,3 +125,7 @@ class DeltaParticipant(Whereabouts):
 
     def maintain(self, pipeline: str, epoch: int) -> JsonDict:
         return upkeep.maintain(self, pipeline, epoch)
+
+
+def _or(condition: str, other: str | None) -> str:
+    return f"({condition}) OR ({other})" if other else condition

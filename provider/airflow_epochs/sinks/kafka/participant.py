@@ -162,9 +162,16 @@ class KafkaParticipant:
         """What the topic takes of a record, as it is now; of a topic that is not there, nothing is known."""
         facts = self._cluster.topic(self.sink.topic)
         if facts is None:
-            return Fit(is_topic=True, calendar=True)
+            return Fit(is_topic=True, calendar=True, json=True)
         most = min(facts.record_bytes_max, producer.RECORD_BYTES_MAX)
-        return Fit(is_topic=True, calendar=True, record_bytes=most, keyed=facts.is_compacted)
+        return Fit(
+            is_topic=True,
+            calendar=True,
+            json=True,
+            record_bytes=most,
+            keyed=facts.is_compacted,
+            partitions=facts.partitions,
+        )
 
     def rows_of(self, receipt: Receipt, pipeline: str) -> Iterator[Row]:
         """The epoch's records as consumers see them now."""

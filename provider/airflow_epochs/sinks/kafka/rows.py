@@ -113,7 +113,7 @@ class RowShape:
         require_sound(batch, self._checks, [self.key] if self.key else [], flat=False)
         try:
             return self._rows(batch)
-        except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+        except (pa.ArrowException, ValueError, OverflowError, TypeError, KeyError) as error:
             raise Refused(
                 f"The sink cannot make a Kafka record of a row: {first_line(error)}",
                 code=codes.TOPIC_ROWS_UNFIT,

@@ -281,6 +281,7 @@ class SqlParticipant:
         return Fit(
             nul=self.database.stores_nul,
             calendar=True,
+            json=True,
             longest={c.name: size for c in columns if (size := longest_text(c.kind)) is not None},
             required=(*(c.name for c in columns if c.not_null and not c.generated), *self.sink.keys),
         )

@@ -7,10 +7,12 @@ aborts the epoch, and no row is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_epochs.spark.driver.delta.schema import quoted
+from airflow_epochs.spark.driver.delta.schema import quoted, sql_type
 from airflow_epochs.spark.driver.plans import Fit
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ OF_A_RECORD = ("key", "value", "headers", "partition")
 """Columns that a topic takes as they are; without ``value``, it makes JSON of all others."""
 Flaw = tuple[str, str]
 """What is wrong with a row, and the condition in SQL that is true of such a row."""
+
+Test = Callable[[str, str], "str | None"]
+OfMap = Callable[[str], str]
 
 _TIMES = {
     "date": ("date'0001-01-01'", "date'9999-12-31'"),
@@ -34,38 +39,68 @@ def first_flaw(frame: DataFrame, fit: Fit) -> Column | None:
     """The first flaw of a row, as text; NULL for a row without. None if no row can have one."""
     from pyspark.sql import functions as F
 
-    found = list(flaws(json.loads(frame.schema.json()), fit))
+    known = tuple(each for each in fit.conditions if _is_about(frame, each[1]))
+    found = list(flaws(json.loads(frame.schema.json()), replace(fit, conditions=known)))
     if not found:
         return None
     cases = " ".join(f"WHEN coalesce({condition}, false) THEN {_text(what)}" for what, condition in found)
     return F.expr(f"CASE {cases} END")
 
 
+def _is_about(frame: DataFrame, condition: str) -> bool:
+    """Whether the rows have the condition's columns. Without them the table itself must know what it takes."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    try:
+        return bool(frame.select(F.expr(condition)).schema)
+    except AnalysisException:
+        return False
+
+
 def flaws(schema: dict[str, Any], fit: Fit) -> Iterator[Flaw]:
     """All flaws that rows of this schema (in Spark's JSON) can have."""
     for field in schema["fields"]:
-        yield from _of_column(field["name"], field["type"], fit)
+        found = _of_column(field["name"], field["type"], fit)
+        yield from found if _is_in(field["name"], fit.keys) else _unless(fit.unless, found)
     for what, condition in fit.conditions:
         yield f"the row breaks {what}", f"NOT coalesce(({condition}), false)"
     if fit.record_bytes is not None:
-        size = _record_size([field["name"] for field in schema["fields"]])
+        size = _record_size({field["name"]: field["type"] for field in schema["fields"]})
         yield f"the record has more than {fit.record_bytes} bytes", f"{size} > {fit.record_bytes}"
+
+
+def _of_record_part(column: str, kind: Any, low: str, fit: Fit) -> Iterator[Flaw]:
+    if fit.keyed and low == "key":
+        yield "the record has no key, which a compacted topic wants", f"{column} IS NULL"
+    if fit.partitions is not None and low == "partition" and kind == "integer":
+        yield f"the topic has only {fit.partitions} partitions", f"{column} NOT BETWEEN 0 AND {fit.partitions - 1}"
+
+
+def _unless(condition: str | None, found: Iterable[Flaw]) -> Iterator[Flaw]:
+    for what, flawed in found:
+        yield what, f"({flawed}) AND NOT coalesce(({condition}), false)" if condition else flawed
+
+
+def _is_in(name: str, names: Iterable[str]) -> bool:
+    return name.lower() in {each.lower() for each in names}
 
 
 def _of_column(name: str, kind: Any, fit: Fit) -> Iterator[Flaw]:
     column, low = quoted(name), name.lower()
     if fit.is_topic and low in OF_A_RECORD:  # bytes that the topic takes as they are
-        if fit.keyed and low == "key":
-            yield "the record has no key, which a compacted topic wants", f"{column} IS NULL"
+        yield from _of_record_part(column, kind, low, fit)
         return
-    if low in {each.lower() for each in fit.required}:
+    if _is_in(name, fit.required):
         yield f"column {name} is NULL", f"{column} IS NULL"
     if fit.utf8 and (condition := _anywhere(column, kind, _not_utf8)):
         yield f"column {name} is not UTF-8", condition
     if not fit.nul and (condition := _anywhere(column, kind, _has_nul)):
         yield f"column {name} has a NUL character", condition
-    if fit.calendar and (condition := _anywhere(column, kind, _outside)):
+    if fit.calendar and (condition := _anywhere(column, kind, outside)):
         yield f"column {name} is outside of the years 1 to 9999", condition
+    if fit.json and (condition := _equal_keys(column, kind)):
+        yield f"column {name} has a map with equal keys, which JSON has not", condition
     longest = {each.lower(): size for each, size in fit.longest.items()}.get(low)
     if longest is not None and _is_text(kind):
         yield f"column {name} has more than {longest} characters", f"char_length({column}) > {longest}"
@@ -83,28 +118,39 @@ def _has_nul(value: str, kind: str) -> str | None:
     return f"contains({value}, char(0))" if _is_text(kind) else None
 
 
-def _outside(value: str, kind: str) -> str | None:
+def outside(value: str, kind: str) -> str | None:
+    """The condition that a time is outside of the years 1 to 9999; None for another type."""
     if kind not in _TIMES:
         return None
     first, last = _TIMES[kind]
     return f"{value} NOT BETWEEN {first} AND {last}"
 
 
-def _anywhere(value: str, kind: Any, test: Any, depth: int = 0) -> str | None:
-    """The condition that ``test`` makes of a value, for a value or for any value inside of it; None if none can be."""
+def _equal_keys(value: str, kind: Any) -> str | None:
+    """Spark keeps them where it reads JSON."""
+    return _anywhere(value, kind, lambda *_: None, of_map=_has_equal_keys)
+
+
+def _has_equal_keys(value: str) -> str:
+    return f"cardinality(array_distinct(map_keys({value}))) < cardinality({value})"
+
+
+def _anywhere(value: str, kind: Any, test: Test, depth: int = 0, of_map: OfMap | None = None) -> str | None:
+    """The condition that is true if a test is true of a value, or of any value inside of it; None if none can be.
+
+    ``test``: makes the condition for a value that has no others inside; ``of_map``: the one for a map.
+    """
     if not isinstance(kind, dict):
-        found: str | None = test(value, kind)
-        return found
+        return test(value, kind)
+    element, inside = f"e{depth}", partial(_anywhere, test=test, of_map=of_map)
     if kind["type"] == "struct":
-        inside = (_anywhere(f"{value}.{quoted(f['name'])}", f["type"], test, depth) for f in kind["fields"])
-        return _either(list(inside))
-    element = f"e{depth}"
+        return _either([inside(f"{value}.{quoted(f['name'])}", f["type"], depth=depth) for f in kind["fields"]])
     if kind["type"] == "array":
-        return _exists(value, element, _anywhere(element, kind["elementType"], test, depth + 1))
+        return _exists(value, element, inside(element, kind["elementType"], depth=depth + 1))
     if kind["type"] == "map":
-        keys = _exists(f"map_keys({value})", element, _anywhere(element, kind["keyType"], test, depth + 1))
-        values = _exists(f"map_values({value})", element, _anywhere(element, kind["valueType"], test, depth + 1))
-        return _either([keys, values])
+        keys = _exists(f"map_keys({value})", element, inside(element, kind["keyType"], depth=depth + 1))
+        values = _exists(f"map_values({value})", element, inside(element, kind["valueType"], depth=depth + 1))
+        return _either([of_map(value) if of_map else None, keys, values])
     return None
 
 
@@ -117,17 +163,45 @@ def _either(conditions: list[str | None]) -> str | None:
     return f"({' OR '.join(known)})" if known else None
 
 
-def _record_size(names: list[str]) -> str:
-    """The bytes of the record that a row makes; of a value that the sink makes as JSON, nearly."""
-    low = {name.lower(): quoted(name) for name in names}
-    parts = [f"coalesce(octet_length({low[name]}), 0)" for name in ("key", "value") if name in low]
-    if "value" not in low:
-        others = ", ".join(quoted(name) for name in names if name.lower() not in OF_A_RECORD)
-        parts.append(f"octet_length(to_json(struct({others}))) * 105 / 100")  # the sink writes it a little longer
-    if "headers" in low:
+def _record_size(kinds: Mapping[str, Any]) -> str:
+    """The bytes of the record that a row makes; of a value that the sink makes as JSON, nearly.
+
+    A column of a type that the topic does not take has no size: the vote says what is wrong with it.
+    """
+    found = {name.lower(): (quoted(name), kind) for name, kind in kinds.items()}
+    sized = [column for low, (column, kind) in found.items() if low in ("key", "value") and _is_bytes(kind)]
+    parts = [f"coalesce(octet_length({column}), 0)" for column in sized]
+    if "value" not in found:
+        others = ", ".join(_as_sent(*found[low]) for low in found if low not in OF_A_RECORD)
+        text = f"to_json(struct({others}), map('ignoreNullFields', 'false'))"
+        parts.append(f"CAST(octet_length({text}) AS BIGINT) * 105 / 100")  # the sink writes it a little longer
+    if "headers" in found and _is_headers(found["headers"][1]):
         header = "octet_length(h.key) + coalesce(octet_length(h.value), 0) + 10"
-        parts.append(f"aggregate({low['headers']}, 0, (n, h) -> n + coalesce({header}, 0))")
+        parts.append(f"coalesce(aggregate({found['headers'][0]}, 0, (n, h) -> n + coalesce({header}, 0)), 0)")
     return " + ".join([*parts, str(_RECORD_OVERHEAD)])
+
+
+def _is_headers(kind: Any) -> bool:
+    element = kind.get("elementType") if isinstance(kind, dict) else None
+    return isinstance(element, dict) and {"key", "value"} <= {f["name"].lower() for f in element.get("fields", ())}
+
+
+def _is_bytes(kind: Any) -> bool:
+    return kind == "binary" or _is_text(kind)
+
+
+def _as_sent(column: str, kind: Any) -> str:
+    """The column with the types that the sink makes JSON of: floats as the equal doubles, decimals as texts."""
+    sent = _sent(kind)
+    return column if sent == kind else f"CAST({column} AS {sql_type(sent)})"
+
+
+def _sent(kind: Any) -> Any:
+    if not isinstance(kind, dict):
+        return "double" if kind == "float" else "string" if str(kind).startswith("decimal") else kind
+    inside = {part: _sent(kind[part]) for part in ("elementType", "keyType", "valueType") if part in kind}
+    fields = {"fields": [{**field, "type": _sent(field["type"])} for field in kind.get("fields", ())]}
+    return {**kind, **inside, **(fields if kind["type"] == "struct" else {})}
 
 
 def _text(words: str) -> str:

@@ -38,8 +38,12 @@ COLUMNS = {
 OF_THE_RECORD = ("timestamp", "key", "value")
 NEEDED = (*ORIGIN, "error")
 """What the transform must say of a record that it could not parse."""
+UNREADABLE = "\ufffd"
+"""Stands in the texts of a letter for what is no character, and for NUL."""
 HEADER = "dead-letter."
 """How the names of the headers begin that a dead letter has in a topic."""
+_KNOWN_TIME = f"CASE WHEN NOT coalesce({flaws.outside('timestamp', 'timestamp')}, false) THEN timestamp END"
+"""A producer can give a record a time that no table takes."""
 _FLAW, _COUNT, _ROWS = "__epochs_flaw", "flawed", "rows"
 
 
@@ -170,14 +174,15 @@ def _origin(rows: DataFrame, *, flat: bool) -> list[Column]:
     names = {name.lower(): quoted(name) for name in rows.columns}
     structs = [f.name for f in rows.schema.fields if isinstance(f.dataType, StructType) and _has_origin(f.dataType)]
     if RECORD in rows.columns:
-        found = {part: F.col(f"{RECORD}.{part}") for part in ORIGIN}
+        found = {part: f"{RECORD}.{part}" for part in ORIGIN}
     elif flat and set(ORIGIN) <= names.keys():
-        found = {part: F.col(names[part]) for part in ORIGIN}
+        found = {part: names[part] for part in ORIGIN}
     elif structs:
-        found = {part: F.col(f"{quoted(structs[0])}.{part}") for part in ORIGIN}
+        found = {part: f"{quoted(structs[0])}.{part}" for part in ORIGIN}
     else:
-        found = {part: F.lit(None) for part in ORIGIN}
-    return [found[part].cast(COLUMNS[part]).alias(part) for part in ORIGIN]
+        found = dict.fromkeys(ORIGIN, "NULL")
+    # Columns of these names may be something else than Kafka's.
+    return [F.expr(f"try_cast({found[part]} AS {COLUMNS[part]})").alias(part) for part in ORIGIN]
 
 
 def _has_origin(kind: object) -> bool:
@@ -211,7 +216,7 @@ def _frame_of(
         left_out = reduce(lambda one, other: one.unionByName(other), map(_completed, bad))
         together = together.unionByName(left_out.observe(observation, F.count(F.lit(1)).alias(_COUNT)))
     known = _with_records(together, batch)
-    return _as_records(known) if letters.as_records else known
+    return _as_records(known) if letters.as_records else known.withColumn("timestamp", F.expr(_KNOWN_TIME))
 
 
 def _of_the_transform(sink: str, frame: DataFrame) -> DataFrame:
@@ -233,7 +238,15 @@ def _completed(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     names = {name.lower(): F.col(quoted(name)) for name in frame.columns}
-    return frame.select(*(names.get(n, F.lit(None)).cast(kind).alias(n) for n, kind in COLUMNS.items()))
+    return frame.select(*(_letter_part(names.get(n, F.lit(None)), kind).alias(n) for n, kind in COLUMNS.items()))
+
+
+def _letter_part(value: Column, kind: str) -> Column:
+    """A text may be made of the record itself: so it has no character that a table of letters would not take."""
+    from pyspark.sql import functions as F
+
+    part = value.cast(kind)
+    return F.replace(F.make_valid_utf8(part), F.lit("\0"), F.lit(UNREADABLE)) if kind == "string" else part
 
 
 def _with_records(letters: DataFrame, batch: DataFrame) -> DataFrame:
@@ -260,5 +273,6 @@ def _as_records(letters: DataFrame) -> DataFrame:
         for name in ("topic", "partition", "offset", "timestamp", "sink", "error")
     ]
     known = F.filter(F.array(*headers), lambda header: header["value"].isNotNull())
-    value = F.when(F.isnull("offset"), F.col("row").cast("binary")).otherwise(F.col("value"))
+    is_known = F.col("timestamp").isNotNull()  # every record of Kafka has one
+    value = F.when(is_known, F.col("value")).otherwise(F.coalesce("value", F.col("row").cast("binary")))
     return letters.select("key", value.alias("value"), known.alias("headers"))

@@ -92,6 +92,10 @@ class Fit:
         is_topic: Whether the destination is a topic: a column ``partition`` is then the record's to be.
         record_bytes: The most bytes of a Kafka record; None: there is no limit.
         keyed: Whether the column ``key`` must not be NULL.
+        partitions: How many partitions a topic has; None: that is not known.
+        json: Whether structs, arrays and maps become JSON, in which no two keys of a map may be equal.
+        unless: Rows that meet this condition in SQL bring no values, as they delete a key: only ``keys`` are looked at.
+        keys: Columns that are looked at in every row.
     """
 
     utf8: bool = True
@@ -103,6 +107,10 @@ class Fit:
     is_topic: bool = False
     record_bytes: int | None = None
     keyed: bool = False
+    partitions: int | None = None
+    json: bool = False
+    unless: str | None = None
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

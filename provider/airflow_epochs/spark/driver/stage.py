@@ -76,6 +76,8 @@ STAGERS: dict[str, Stager] = {
 }
 """By the kind of a sink's plan."""
 
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999. A producer can give a record a later time."""
 BATCH = "epoch_input"
 """The name of the batch in Spark's plans."""
 
@@ -99,7 +101,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         if plan.nothing:
             every = {name: frame.where("false") for name, frame in every.items()}
         own = {name: every[name] for name in plan.sinks if name in every}  # fewer if one sink is staged again
-        expectations.require_computable(own, plan.expectations)
+        expectations.require_computable({n: own[n] for n in own if n != _post(plan)}, plan.expectations)
         analysed = determinism.analysed_plans(spark, own)
         uses, reads = _uses(analysed, epoch.clock)
         judged = letters.judged(plan, every)
@@ -113,6 +115,7 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
             audits = _staged(spark, _tasks(spark, plan, frames, fills))
             staged = {sink: audit.claim for sink, audit in audits.items()}
             post = letters.posted(plan, judged, batch, every, staged)  # the rows of the others are counted by now
+            expectations.require_computable(post.frames, plan.expectations)
             audits |= _staged(spark, _tasks(spark, plan, post.frames, fills))
             post.require_all()
             staged = {sink: audit.claim for sink, audit in audits.items()}
@@ -252,7 +255,7 @@ def _staged(spark: SparkSession, tasks: dict[str, Callable[[], Audit]]) -> dict[
 
 def _metrics(found: dict[str, Any], rows_late: int | None) -> InputMetrics:
     newest = found.get("newest")
-    at = None if newest is None else datetime.fromtimestamp(newest / 1000, timezone.utc)
+    at = None if newest is None or newest > LAST_MS else datetime.fromtimestamp(newest / 1000, timezone.utc)
     return InputMetrics(
         rows_in=found.get("rows"),
         max_timestamp=at.isoformat(timespec="milliseconds") if at else None,
