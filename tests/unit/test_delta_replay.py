@@ -14,8 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_epochs.delta.log import log_entry
+from airflow_epochs.delta.log import log_entry, remove_of
 from airflow_epochs.delta.replay import LogGone, live_files
+from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import RestorePoint
+from airflow_epochs.sinks.delta import restore
 from airflow_epochs.storage.files import open_files
 
 PARTITIONS = ["plain", "with blank", "50%", "a/b=c"]
@@ -101,3 +105,31 @@ def test_half_a_checkpoint_of_several_parts_is_not_read(tmp_path: Path) -> None:
     whole = log / f"{1:020}.checkpoint.parquet"
     whole.rename(log / f"{1:020}.checkpoint.0000000001.0000000002.parquet")
     assert len(live_files(open_files(path, {}), 2)) == len(table.file_uris())
+
+
+VECTOR = {"storageType": "u", "offset": 1, "sizeInBytes": 36, "cardinality": 1}
+OF_PROTOCOL = ("ab^-aqEH.-t@S}K{vb[*k^", "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
+"""Delta's protocol has this example: a deletion vector's name, and its file."""
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_version_cannot_come_back_without_the_files_of_its_deletion_vectors(tmp_path: Path, gone: bool) -> None:
+    """A VACUUM deletes one as soon as a later one is old enough, while the file whose rows it hides stays."""
+    write_deltalake(tmp_path, rows(0))
+    location = TableLocation("lake", str(tmp_path), {})
+    name, file = OF_PROTOCOL
+    [add] = live_files(location.files, 0).values()
+    seen = {**add, "deletionVector": {**VECTOR, "pathOrInlineDv": name}}
+    later = {**add, "deletionVector": {**VECTOR, "pathOrInlineDv": name.replace("ab", "cd")}}
+    for version, (old, new) in enumerate([(add, seen), (seen, later)], 1):
+        actions = [{"remove": remove_of(old, 0)}, {"add": new}]
+        Path(tmp_path, log_entry(version)).write_text("\n".join(map(json.dumps, actions)))
+    if gone:
+        with pytest.raises(Refused, match=rf"a VACUUM has deleted 1 of its files, for example {file}"):
+            restore.actions(location, RestorePoint(epoch=1, version=1), 2, 0)
+        return
+    (tmp_path / "ab").mkdir()
+    (tmp_path / file).touch()
+    removed, added = restore.actions(location, RestorePoint(epoch=1, version=1), 2, 0)
+    assert removed["remove"]["deletionVector"] == later["deletionVector"]
+    assert added["add"]["deletionVector"] == seen["deletionVector"]

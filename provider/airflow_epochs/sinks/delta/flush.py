@@ -33,10 +33,14 @@ def flush_commit(files: Files, version: int) -> None:
 
 def files_of(entry: bytes) -> list[str]:
     """The files below the table's folder that a log entry adds: data, change data and deletion vectors."""
-    added = [action[kind] for action in actions_of(entry) for kind in ("add", "cdc") if kind in action]
-    paths = [unquote(file["path"]) for file in added]
-    vectors = [_file_of(file["deletionVector"]) for file in added if file.get("deletionVector")]
-    return [path for path in [*paths, *vectors] if path and not path.startswith("/") and ":/" not in path]
+    return paths_of(*(action[kind] for action in actions_of(entry) for kind in ("add", "cdc") if kind in action))
+
+
+def paths_of(*named: JsonDict) -> list[str]:
+    """The files below the table's folder that actions name: their own, and those of their deletion vectors."""
+    vectors = [_file_of(file["deletionVector"]) for file in named if file.get("deletionVector")]
+    paths = [*(unquote(file["path"]) for file in named), *vectors]
+    return [path for path in paths if path and not path.startswith("/") and ":/" not in path]
 
 
 def _file_of(vector: JsonDict) -> str | None:

@@ -15,6 +15,7 @@ from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, RestorePoint
 from airflow_epochs.sinks.delta import checks, other_pipelines
+from airflow_epochs.sinks.delta.flush import paths_of
 from airflow_epochs.sinks.delta.modes import APPEND_ONLY
 from airflow_epochs.sinks.delta.target import Target
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
@@ -78,7 +79,7 @@ def actions(location: TableLocation, point: RestorePoint, newest: int, now_ms: i
     except LogGone as gone:
         raise _refused(location, point, str(gone)) from gone
     back = [add for key, add in then.items() if key not in today]
-    missing = location.files.missing(path for path, _ in then if "://" not in path and not path.startswith("/"))
+    missing = location.files.missing(set(paths_of(*then.values())))
     if missing:
         example = min(missing)
         raise _refused(location, point, f"a VACUUM has deleted {len(missing)} of its files, for example {example}")
