@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_epochs import EventTime, StateTable, codes
+from airflow_epochs import EventTime, KafkaSource, StateTable, codes
 from airflow_epochs.commands import asking
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.coordinator import orders, rebuilding
@@ -460,7 +460,19 @@ def test_tables_whose_logs_lack_the_last_commit_need_the_offsets(world: DiskWorl
     words = ("--offsets", offsets_file(tmp_path, newest.ranges))
     screen = typed_rebuild(lambda: task(world), refused(world), *words, ledger_root=world.ledger_root)
     assert "the sinks show epoch 3" in screen and "They are those of the file." in screen
+    assert "A partition that it does not name is read from offset 0 on" in screen
     assert_goes_on(world)
+
+
+def test_offsets_of_a_topic_that_the_pipeline_does_not_read_are_refused(lost: DiskWorld) -> None:
+    """As with a typing error: the topic that is meant would be read from its beginning, and its rows come twice."""
+    for sink in lost.sinks:
+        log_cleaned(lost.table(sink))
+    here = task(lost)
+    here.pipeline = replace(here.pipeline, source=KafkaSource(["orders"]))
+    with pytest.raises(Refused, match="The file names order. The source in the DAG does not read this") as error:
+        rebuilding.plan(here, told=rebuilding.Told(ends={"orders": {"0": 2}, "order": {"0": 2}}))
+    assert error.value.code is codes.OFFSETS_UNUSABLE
 
 
 def test_a_watermark_that_no_sink_has_stored_is_not_made_up(lost: DiskWorld) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from airflow_epochs import codes
 from airflow_epochs.config import Pipeline
-from airflow_epochs.contracts import Ends, LastEpoch, Positioned, Sink, Stateful
+from airflow_epochs.contracts import Ends, LastEpoch, LeavingOut, Positioned, Sink, Source, Stateful
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Corrupt, Refused, located
@@ -128,6 +128,7 @@ def _plan(task: TaskTry, without: frozenset[str], told: Told) -> Plan | None:
     shown = {name: each for name, each in everything.items() if name not in without and each}
     txn = _transaction(task.pipeline.name, everything, without)
     told = _needed(told, shown)
+    _require_read(task.pipeline.source, told.ends)
     _require_recoverable(task, shown, newest, told)
     _require_fitting(ledger, txn, frozenset(shown), has_identity=identity is not None)
     anew = without & {sink.name for sink in task.pipeline.sinks if isinstance(sink, Stateful)}
@@ -310,6 +311,16 @@ def _require_recoverable(task: TaskTry, shown: Mapping[str, LastEpoch], newest: 
             )
 
 
+def _require_read(source: Source, told: Ends) -> None:
+    """Raise Refused if the file names a topic that is not read: the one that is meant would be read from its start."""
+    if isinstance(source, LeavingOut) and (others := [topic for topic in told if source.leaves_out(topic)]):
+        raise Refused(
+            f"The file names {', '.join(sorted(others))}. The source in the DAG does not read this. Nothing was changed.",
+            code=codes.OFFSETS_UNUSABLE,
+            remedy="Correct the names of the topics in the file. It must name all that the pipeline has read.",
+        )
+
+
 def _require_fitting(ledger: Ledger, txn: TransactionId, sinks: frozenset[str], *, has_identity: bool) -> None:
     """Raise Refused if the ledger has records that contradict the sinks."""
     epochs = ledger.epochs_known()
@@ -447,6 +458,10 @@ def announced(plan: Plan) -> Iterator[str]:
     yield from _positions(plan.ranges)
     if plan.told.ends:
         yield "They are those of the file. If they are too early, rows come twice; if too late, rows are missing."
+        yield (
+            "The file must name every topic and partition that the pipeline has read. A partition that it does not "
+            "name is read from offset 0 on, and a topic from where `starting` says: their rows would come twice."
+        )
     yield from _watermark(plan)
     yield from _lost(plan)
     yield from _consequences(plan)
