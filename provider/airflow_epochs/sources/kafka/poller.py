@@ -94,14 +94,15 @@ class _Poller:
     async def _poll(self) -> None:
         pause = POLL_S
         while True:
-            seen = await self._look()
+            topics = frozenset[str]().union(*(each.topics for each in self.watches))
+            seen = await self._look(topics)
             for each in tuple(self.watches):
-                each.tell(seen)
+                if each.topics <= topics:  # else it came during this poll, which knows nothing of its topics
+                    each.tell(seen)
             pause = min(2 * pause, PAUSE_S_MAX) if seen.error else POLL_S
             await asyncio.sleep(pause)
 
-    async def _look(self) -> Seen:
-        topics = frozenset[str]().union(*(each.topics for each in self.watches))
+    async def _look(self, topics: frozenset[str]) -> Seen:
         try:
             return Seen(await asyncio.wrap_future(self.client.submit(lambda b: self._partitions.ends(b, topics))))
         except Exception as error:
