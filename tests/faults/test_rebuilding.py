@@ -470,7 +470,7 @@ def test_offsets_of_a_topic_that_the_pipeline_does_not_read_are_refused(lost: Di
         log_cleaned(lost.table(sink))
     here = task(lost)
     here.pipeline = replace(here.pipeline, source=KafkaSource(["orders"]))
-    with pytest.raises(Refused, match="The file names order. The source in the DAG does not read this") as error:
+    with pytest.raises(Refused, match="The file names order, which the source in the DAG does not read") as error:
         rebuilding.plan(here, told=rebuilding.Told(ends={"orders": {"0": 2}, "order": {"0": 2}}))
     assert error.value.code is codes.OFFSETS_UNUSABLE
 

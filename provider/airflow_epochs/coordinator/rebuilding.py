@@ -315,7 +315,8 @@ def _require_read(source: Source, told: Ends) -> None:
     """Raise Refused if the file names a topic that is not read: the one that is meant would be read from its start."""
     if isinstance(source, LeavingOut) and (others := [topic for topic in told if source.leaves_out(topic)]):
         raise Refused(
-            f"The file names {', '.join(sorted(others))}. The source in the DAG does not read this. Nothing was changed.",
+            f"The file names {', '.join(sorted(others))}, which the source in the DAG does not read. Nothing was "
+            "changed.",
             code=codes.OFFSETS_UNUSABLE,
             remedy="Correct the names of the topics in the file. It must name all that the pipeline has read.",
         )
