@@ -120,7 +120,8 @@ def test_while_the_brokers_are_down_a_trigger_waits_says_so_once_and_fires_when_
         await asyncio.to_thread(own_broker.stop)
         await until(lambda: sum(each.error is not None for each in seen) >= 2)
         assert not waiting.done()
-        await asyncio.to_thread(restart, own_broker)
+        own_broker.start()
+        await asyncio.to_thread(own_broker.wait_ready)
         await asyncio.to_thread(produce, own_broker, [topic])
         assert await waiting == "enough"
 
@@ -129,11 +130,6 @@ def test_while_the_brokers_are_down_a_trigger_waits_says_so_once_and_fires_when_
     told = [record.getMessage() for record in caplog.records if "answer" in record.getMessage()]
     assert len(told) == 2, told
     assert "EPOCHS-KAFKA-UNREACHABLE" in told[0] and told[1] == "the brokers answer again"
-
-
-def restart(broker: Broker) -> None:
-    broker.start()
-    broker.wait_ready()
 
 
 def test_one_topic_that_is_deleted_wakes_its_own_waiters_and_no_others(

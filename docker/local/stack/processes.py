@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def answers(port: int) -> bool:
 class Process:
     """One child process in a process group of its own, writing to one log file. What it writes is its owner's only.
 
-    Start it from a thread that lives as long as it should: Linux ends it together with that thread.
+    Linux ends it together with the thread that started it, so only the main thread may.
     """
 
     def __init__(self, name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
@@ -90,6 +91,9 @@ class Process:
         return self._popen is not None and self._popen.poll() is None
 
     def start(self) -> None:
+        """Start the process, without waiting for it. Raises StackError in any thread but the main one."""
+        if threading.current_thread() is not threading.main_thread():
+            raise StackError(f"{self.name} would end with this thread: start it from the main thread.")
         private.make_folder(self.log.parent)
         argv = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), *self.argv]
         with open(self.log, "ab", opener=private.opener) as log:
