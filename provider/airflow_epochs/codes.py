@@ -399,6 +399,13 @@ NO_NEW_DATA = STEPS.code(
     "The source has no new data that may be read.",
     "Do nothing: the next run looks again.",
 )
+EPOCH_BLOCKED = STEPS.code(
+    "EPOCHS-EPOCH-BLOCKED",
+    Refused,
+    'An earlier run has not completed its epoch, and the pipeline has `on_failed_epoch="block"`, or reads data '
+    "intervals. So no other run takes that epoch over. This run has changed nothing.",
+    "Clear the failed tasks of the run that the message names. When it is green, clear this task.",
+)
 NOTHING_TO_ABORT = STEPS.code(
     "EPOCHS-NOTHING-TO-ABORT",
     NoNewData,
@@ -842,6 +849,56 @@ LOOP = SOURCE.code(
     "A sink writes to a topic that the pipeline reads. The pipeline would read its own rows again and again.",
     "Let the sink write to another topic. If the transform filters these rows out, set KafkaSource(allow_loop=True). "
     "If a task failed, clear it.",
+)
+
+INTERVAL_MISSING = SOURCE.code(
+    "EPOCHS-INTERVAL-MISSING",
+    Refused,
+    'The KafkaSource has `bounds="data_interval"`, and the run has no data interval, or one without duration. Runs '
+    "for asset events have none, nor do runs that are started without a logical date. The interval of a cron text in "
+    "`schedule` has no duration in Airflow 3, unless `[scheduler] create_cron_data_intervals` is set.",
+    'Give the DAG a timetable with intervals, such as CronDataIntervalTimetable("@hourly", timezone="UTC") or '
+    'CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1). Start a run by hand with a logical date, or as '
+    "a backfill. Delete the failed run: it has changed nothing.",
+)
+INTERVAL_NOT_OVER = SOURCE.code(
+    "EPOCHS-INTERVAL-NOT-OVER",
+    Refused,
+    "The run's data interval ends later than `open` may wait for: records of it may still come.",
+    "Clear the failed task after the interval. If every run fails so, let the timetable start runs at the end of their "
+    "intervals: CronPartitionTimetable needs run_offset=-1.",
+)
+INTERVAL_COVERED = SOURCE.code(
+    "EPOCHS-INTERVAL-COVERED",
+    NoNewData,
+    "Complete epochs have read the run's data interval. The run has nothing to do.",
+    "Do nothing. To read the interval once more, type `airflow epochs rewind PIPELINE --to-timestamp … --why …` first: "
+    "docs/intervals.md#process-history-again.",
+)
+INTERVAL_BEFORE = SOURCE.code(
+    "EPOCHS-INTERVAL-BEFORE",
+    Refused,
+    "The run's data interval lies before the place where the pipeline began, or to where it was moved by a command.",
+    "Type `airflow epochs rewind PIPELINE --to-timestamp … --why …`, with the interval's start, and clear the failed "
+    "task. Or delete the run.",
+)
+INTERVAL_MISSED = SOURCE.code(
+    "EPOCHS-INTERVAL-MISSED",
+    Refused,
+    'Earlier intervals have no epoch yet, and the KafkaSource has `missed="refuse"`. Nothing was changed, and nothing '
+    "is lost.",
+    "Clear the failed runs of those intervals, the oldest first, or create their runs: `airflow backfill create "
+    '--dag-id … --from-date … --to-date … --max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run '
+    "then reads those records, too.",
+)
+INTERVAL_HELD = SOURCE.code(
+    "EPOCHS-INTERVAL-HELD",
+    NotApplied,
+    "Open transactions of producers hold records back, and some may be of the run's data interval. So the epoch waits, "
+    "although other partitions could be read.",
+    "Do nothing if the producer is still at work: the task tries again. If it has failed, clear it when the "
+    "transaction has ended. If the producer is gone, run `airflow epochs in-doubt PIPELINE`: it lists the open "
+    "transactions, and how to end them.",
 )
 
 TRANSFORM = Chapter("The transform")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WAIT_FOR_OTHERS_S = 60.0
 WARN, STOP = "warn", "stop"
+TAKE_OVER, BLOCK = "take_over", "block"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ class Pipeline:
         dead_letters: The sink that gets the rows that other sinks would not take; None: such a row aborts the epoch.
         vote: The user's own function, which is asked before the epoch is decided; None: there is none.
         on_code_change: What ``open`` does when the transform's code is not that of the epoch before: "warn" or "stop".
+        on_failed_epoch: What ``open`` does with an unfinished epoch of another run: "take_over" or "block". None:
+            "block" if epochs belong to data intervals, else "take_over".
     """
 
     name: str
@@ -77,6 +80,7 @@ class Pipeline:
     dead_letters: str | None = None
     vote: VoteFunction | None = None
     on_code_change: str = WARN
+    on_failed_epoch: str | None = None
 
     def __post_init__(self) -> None:
         require_name("pipeline", self.name)
@@ -88,6 +92,7 @@ class Pipeline:
         require_dead_letters(self.dead_letters, self.sinks, self.backfill, self.expectations)
         require_vote(self.vote)
         require_on_code_change(self.on_code_change)
+        require_on_failed_epoch(self.on_failed_epoch)
 
 
 @runtime_checkable
@@ -241,6 +246,14 @@ def require_on_code_change(what: object) -> None:
     if what not in (WARN, STOP):
         raise BadArgument(
             f"`on_code_change` is {what!r}. It must be {WARN!r} or {STOP!r}.", code=codes.PIPELINE_ARGUMENT
+        )
+
+
+def require_on_failed_epoch(what: object) -> None:
+    """Raise BadArgument unless ``on_failed_epoch`` is "take_over", "block" or None."""
+    if what not in (TAKE_OVER, BLOCK, None):
+        raise BadArgument(
+            f"`on_failed_epoch` is {what!r}. It must be {TAKE_OVER!r} or {BLOCK!r}.", code=codes.PIPELINE_ARGUMENT
         )
 
 

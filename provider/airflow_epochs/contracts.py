@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
@@ -259,17 +259,31 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Interval:
+    """The data interval of a run: the times from ``start`` on, and before ``end``. Both have a zone."""
+
+    start: datetime
+    end: datetime
+
+    def __str__(self) -> str:
+        start, end = (time.astimezone(timezone.utc).isoformat() for time in (self.start, self.end))
+        return f"[{start}, {end})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """What the ledger knows of earlier epochs, and the time now.
+    """What the ledger knows of earlier epochs, and the times of the run.
 
     Attributes:
         epochs: The completion records, newest first. Each one is read from the ledger when it is asked for.
         clock: The time now, with its zone.
+        interval: The run's data interval; None if it has none.
     """
 
     epochs: Callable[[], Iterator[CompleteRecord]]
     clock: Callable[[], datetime]
+    interval: Interval | None = None
 
 
 @runtime_checkable
@@ -285,6 +299,19 @@ class Pacing(Protocol):
             NoNewData: There is new data, and the source waits for more.
             NotYet: It would wait for data now, and ``limits`` say that the task waits elsewhere.
         """
+        ...
+
+
+@runtime_checkable
+class ByInterval(Protocol):
+    """A source whose epochs may belong to the data intervals of their runs."""
+
+    def by_interval(self) -> bool:
+        """Whether they do. Needs no connection."""
+        ...
+
+    def is_of(self, state: JsonDict, interval: Interval) -> bool:
+        """Whether an epoch with this ``PlannedEpoch.state`` was planned for this interval."""
         ...
 
 

@@ -19,6 +19,7 @@ from airflow_epochs.config import (
     require_name,
     require_no_loop,
     require_on_code_change,
+    require_on_failed_epoch,
     require_one_run_at_a_time,
     require_vote,
     require_wait,
@@ -100,7 +101,7 @@ class EpochPipeline(TaskGroup):
     Args:
         name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
-            event_time, expectations, dead_letters, vote, on_code_change: See ``EpochOperator``.
+            event_time, expectations, dead_letters, vote, on_code_change, on_failed_epoch: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         deferrable: Whether ``open`` waits for data in Airflow's triggerer, where no worker slot is held.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
@@ -108,7 +109,8 @@ class EpochPipeline(TaskGroup):
 
     Raises:
         BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
-            ``wait_for_others``, ``on_code_change`` or ``keep_epochs`` is not valid; or ``max_active_runs`` is not 1.
+            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch`` or ``keep_epochs`` is not valid; or
+            ``max_active_runs`` is not 1.
         Refused: A sink writes to a topic that the source reads.
     """
 
@@ -132,6 +134,7 @@ class EpochPipeline(TaskGroup):
         wait_for_others: float = WAIT_FOR_OTHERS_S,
         on_code_change: str = WARN,
         deferrable: bool = False,
+        on_failed_epoch: str | None = None,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
@@ -144,6 +147,7 @@ class EpochPipeline(TaskGroup):
         require_expectations(expectations or {}, sinks)
         require_vote(vote)
         require_on_code_change(on_code_change)
+        require_on_failed_epoch(on_failed_epoch)
         require_keep_epochs(keep_epochs)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
@@ -161,6 +165,7 @@ class EpochPipeline(TaskGroup):
             "backfill": backfill,
             "wait_for_others": wait_for_others,
             "on_code_change": on_code_change,
+            "on_failed_epoch": on_failed_epoch,
             "event_time": event_time,
             "expectations": expectations,
             "dead_letters": dead_letters,

@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SqlSink
 from airflow_epochs.ballot import VoteFunction
-from airflow_epochs.contracts import Connection, Limits, Sink
+from airflow_epochs.contracts import Connection, Interval, Limits, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline, Transform
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ class TopicWorld:
     """The pipeline as the DAG is today.
 
     ``topics``: short names of the topics that are read. ``tables``: sink -> table or topic, where its name is another.
-    ``options``: more options of the source.
+    ``options``: more options of the source. ``interval``: the data interval of its runs.
     """
 
     folder: Path
@@ -55,6 +55,8 @@ class TopicWorld:
     vote: VoteFunction | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    interval: Interval | None = None
+    on_failed_epoch: str | None = None
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -124,10 +126,12 @@ class TopicWorld:
                     transform=Transform(path="disk.py", function="keep_all"),
                     backfill=self.backfill,
                     vote=self.vote,
+                    on_failed_epoch=self.on_failed_epoch,
                 ),
                 ledger=self.ledger,
                 env=env,
                 clock=self.clock,
+                interval=lambda: self.interval,
             )
         )
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, Maintained, Perishable, Sink, SinkAttempt
-from airflow_epochs.coordinator import agreement, code_changes, state_tables, users_vote
+from airflow_epochs.coordinator import agreement, blocking, code_changes, state_tables, users_vote
 from airflow_epochs.coordinator.cleanup import discard_attempt, sweep
 from airflow_epochs.coordinator.joint_sinks import votes_of
 from airflow_epochs.coordinator.opening import open_first, reopen
@@ -100,6 +100,8 @@ class Coordinator:
 
     def _open_step(self, view: EpochView, identity: PipelineRecord, run: Run, limits: Limits) -> EpochView | None:
         """Take one recovery step. Returns this run's epoch; None if the ledger must be read again for the next step."""
+        if blocking.left_to_its_run(self.task, view, run):
+            return None
         match protocol.RECOVERY[view.state]:
             case Step.PLAN:
                 opened = open_first(self.task, view.number, identity, run, limits)

@@ -134,6 +134,8 @@ def _planned(
     try:
         return source.plan_paced(position, limits, _past(task, before), task.env), None
     except NoNewData as waits:
+        if waits.code is codes.INTERVAL_COVERED:
+            raise  # the run's epoch is there already: no epoch for a tick in its place
         return None, waits
 
 
@@ -144,7 +146,7 @@ def _past(task: TaskTry, before: CompleteRecord | None) -> Past:
             yield record
             record = task.ledger.complete_record(record.txn.epoch - 1)
 
-    return Past(epochs=newest_first, clock=task.clock)
+    return Past(epochs=newest_first, clock=task.clock, interval=task.interval())
 
 
 def _of_topics_read(task: TaskTry, before: CompleteRecord | None) -> CompleteRecord | None:

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.config import Pipeline
-from airflow_epochs.contracts import Environment, Sink
+from airflow_epochs.contracts import Environment, Interval, Sink
 from airflow_epochs.coordinator.recorded_sinks import sink_of
 from airflow_epochs.errors import Corrupt, Fenced, Refused
 from airflow_epochs.ledger.ledger import Ledger
@@ -48,12 +48,14 @@ class TaskTry:
 
     Attributes:
         writer: Tells its records from those of all other tries: ``<32 hex digits>@<host>:<process id>``.
+        interval: The data interval of the run; None if it has none.
         clock, draw_id, sleep, jitter: The only sources of time and chance, so that tests can choose them.
     """
 
     pipeline: Pipeline
     ledger: Ledger
     env: Environment
+    interval: Callable[[], Interval | None] = lambda: None
     clock: Callable[[], datetime] = _utc_now
     draw_id: Callable[[], str] = lambda: uuid.uuid4().hex
     writer: str = field(default_factory=new_writer)

@@ -30,6 +30,7 @@ from airflow_epochs.config import (
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
 from airflow_epochs.operators.deferral import GRACE_S, TRIGGER_FAILED, WORTH_DEFERRING_S, Wait
+from airflow_epochs.operators.intervals import interval_of
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -74,6 +75,9 @@ class EpochOperator(BaseOperator):
         on_code_change: What ``open`` does when the code of the transform, or of a file that it imports, is not that of
             the epoch before. "warn": it says so in its log. "stop": it fails, until somebody types
             ``airflow epochs acknowledge-code``.
+        on_failed_epoch: What ``open`` does with an epoch that another run has opened and not completed. "take_over": it
+            finishes that epoch, with the same input, in place of one of its own. "block": it fails, and names the run
+            to clear. None: "block" if the source reads data intervals, else "take_over".
         checkpoint: The previous step's XCom (``previous.output``), or a list of them. It carries measurements and, for
             ``vote``, what was staged. If it disagrees with the ledger, the ledger wins.
     """
@@ -101,6 +105,7 @@ class EpochOperator(BaseOperator):
         dead_letters: str | None = None,
         vote: VoteFunction | None = None,
         on_code_change: str = WARN,
+        on_failed_epoch: str | None = None,
         checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -123,6 +128,7 @@ class EpochOperator(BaseOperator):
         self.dead_letters = dead_letters
         self.vote = vote
         self.on_code_change = on_code_change
+        self.on_failed_epoch = on_failed_epoch
         self.checkpoint = checkpoint
 
     def execute(self, context: Context) -> JsonDict:
@@ -184,6 +190,7 @@ class EpochOperator(BaseOperator):
                 pipeline=self.definition(context["dag"]),
                 ledger=EpochsHook(self.ledger_conn_id).ledger(self.pipeline),
                 env=self.environment,
+                interval=lambda: interval_of(context),
             )
         )
 
@@ -210,6 +217,7 @@ class EpochOperator(BaseOperator):
                 dead_letters=self.dead_letters,
                 vote=self.vote,
                 on_code_change=self.on_code_change,
+                on_failed_epoch=self.on_failed_epoch,
             )
         except ValueError as error:
             raise Refused(

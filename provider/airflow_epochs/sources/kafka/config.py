@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.kafka.topics import require_topic_name
-from airflow_epochs.sources.kafka.starting import AtOffsets, Starting, bad, parse_starting
+from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Starting, bad, parse_starting
 
 DEFAULTS: Mapping[str, Any] = {
     "conn_id": "kafka_default",
@@ -24,7 +24,14 @@ DEFAULTS: Mapping[str, Any] = {
     "group_id": None,
     "options": {},
     "allow_loop": False,
+    "bounds": "available",
+    "grace": 0,
+    "missed": "read",
 }
+AVAILABLE, DATA_INTERVAL = "available", "data_interval"
+READ, REFUSE = "read", "refuse"
+_SIZES = ("max_records", "max_bytes", "min_records", "max_delay", "target_duration")
+"""What says how many records an epoch has, so that the interval cannot."""
 
 # In lower case: Spark ignores the case of option names. A user may not set these, since the ranges and the guarantee
 # depend on them.
@@ -40,7 +47,10 @@ DURATION_S_MAX = 7 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
-    """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target."""
+    """A KafkaSource's options, checked and typed. None: no limit, no delay that ends the wait, no target.
+
+    ``by_interval``: ``bounds`` is "data_interval". ``refuses_missed``: ``missed`` is "refuse".
+    """
 
     topics: tuple[str, ...]
     conn_id: str
@@ -54,6 +64,9 @@ class KafkaConfig:
     group_id: str | None
     options: dict[str, str]
     allow_loop: bool
+    by_interval: bool
+    grace_s: float
+    refuses_missed: bool
 
 
 def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
@@ -78,7 +91,12 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
         group_id=None if _none(given["group_id"]) else _text("group_id", given["group_id"]),
         options=_options(given["options"]),
         allow_loop=_truth("allow_loop", given["allow_loop"]),
+        by_interval=_one_of("bounds", given["bounds"], AVAILABLE, DATA_INTERVAL) == DATA_INTERVAL,
+        grace_s=_duration("grace", given["grace"], least_s=0),
+        refuses_missed=_one_of("missed", given["missed"], READ, REFUSE) == REFUSE,
     )
+    if config.by_interval:
+        _require_bounds_alone(given, config.starting)
     if config.max_records is not None and config.min_records > config.max_records:
         raise bad(
             f"`min_records` is {config.min_records}, and `max_records` is {config.max_records}. `min_records` must not "
@@ -87,6 +105,26 @@ def read_config(raw: Mapping[str, Any]) -> KafkaConfig:
     if config.topics and isinstance(config.starting, AtOffsets):
         _require_named(sorted(config.starting.offsets.keys() - set(config.topics)))
     return config
+
+
+def _require_bounds_alone(given: Mapping[str, Any], starting: Starting) -> None:
+    for name in _SIZES:
+        if str(given[name]).strip() not in (str(DEFAULTS[name]), "", "None"):
+            raise bad(
+                f"`{name}` is {given[name]!r}, and `bounds` is 'data_interval'. Leave one of them out: the interval "
+                "says which records an epoch has."
+            )
+    if not isinstance(starting, AtTime | Earliest):
+        raise bad(
+            f"`starting` is {given['starting']!r}, and `bounds` is 'data_interval'. It must be a time, or left out: "
+            "the pipeline then begins with the interval of its first run."
+        )
+
+
+def _one_of(name: str, value: object, *allowed: str) -> str:
+    if value not in allowed:
+        raise bad(f"`{name}` is {value!r}. It must be {' or '.join(map(repr, allowed))}.")
+    return str(value)
 
 
 def _require_named(strangers: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from airflow_epochs import codes
@@ -24,12 +24,18 @@ POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Found:
-    """What the logs have. ``why``: why the epoch begins with too few records; None if it has enough."""
+    """What the logs have.
+
+    Attributes:
+        why: Why the epoch begins with too few records, or which interval it is for; else None.
+        state: More of the epoch's ``source_state``.
+    """
 
     ranges: Ranges
     cluster: ClusterLog
     ready: bool
     why: str | None = None
+    state: JsonDict = field(default_factory=dict)
 
     @property
     def records(self) -> int:

@@ -11,6 +11,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends, ends_of
+from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import Gap, gaps_at, replaced, tails_json, tails_of
 from airflow_epochs.sources.kafka.plan import TimeIndex, misplaced, require_topics, started
@@ -115,7 +116,7 @@ def to_another(
 
 def _identified(position: Position, left: Collection[str], cluster: ClusterLog) -> JsonDict:
     """The state of ``position`` with the cluster's id and its topics' ids of today, for all topics of ``left``."""
-    recorded = _without(position.state, {(t, r.partition) for t in left for r in position.ranges[t]})
+    recorded = _without_coverage(_without(position.state, {(t, r.partition) for t in left for r in position.ranges[t]}))
     kept = {topic: of for topic, of in position.state.get("topic_ids", {}).items() if topic not in left}
     today = {topic: log.topic_id for topic, log in cluster.topics.items() if log.topic_id}
     return {**recorded, "cluster_id": cluster.cluster_id, "topic_ids": dict(sorted({**kept, **today}.items()))}
@@ -148,7 +149,7 @@ def _moved(position: Position, starts: Offsets, cluster: ClusterLog, written_ane
     return Move(
         position=Position(
             ranges=_as_ranges({at: (to, to) for at, to in sorted({**old, **new}.items())}),
-            state=_without(position.state, steps),
+            state=_without_coverage(_without(position.state, steps)) if back else _without(position.state, steps),
         ),
         lost=_as_ranges({at: step for at, step in steps.items() if step[0] < step[1]}),
         again=_as_ranges(back),
@@ -172,3 +173,8 @@ def _ahead(starts: Mapping[Partition, int], cluster: ClusterLog) -> Ranges:
 def _without(state: JsonDict, moved: Collection[Partition]) -> JsonDict:
     """``state`` without the records before the positions of ``moved``: they are not known there."""
     return {**state, "tails": tails_json({at: tail for at, tail in tails_of(state).items() if at not in moved})}
+
+
+def _without_coverage(state: JsonDict) -> JsonDict:
+    """``state`` without the intervals that were read: some of them are to be read once more."""
+    return {key: value for key, value in state.items() if key != interval.KEY}

@@ -16,7 +16,16 @@ from airflow_epochs.sources.kafka import moves
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
-from airflow_epochs.sources.kafka.intake import awaited, intake, look_for_data, time_index, too_few, wait_for_data
+from airflow_epochs.sources.kafka.intake import (
+    Found,
+    awaited,
+    intake,
+    look_for_data,
+    time_index,
+    too_few,
+    wait_for_data,
+)
+from airflow_epochs.sources.kafka.interval_intake import find_interval
 from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import (
     epochs_of,
@@ -80,7 +89,8 @@ class KafkaReader:
         """Plan the ranges of a new epoch; None after ``max_wait`` seconds without data.
 
         The first epoch of a topic that starts at ``"latest"`` may be empty: it records where the topic begins.
-        Otherwise the next run would begin at a later ``"latest"`` and skip the records in between.
+        Otherwise the next run would begin at a later ``"latest"`` and skip the records in between. The epoch of a data
+        interval may be empty, too.
 
         Raises:
             Corrupt: Records that this pipeline has not read yet are gone.
@@ -93,14 +103,13 @@ class KafkaReader:
         known = position.ranges if position else {}
         _say_what_is_left_out(known, config)
         with Brokers(self.access) as brokers:
-            if self.defers:
-                found = look_for_data(brokers, config, position, past, config.starting)
-            else:
-                found = wait_for_data(brokers, config, position, past)
+            found = self._found(brokers, position, past)
             cluster = found.cluster
             if position:
                 _require_same_records(brokers, _of_topics(known, config.topics), position.state, cluster)
-            pins = isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
+            pins = config.by_interval or (
+                isinstance(config.starting, Latest) and not known.keys() >= set(config.topics)
+            )  # then the epoch may be empty
             if self.defers and not found.ready and not pins:
                 raise NotYet(awaited(found, config))
             if not found.records and not pins:
@@ -112,11 +121,20 @@ class KafkaReader:
             ranges = taken.ranges
             batches = brokers.batches(new_ends(position, ranges), cluster)
         state = state_of(position, cluster, ranges, batches)
-        if oldest := begun_at_oldest(position, config.topics, ranges, config.starting):
+        oldest = begun_at_oldest(position, config.topics, ranges, config.starting)
+        if oldest and not config.by_interval:
             state["oldest"] = oldest
         for decision in taken.told:
             log.info("the epoch takes %s", decision)
-        return PlannedEpoch(ranges=ranges, state={**state, **taken.state()})
+        return PlannedEpoch(ranges=ranges, state={**state, **taken.state(), **found.state})
+
+    def _found(self, brokers: Brokers, position: Position | None, past: Past) -> Found:
+        """What there is for the next epoch: of the run's interval, or now, or once enough has come."""
+        if self.config.by_interval:
+            return find_interval(brokers, self.config, position, past)
+        if self.defers:
+            return look_for_data(brokers, self.config, position, past, self.config.starting)
+        return wait_for_data(brokers, self.config, position, past)
 
     def why_nothing(self) -> str | None:
         """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""

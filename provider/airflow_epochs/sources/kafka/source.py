@@ -14,7 +14,7 @@ from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_conf
 from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, Limits, Move, Past, PlannedEpoch, Position, SparkRead
+    from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position, SparkRead
     from airflow_epochs.model import JsonDict, Ranges
     from airflow_epochs.sources.kafka.reader import KafkaReader
 
@@ -50,6 +50,11 @@ class KafkaSource:
         options: More options of Spark's Kafka source (``minPartitions``, ``includeHeaders``, …). The ranges, the
             isolation level, ``failOnDataLoss`` and the connection's settings cannot be set.
         allow_loop: Whether a sink of the pipeline may write to one of the topics, so that its rows are read again.
+        bounds: "available": an epoch has what can be read now. "data_interval": it has the records with timestamps in
+            the data interval, or the partition, of its DAG run. Then ``starting`` may only be a time.
+        grace: With "data_interval": how long after the interval ``open`` waits for late records, in seconds, or a text.
+        missed: With "data_interval", if earlier intervals were left out. "read": the epoch has their records, too.
+            "refuse": the run fails, until each of them has an epoch of its own.
 
     Raises:
         BadArgument: An option is not valid.
@@ -67,6 +72,9 @@ class KafkaSource:
     max_bytes: int | str | None = DEFAULTS["max_bytes"]
     max_delay: float | str | None = DEFAULTS["max_delay"]
     target_duration: float | str | None = DEFAULTS["target_duration"]
+    bounds: str = DEFAULTS["bounds"]
+    grace: float | str = DEFAULTS["grace"]
+    missed: str = DEFAULTS["missed"]
 
     template_fields: ClassVar[Sequence[str]] = (
         "topics",
@@ -81,6 +89,9 @@ class KafkaSource:
         "max_bytes",
         "max_delay",
         "target_duration",
+        "bounds",
+        "grace",
+        "missed",
     )
 
     def __post_init__(self) -> None:
@@ -106,6 +117,16 @@ class KafkaSource:
         if config.allow_loop or any(map(is_template, (self.topics, self.conn_id, self.allow_loop))):
             return set()
         return {f"kafka://{config.conn_id}/{topic}" for topic in config.topics}
+
+    def by_interval(self) -> bool:
+        """Whether epochs belong to the data intervals of their runs."""
+        return read_config(self._raw_given()).by_interval
+
+    def is_of(self, state: JsonDict, interval: Interval) -> bool:
+        """Whether an epoch with this state was planned for this interval."""
+        from airflow_epochs.sources.kafka.interval import is_of
+
+        return is_of(state, interval)
 
     def leaves_out(self, topic: str) -> bool:
         """Whether ``topics`` no longer names it."""

@@ -145,4 +145,9 @@ def _ms(time: datetime) -> int:
         raise bad(f"`starting` is {time.isoformat()}. It must have a time zone, like {time.isoformat()}Z.")
     if time < _EPOCH:
         raise bad(f"`starting` is {time.isoformat()}. It must not be before 1970.")
-    return -((_EPOCH - time) // timedelta(milliseconds=1))  # rounded up, so that no record is from before the time
+    return ms_of(time)
+
+
+def ms_of(time: datetime) -> int:
+    """Milliseconds since 1970, rounded up: so no record with a later millisecond is from before the time."""
+    return -((_EPOCH - time) // timedelta(milliseconds=1))

@@ -1,0 +1,48 @@
+"""``on_failed_epoch="block"``: an unfinished epoch belongs to the run that opened it, not to the next one."""
+
+from __future__ import annotations
+
+from airflow_epochs import codes
+from airflow_epochs.config import BLOCK
+from airflow_epochs.contracts import ByInterval
+from airflow_epochs.coordinator.patience import leave_alone
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import Run, attempt_fields
+from airflow_epochs.protocol import State
+
+UNFINISHED = (State.OPEN, State.ABORTED, State.IN_DOUBT)
+
+
+def left_to_its_run(task: TaskTry, view: EpochView, run: Run) -> bool:
+    """Whether another run has moved the epoch on meanwhile, so that the caller must look again.
+
+    Waits for that run as long as ``wait_for_others`` says. False: this run may go on.
+
+    Raises Refused: The pipeline blocks, and the epoch belongs to another run. Nothing was changed.
+    """
+    if view.state not in UNFINISHED or not _blocks(task) or _may_have(task, view, run):
+        return False
+    if view.state is not State.ABORTED and leave_alone(task, view, run):
+        return True
+    raise Refused(
+        f"The epoch is {view.state.value}, and belongs to {view.opened.run}.",
+        code=codes.EPOCH_BLOCKED,
+        remedy=f"Clear the failed tasks of {view.opened.run}. When it is green, clear this task. If Airflow no longer "
+        "has that run, see docs/intervals.md#when-a-run-fails.",
+        **attempt_fields(view.opened.txn),
+    )
+
+
+def _blocks(task: TaskTry) -> bool:
+    source, chosen = task.pipeline.source, task.pipeline.on_failed_epoch
+    return chosen == BLOCK if chosen else isinstance(source, ByInterval) and source.by_interval()
+
+
+def _may_have(task: TaskTry, view: EpochView, run: Run) -> bool:
+    """Whether the epoch is this run's, or of its interval, or an operator's command, which any run obeys."""
+    if view.opened.run == run or view.opened.command:
+        return True
+    source, interval = task.pipeline.source, task.interval()
+    return isinstance(source, ByInterval) and interval is not None and source.is_of(view.opened.source_state, interval)

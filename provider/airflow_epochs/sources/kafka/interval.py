@@ -1,0 +1,208 @@
+"""Plans an epoch that has the records of its run's data interval. No I/O, no clock.
+
+In each partition, the epoch ends before the first record with a timestamp at or after the interval's end. It begins
+where the last epoch ended, so ranges have no gaps: a record that came too late for its interval is in the next epoch.
+What earlier epochs have read is on record as ``Coverage``, so a run knows whether its interval was read already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import islice
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Interval
+from airflow_epochs.errors import NoNewData, Refused
+from airflow_epochs.model import CompleteRecord, JsonDict, Ranges
+from airflow_epochs.sources.kafka.logs import ClusterLog, Partition
+from airflow_epochs.sources.kafka.plan import TimeIndex
+from airflow_epochs.sources.kafka.starting import ms_of
+
+KEY = "interval"
+"""The field of ``source_state`` that says which interval the epoch is for, and since when none is left out."""
+LOOKED_AT_MAX = 1_000
+"""Of so many epochs, the newest ones, the one that has read an interval is looked for, to name it."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The records with timestamps in [since, end) that were there in time were read, by intervals without gaps."""
+
+    since: datetime
+    end: datetime
+
+
+def coverage_of(state: Mapping[str, JsonDict]) -> Coverage | None:
+    """What had been read after the epoch with this state; None if that is not known by times."""
+    found = state.get(KEY)
+    return Coverage(_time(found["since"]), _time(found["end"])) if found else None
+
+
+def recorded(interval: Interval, coverage: Coverage | None) -> JsonDict:
+    """The epoch's interval, and what is covered after it, for ``source_state``. ``coverage``: that before it."""
+    since = coverage.since if coverage else interval.start
+    return {"start": _text(interval.start), "end": _text(interval.end), "since": _text(since)}
+
+
+def is_of(state: Mapping[str, JsonDict], interval: Interval) -> bool:
+    """Whether an epoch with this state is for ``interval``."""
+    found = state.get(KEY)
+    return found is not None and (_time(found["start"]), _time(found["end"])) == (interval.start, interval.end)
+
+
+def require_interval(interval: Interval | None) -> Interval:
+    """The interval itself. Raises Refused if the run has none, or one without duration."""
+    if interval is None:
+        raise Refused("The run has no data interval.", code=codes.INTERVAL_MISSING)
+    if interval.start >= interval.end:
+        raise Refused(
+            f"The run's data interval {interval} has no duration.",
+            code=codes.INTERVAL_MISSING,
+        )
+    return interval
+
+
+def require_unread(interval: Interval, coverage: Coverage | None, past: Iterable[CompleteRecord]) -> None:
+    """Raise unless the interval ends behind what was read.
+
+    Raises:
+        NoNewData: Epochs have read it.
+        Refused: The pipeline began later.
+    """
+    if coverage is None or interval.end > coverage.end:
+        return
+    if interval.start < coverage.since:
+        raise before_the_beginning(
+            interval, f"began at {_text(coverage.since)}, and has read up to {_text(coverage.end)}"
+        )
+    raise NoNewData(
+        f"The records of {interval} were read already, by {_reader_of(interval, past)}.", code=codes.INTERVAL_COVERED
+    )
+
+
+def before_the_beginning(interval: Interval, where: str) -> Refused:
+    """The error for an interval before the pipeline's position that no epoch is known to have read."""
+    return Refused(
+        f"The pipeline {where}. The run's data interval {interval} lies before that.",
+        code=codes.INTERVAL_BEFORE,
+        remedy=f"Type `airflow epochs rewind PIPELINE --to-timestamp {_text(interval.start)} --why …` to read from "
+        "there on once more. It says which rows appear twice. Then clear the failed task. Otherwise delete the run.",
+    )
+
+
+def _reader_of(interval: Interval, past: Iterable[CompleteRecord]) -> str:
+    found = None
+    for record in islice(past, LOOKED_AT_MAX):
+        covered = coverage_of(record.source_state)
+        if covered is None or covered.end < interval.end:
+            break
+        found = record
+    return f"epoch {found.txn.epoch} of {found.opened_by}" if found else "an earlier epoch"
+
+
+def plan(
+    interval: Interval,
+    coverage: Coverage | None,
+    available: Ranges,
+    starts: TimeIndex,
+    ends: TimeIndex,
+    *,
+    refuse_missed: bool = False,
+) -> tuple[Ranges, str]:
+    """The ranges of the epoch, and what they are: a text without its full stop.
+
+    Args:
+        interval: It has passed ``require_unread``.
+        coverage: What was read before.
+        available: The ranges of all records that can be read now.
+        starts: Per partition, the first record in the interval or after it.
+        ends: The first record after it. It is newer than ``available``: where it has none, no record there is too new.
+        refuse_missed: Whether the intervals before must have been read.
+
+    Raises Refused: The pipeline goes on behind the interval; or intervals were left out, and must not be.
+    """
+    ranges = cut(available, ends)
+    earlier = before_interval(ranges, starts)
+    if coverage is None and is_behind(ranges, starts):
+        raise before_the_beginning(interval, "goes on behind its records")
+    if refuse_missed and is_missed(interval, coverage, earlier):
+        raise _missed(interval, coverage, earlier)
+    return ranges, told(interval, coverage, earlier)
+
+
+def cut(ranges: Ranges, ends: TimeIndex) -> Ranges:
+    """End each range at its offset in ``ends``. Where there is none, no record is too new: it stays as it is.
+
+    ``ends`` may be newer than the logs, so such an offset may lie behind the range's end: it can be read all the same.
+    """
+    return {
+        topic: tuple(r._replace(end=max(r.start, _at(ends, (topic, r.partition), r.end))) for r in of)
+        for topic, of in ranges.items()
+    }
+
+
+def _at(index: TimeIndex, partition: Partition, otherwise: int) -> int:
+    found = index.get(partition)
+    return otherwise if found is None else found
+
+
+def before_interval(ranges: Ranges, starts: TimeIndex) -> int:
+    """How many offsets of the ranges lie before the first record of the interval."""
+    return sum(
+        max(0, min(r.end, _at(starts, (topic, r.partition), r.end)) - r.start)
+        for topic, of in ranges.items()
+        for r in of
+    )
+
+
+def is_behind(ranges: Ranges, starts: TimeIndex) -> bool:
+    """Whether all records of the interval lie before the ranges, which are empty. Then it was not read by its time."""
+    flat = [(r, starts.get((topic, r.partition))) for topic, of in ranges.items() for r in of]
+    return all(r.start == r.end for r, _ in flat) and any(at is not None and at < r.start for r, at in flat)
+
+
+def told(interval: Interval, coverage: Coverage | None, earlier: int) -> str:
+    """What the epoch takes: a text without its full stop."""
+    parts = [f"the records of {interval}"]
+    if coverage and interval.start < coverage.end:
+        parts.append(f"without those up to {_text(coverage.end)}, which were read before")
+    if is_missed(interval, coverage, earlier):
+        since = f" since {_text(coverage.end)}" if coverage else ""
+        parts.append(f"with those before it{since}, which no run has read ({earlier:,} offsets)")
+    elif earlier:
+        parts.append(f"with {earlier:,} offsets before it, which came after their own interval was read")
+    return ", ".join(parts)
+
+
+def is_missed(interval: Interval, coverage: Coverage | None, earlier: int) -> bool:
+    """Whether intervals before this one were left out. Where that is not known by times, offsets tell."""
+    return interval.start > coverage.end if coverage else earlier > 0
+
+
+def _missed(interval: Interval, coverage: Coverage | None, earlier: int) -> Refused:
+    so_far = f"has read up to {_text(coverage.end)}" if coverage else f"has {earlier:,} older offsets to read"
+    return Refused(
+        f"The pipeline {so_far}, and the run's data interval is {interval}. The intervals in between have no epoch.",
+        code=codes.INTERVAL_MISSED,
+    )
+
+
+def cut_off(ranges: Ranges, cluster: ClusterLog, new: Iterable[str]) -> list[str]:
+    """Partitions of new topics whose oldest record is the epoch's first: retention may have deleted others before."""
+    found = ((t, r, cluster.topics[t].partitions[r.partition].start) for t in new for r in ranges[t])
+    return [f"{t}[{r.partition}]" for t, r, start in found if r.start == start > 0 and r.end > r.start]
+
+
+def instants(interval: Interval) -> Iterator[int]:
+    """The first millisecond of the interval, and the first one after it."""
+    return map(ms_of, (interval.start, interval.end))
+
+
+def _text(time: datetime) -> str:
+    return time.astimezone(timezone.utc).isoformat()
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,80 @@
+"""Asks the brokers for the records of a run's data interval: once it is over, and no transaction holds them back."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Interval, Past, Position
+from airflow_epochs.errors import NotApplied, Refused
+from airflow_epochs.sources.kafka import interval
+from airflow_epochs.sources.kafka.brokers import Brokers
+from airflow_epochs.sources.kafka.config import KafkaConfig
+from airflow_epochs.sources.kafka.intake import POLL_S, Found, time_index
+from airflow_epochs.sources.kafka.logs import Partition
+from airflow_epochs.sources.kafka.loss import epochs_of
+from airflow_epochs.sources.kafka.plan import available
+from airflow_epochs.sources.kafka.starting import AtTime, Starting, ms_of
+from airflow_epochs.sources.kafka.waiting import told
+
+
+def find_interval(brokers: Brokers, config: KafkaConfig, position: Position | None, past: Past) -> Found:
+    """Look at the logs until all records of the interval can be read, or ``max_wait`` is over. Looks at least once.
+
+    Raises:
+        NoNewData: Epochs have read the interval.
+        NotApplied: Records of the interval wait for an open transaction.
+        Refused: The run has no interval; it is not over; the pipeline began later; or earlier ones were left out.
+    """
+    at = interval.require_interval(past.interval)
+    covered = interval.coverage_of(position.state) if position else _from(config.starting)
+    interval.require_unread(at, covered, past.epochs())
+    _wait_until_over(at, config, past)
+    deadline = time.monotonic() + config.max_wait_s
+    while held := told(brokers.waiting(_uncut(brokers, config, at))):
+        if (left := deadline - time.monotonic()) <= 0:
+            raise NotApplied(f"Records of {at} may wait: {held}.", code=codes.INTERVAL_HELD)
+        time.sleep(min(POLL_S, left))
+    return _of_interval(brokers, config, position, at, covered)
+
+
+def _from(starting: Starting) -> interval.Coverage | None:
+    if not isinstance(starting, AtTime):
+        return None
+    begins = datetime.fromtimestamp(starting.ms / 1000, timezone.utc)
+    return interval.Coverage(begins, begins)
+
+
+def _wait_until_over(at: Interval, config: KafkaConfig, past: Past) -> None:
+    over = at.end + timedelta(seconds=config.grace_s)
+    left = (over - past.clock()).total_seconds()
+    if left > config.max_wait_s + config.grace_s:
+        raise Refused(
+            f"The run's data interval {at} is not over: records may still come.",
+            code=codes.INTERVAL_NOT_OVER,
+        )
+    time.sleep(max(0.0, left))
+
+
+def _uncut(brokers: Brokers, config: KafkaConfig, at: Interval) -> dict[Partition, int]:
+    """The last stable offsets of the partitions that have no record at or after the interval's end yet."""
+    stable = brokers.look(list(config.topics)).ends()
+    _, end = interval.instants(at)
+    return {each: stable[each] for each, first in brokers.offsets_at(end, stable).items() if first is None}
+
+
+def _of_interval(
+    brokers: Brokers, config: KafkaConfig, position: Position | None, at: Interval, covered: interval.Coverage | None
+) -> Found:
+    cluster = brokers.look(list(config.topics), epochs_of(position.state) if position else {})
+    begin = config.starting if isinstance(config.starting, AtTime) else AtTime(ms_of(at.start))
+    index = time_index(brokers, cluster, begin, position)
+    # the ends are newer than the logs: so what is not cut off there has no record that is too new
+    starts, ends = (brokers.offsets_at(ms, cluster.ends()) for ms in interval.instants(at))
+    full = available(position, list(config.topics), cluster, begin, index)
+    ranges, why = interval.plan(at, covered, full, starts, ends, refuse_missed=config.refuses_missed)
+    new = [topic for topic in config.topics if not position or topic not in position.ranges]
+    if gone := interval.cut_off(ranges, cluster, new):
+        why += f"; retention may have deleted older ones of {', '.join(gone)}"
+    return Found(ranges, cluster, ready=True, why=why, state={interval.KEY: interval.recorded(at, covered)})
