@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import cache
 from typing import Any
 
@@ -47,18 +48,25 @@ class Harness:
         self._stored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 
     def run(
-        self, run_id: str, conf: Mapping[str, Any] | None = None, triggerer: Callable[[], object] | None = None
+        self,
+        run_id: str,
+        conf: Mapping[str, Any] | None = None,
+        interval: Any = None,
+        triggerer: Callable[[], object] | None = None,
     ) -> Outcome:
-        """Create a run and drive it to its end. ``triggerer``: as in ``drive``."""
-        from airflow.sdk import timezone
+        """Create a run and drive it to its end.
+
+        ``interval``: its data interval, which begins at its logical date. ``triggerer``: as in ``drive``.
+        """
+        from airflow.sdk.timezone import utcnow
         from airflow.utils.state import DagRunState
         from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-        now = timezone.utcnow()
+        now = utcnow()
         self._stored.create_dagrun(
             run_id=run_id,
-            logical_date=None,
-            data_interval=None,
+            logical_date=interval[0] if interval else None,
+            data_interval=interval,
             run_after=now,
             conf=dict(conf or {}),
             run_type=DagRunType.MANUAL,
@@ -67,6 +75,31 @@ class Harness:
             start_date=now,
         )
         return self.drive(run_id, triggerer)
+
+    def backfill(self, first: datetime, last: datetime, *, again: bool = False, backwards: bool = False) -> list[str]:
+        """What ``airflow backfill create`` does; the ids of its runs, in their order, for ``drive``.
+
+        ``again``: with ``--reprocess-behavior completed``. ``backwards``: with ``--run-backwards``.
+        """
+        from airflow.models.backfill import Backfill, BackfillDagRun, ReprocessBehavior, _create_backfill
+        from airflow.utils.session import create_session
+
+        made = _create_backfill(
+            dag_id=self.dag.dag_id,
+            from_date=first,
+            to_date=last,
+            max_active_runs=1,
+            reverse=backwards,
+            dag_run_conf=None,
+            triggering_user_name="me",
+            reprocess_behavior=ReprocessBehavior.COMPLETED if again else ReprocessBehavior.NONE,
+        )
+        with create_session() as session:
+            rows = session.query(BackfillDagRun).filter_by(backfill_id=made.id).order_by(BackfillDagRun.sort_ordinal)
+            found = [row.dag_run.run_id for row in rows if row.dag_run]
+            # as the scheduler does when all have ended
+            session.query(Backfill).filter_by(id=made.id).update({"completed_at": datetime.now(timezone.utc)})
+        return found
 
     def clear(self, run_id: str, *task_ids: str, only_failed: bool = False) -> Outcome:
         """Clear tasks (all, if none is named) as a user would, and drive the run to its end again."""
@@ -90,6 +123,15 @@ class Harness:
         with create_session() as session:
             rows = session.query(AssetEvent).filter_by(source_dag_id=self.dag.dag_id, source_run_id=run_id)
             return [dict(row.extra) for row in rows]
+
+    def partition_keys(self, run_id: str) -> list[str | None]:
+        """The partition key of every asset event of a run."""
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            rows = session.query(AssetEvent).filter_by(source_dag_id=self.dag.dag_id, source_run_id=run_id)
+            return [row.partition_key for row in rows]
 
     def drive(self, run_id: str, triggerer: Callable[[], object] | None = None, rounds_max: int = 200) -> Outcome:
         """Drive a run to its end.

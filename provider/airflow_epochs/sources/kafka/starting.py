@@ -150,4 +150,6 @@ def _ms(time: datetime) -> int:
 
 def ms_of(time: datetime) -> int:
     """Milliseconds since 1970, rounded up: so no record with a later millisecond is from before the time."""
-    return -((_EPOCH - time) // timedelta(milliseconds=1))
+    # Airflow's own times are pendulum's, whose differences do not divide.
+    plain = datetime.combine(time.date(), time.time(), time.tzinfo).replace(fold=time.fold)
+    return -((_EPOCH - plain) // timedelta(milliseconds=1))

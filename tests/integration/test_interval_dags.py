@@ -1,0 +1,137 @@
+"""DAGs of data intervals in Airflow's own code: backfills, partitions, runs without an interval; over a real broker."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
+
+from airflow_epochs import DeltaSink, KafkaSource
+from airflow_epochs.pipeline import EpochPipeline
+from stack.broker import Broker
+from tests.support.airflow_harness import Harness
+from tests.support.kafka_staging import TopicSpark
+from tests.support.remedies import in_the_environment, ordered
+from tests.support.sql_world import new_sqlite
+from tests.support.topic_world import TopicWorld
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+_numbers = itertools.count()
+
+NINE = datetime.now(timezone.utc).replace(hour=9, minute=0, second=0, microsecond=0) - timedelta(days=1)
+HOUR = timedelta(hours=1)
+EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
+PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
+
+
+class Spark:
+    """Stages what lies in the topic, in this process."""
+
+    def runner(self, env: Any) -> TopicSpark:
+        return TopicSpark(env.reached)
+
+
+class Lab:
+    """A topic with the records a, b, c, d of four hours, and a DAG of a pipeline into a table."""
+
+    def __init__(self, world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        ledger = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
+        monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(ledger))
+        for name, value in in_the_environment(world.kafka).items():
+            monkeypatch.setenv(name, value)
+        (world.folder / "orders.py").write_text("def orders(batch, epoch): ...\n")
+        world.create_topic()
+        for number, payload in enumerate("abcd"):
+            world.produce(payload, at=NINE + number * HOUR)
+
+    def dag(self, schedule: Any, **source: Any) -> Harness:
+        options = {"conn_id": "kafka", "max_wait": 0, "bounds": "data_interval", **source}
+        with DAG(
+            f"intervals_{next(_numbers)}", schedule=schedule, start_date=NINE, catchup=False, max_active_runs=1
+        ) as dag:
+            EpochPipeline(
+                self.world.name,
+                source=KafkaSource([self.world.topic()], **options),
+                transform=f"{self.world.folder / 'orders.py'}:orders",
+                sinks=[DeltaSink("lake", str(self.world.folder / "lake"))],
+                spark=Spark(),  # type: ignore[arg-type]  # the double has the runner's methods itself
+                wait_for_others=0,
+                operator_args={"retries": 0},
+            )
+        return Harness(dag)
+
+    def shown(self) -> str:
+        return self.world.shown("lake")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    name = f"{abs(hash(request.node.name)):x}"
+    return Lab(TopicWorld(folder=tmp_path, broker=broker, db=new_sqlite(tmp_path), id=name), monkeypatch)
+
+
+def test_a_backfill_makes_an_epoch_of_each_hour_and_again_after_a_rewind(lab: Lab) -> None:
+    dag = lab.dag(EVERY_HOUR)
+    runs = dag.backfill(NINE, NINE + 2 * HOUR)
+    shown = []
+    for run in runs:
+        assert dag.drive(run).state == "success"
+        shown.append(lab.shown())
+    assert shown == ["a", "ab", "abc"]
+    again = dag.backfill(NINE, NINE + 2 * HOUR, again=True)
+    assert again == runs, "Airflow clears them"
+    assert [dag.drive(run).tasks["orders.complete"] for run in again] == ["success"] * 3
+    assert (lab.shown(), lab.world.ledger.newest_complete()) == ("abc", 3), "and each passes its own epoch on"
+    words = ["--to-timestamp", (NINE + HOUR).isoformat(), "--why", "a mistake in the transform"]
+    ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, *words)
+    dag.forget()
+    for run in dag.backfill(NINE + HOUR, NINE + 3 * HOUR):
+        assert dag.drive(run).state == "success"
+    assert lab.shown() == "abbccd"
+
+
+def test_a_backfill_that_runs_backwards_loses_nothing_and_doubles_nothing(lab: Lab) -> None:
+    dag = lab.dag(EVERY_HOUR, starting=NINE.isoformat())
+    outcomes = [dag.drive(run) for run in dag.backfill(NINE, NINE + 2 * HOUR, backwards=True)]
+    assert [outcome.tasks["orders.open"] for outcome in outcomes] == ["success", "skipped", "skipped"]
+    assert [outcome.state for outcome in outcomes] == ["success"] * 3
+    assert (lab.shown(), lab.world.ledger.newest_complete()) == ("abc", 1)
+
+
+def test_the_asset_events_of_a_partition_carry_its_key_also_when_its_run_is_cleared(lab: Lab) -> None:
+    dag = lab.dag(PARTITIONS)
+    runs = dag.backfill(NINE, NINE + HOUR)
+    keys = [(NINE + number * HOUR).strftime("%Y-%m-%dT%H:%M:%S") for number in (0, 1)]
+    for run, key, shown in zip(runs, keys, ("a", "ab"), strict=True):
+        assert dag.drive(run).state == "success"
+        assert (dag.partition_keys(run), lab.shown()) == ([key], shown)
+    assert dag.clear(runs[0]).state == "success"
+    assert dag.partition_keys(runs[0]) == [keys[0]] * 2
+    [*twice] = dag.backfill(NINE, NINE + HOUR, again=True)
+    assert not {*twice} & {*runs}, "Airflow makes new runs"
+    assert [dag.drive(run).tasks["orders.open"] for run in twice] == ["skipped"] * 2
+    assert lab.shown() == "ab"
+
+
+@pytest.mark.parametrize("schedule", [None, "@hourly"], ids=["no schedule", "a cron text"])
+def test_a_run_without_an_interval_is_red_and_changes_nothing(lab: Lab, schedule: str | None) -> None:
+    dag = lab.dag(schedule)
+    outcome = dag.run("by_hand", interval=(NINE, NINE) if schedule else None)
+    assert (outcome.state, outcome.tasks["orders.open"]) == ("failed", "failed")
+    assert lab.world.ledger.open_record(1, 1) is None
+
+
+def test_a_run_by_hand_reads_the_hour_before(lab: Lab) -> None:
+    from airflow.timetables.interval import CronDataIntervalTimetable as Scheduled
+    from pendulum import instance
+
+    interval = Scheduled("@hourly", timezone="UTC").infer_manual_data_interval(run_after=instance(NINE + 1.5 * HOUR))
+    assert lab.dag(EVERY_HOUR).run("by_hand", interval=interval).state == "success"
+    assert lab.shown() == "a"

@@ -1,0 +1,269 @@
+"""Epochs of data intervals on a real broker: their bounds, crashes, missed and late records, history, other runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Interval
+from airflow_epochs.errors import EpochError, NoNewData, NotApplied, Refused
+from airflow_epochs.model import Run
+from airflow_epochs.testing import Crash
+from stack.broker import Broker
+from tests.support.faults_world import crash
+from tests.support.remedies import in_the_environment, typed
+from tests.support.sql_world import new_sqlite
+from tests.support.topic_world import TopicWorld
+
+pytestmark = pytest.mark.jvm
+
+MIDNIGHT = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+MS = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> TopicWorld:
+    """An empty topic of two partitions, and a pipeline of data intervals."""
+    it = TopicWorld(
+        folder=tmp_path,
+        broker=broker,
+        db=new_sqlite(tmp_path),
+        id=f"{abs(hash(request.node.name)):x}",
+        options={"bounds": "data_interval"},
+    )
+    for name, value in in_the_environment(it.kafka).items():
+        monkeypatch.setenv(name, value)
+    it.create_topic()
+    return it
+
+
+def at(hour: float) -> datetime:
+    return MIDNIGHT + timedelta(hours=hour)
+
+
+def hour(world: TopicWorld, number: float, **options: object) -> TopicWorld:
+    """A DAG run for the hour from ``number`` on."""
+    return world.but(interval=Interval(at(number), at(number + 1)), options={**world.options, **options})
+
+
+def send(world: TopicWorld, *records: tuple[str, datetime]) -> None:
+    """All into one partition, in this order."""
+    for payload, time_of_it in records:
+        world.produce(payload, partitions=[0], at=time_of_it)
+
+
+def failed(world: TopicWorld, number: int) -> EpochError:
+    """A red run, which has changed nothing that a reader sees."""
+    before = world.shown("lake") if world.ledger.newest_complete() else ""
+    error = world.run(number)
+    assert isinstance(error, EpochError), error
+    error.pipeline = world.name  # as the operator does
+    assert before == (world.shown("lake") if world.ledger.newest_complete() else "")
+    return error
+
+
+def told(world: TopicWorld, epoch: int) -> str:
+    [what] = world.completed(epoch).source_state["pace"]["told"]
+    return str(what)
+
+
+# --- which records --------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_has_the_records_from_the_first_to_the_last_millisecond_of_its_interval(world: TopicWorld) -> None:
+    send(world, ("a", at(9) - MS), ("b", at(9)), ("c", at(10) - MS), ("d", at(10)), ("e", at(11) - MS), ("f", at(12)))
+    for number, shown in ((9, "bc"), (10, "bcde"), (11, "bcde")):
+        assert hour(world, number).run(number) is None
+        assert world.shown("lake") == shown
+    assert world.ledger.newest_complete() == 3, "an hour without records is an epoch, too"
+    first = world.completed(1)
+    assert first.ranges == {world.topic(): ((0, 1, 3), (1, 0, 0))}
+    nine, ten = at(9).isoformat(), at(10).isoformat()
+    assert first.source_state["interval"] == {"start": nine, "end": ten, "since": nine}
+
+
+def test_a_late_record_is_in_the_epoch_of_the_next_run_and_is_not_lost(world: TopicWorld) -> None:
+    send(world, ("a", at(9)), ("b", at(10)))
+    assert hour(world, 9).run(1) is None
+    send(world, ("l", at(9.5)), ("c", at(10.5)), ("d", at(11)))
+    assert hour(world, 10).run(2) is None
+    assert world.shown("lake") == "abcl"
+
+
+def test_killed_at_any_moment_a_rerun_reads_the_same_records_though_late_ones_have_come(world: TopicWorld) -> None:
+    moments = ["open.put", "open.landed", "staging.downstream", "decision.put", "decision.landed", "commit.lake"]
+    moments += ["committed.lake", "complete.put", "complete.landed"]
+    expected = ""
+    for number, moment in enumerate(moments):
+        letters = "abcdefghijklmnopqr"[2 * number :][:2]
+        run = hour(world, number)
+        send(world, (letters[0], at(number)))
+        with pytest.raises(Crash):
+            run.run(number, at={moment: crash})
+        planned = world.ledger.open_record(number + 1, 1)
+        send(world, (letters[1], at(number)))  # before the interval's end: a new plan would take it
+        assert run.run(number) is None
+        expected += letters[0] if planned else letters
+        if planned:
+            assert world.completed(number + 1).ranges == planned.ranges, moment
+        assert run.run(number) is None, "cleared"
+        assert world.shown("lake") == expected, moment
+        expected += "" if planned is None else letters[1]
+    assert hour(world, len(moments)).run(99) is None
+    assert world.shown("lake") == expected
+
+
+# --- runs that do not follow one another ----------------------------------------------------------------------
+
+
+def test_the_records_of_missed_runs_are_in_the_next_epoch_and_the_missed_runs_then_do_nothing(
+    world: TopicWorld,
+) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcde")))
+    assert hour(world, 9).run(9) is None
+    assert hour(world, 12).run(12) is None
+    assert world.shown("lake") == "abcd"
+    assert f"with those before it since {at(10).isoformat()}, which no run has read (2 offsets)" in told(world, 2)
+    for missed in (11, 10, 12):
+        with pytest.raises(NoNewData, match="were read already, by epoch 2 of run run 12 of DAG dag") as done:
+            hour(world, missed).opened(100 + missed)
+        assert done.value.code is codes.INTERVAL_COVERED
+    assert hour(world, 13).run(13) is None
+    assert world.shown("lake") == "abcde"
+
+
+def test_a_pipeline_that_refuses_missed_runs_goes_on_when_their_epochs_are_there(world: TopicWorld) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcd")))
+    strict = world.but(options={**world.options, "missed": "refuse"}, starting=at(9).isoformat())
+    for number in (10, 12):
+        assert failed(hour(strict, number), number).code is codes.INTERVAL_MISSED
+        assert not world.ledger.open_record(1, 1)
+    for number in (9, 10, 11, 12):  # the backfill that the remedy names, and the cleared run
+        assert hour(strict, number).run(number) is None
+    assert [world.completed(epoch).source_state["interval"]["start"] for epoch in (1, 2, 3, 4)] == [
+        at(number).isoformat() for number in (9, 10, 11, 12)
+    ]
+    assert world.shown("lake") == "abcd"
+
+
+def test_history_before_the_beginning_is_refused_and_read_after_the_command_of_the_error(world: TopicWorld) -> None:
+    send(world, *((letter, at(9 + n)) for n, letter in enumerate("abcd")))
+    assert hour(world, 11).run(1) is None
+    assert world.shown("lake") == "c"
+    error = failed(hour(world, 9), 2)
+    assert error.code is codes.INTERVAL_BEFORE
+    screen = typed(world.ledger_root, error, "rewind")
+    assert "read again, so their rows come twice" in screen
+    for number, shown in ((9, "ac"), (10, "abc"), (11, "abcc"), (12, "abccd")):
+        assert hour(world, number).run(10 + number) is None
+        assert world.shown("lake") == shown, "hour by hour, and the hour that was shown before comes twice, as told"
+
+
+def test_a_pipeline_that_read_what_was_there_goes_on_by_intervals(world: TopicWorld) -> None:
+    send(world, ("a", at(9)), ("b", at(9.5)))
+    assert world.but(options={}).run(1) is None
+    send(world, ("c", at(9.7)), ("d", at(10)))
+    assert failed(hour(world, 8), 2).code is codes.INTERVAL_BEFORE
+    assert hour(world, 9).run(3) is None
+    assert world.shown("lake") == "abc"
+
+
+# --- intervals that are not over ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [None, Interval(at(9), at(9))], ids=["none", "without duration"])
+def test_a_run_without_an_interval_is_refused_and_opens_nothing(world: TopicWorld, interval: Interval | None) -> None:
+    send(world, ("a", at(9)))
+    assert failed(world.but(interval=interval), 1).code is codes.INTERVAL_MISSING
+    assert not world.ledger.open_record(1, 1)
+
+
+def test_a_run_whose_interval_is_not_over_is_refused_or_waits_for_its_end_and_the_grace(world: TopicWorld) -> None:
+    send(world, ("a", at(9)))
+    early = hour(world, 9).but(clock=lambda: at(10) - timedelta(seconds=1))
+    assert failed(early, 1).code is codes.INTERVAL_NOT_OVER
+    slept: list[float] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "sleep", slept.append)
+        assert hour(world, 9, grace="5m").but(clock=lambda: at(10) + timedelta(seconds=10)).run(2) is None
+    assert max(slept) == 290 and world.shown("lake") == "a"
+
+
+@contextmanager
+def transaction(world: TopicWorld, payload: str, of: datetime) -> Iterator[None]:
+    """A producer's transaction with one record, open within the block."""
+    producer = Producer({"bootstrap.servers": world.broker.bootstrap, "transactional.id": world.topic()})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    value = f'{{"source": "{world.topic()}", "payload": "{payload}"}}'
+    producer.produce(world.topic(), value=value, partition=0, timestamp=int(of.timestamp() * 1000))
+    assert producer.flush(20) == 0
+    yield
+    producer.commit_transaction(20)
+
+
+def test_an_epoch_waits_for_transactions_that_may_have_records_of_its_interval(world: TopicWorld) -> None:
+    send(world, ("a", at(9)))
+    with transaction(world, "t", at(9.5)):
+        send(world, ("b", at(10)))
+        error = failed(hour(world, 9), 1)
+        assert isinstance(error, NotApplied) and not isinstance(error, Refused)
+        assert error.code is codes.INTERVAL_HELD and "2 records wait for the transaction of producer" in str(error)
+        assert not world.ledger.open_record(1, 1)
+    assert hour(world, 9).run(1) is None
+    assert world.shown("lake") == "at"
+
+
+# --- epochs of other runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["staging.downstream", "decision.landed"], ids=["undecided", "in doubt"])
+def test_a_run_does_not_touch_the_unfinished_epoch_of_another_interval(world: TopicWorld, moment: str) -> None:
+    send(world, ("a", at(9)), ("b", at(10)), ("c", at(11)))
+    with pytest.raises(Crash):
+        hour(world, 9).run(9, at={moment: crash})
+    error = failed(hour(world, 10), 10)
+    assert error.code is codes.EPOCH_BLOCKED and "belongs to run run 9 of DAG dag" in str(error)
+    assert hour(world, 9).run(9) is None, "cleared, as the error says"
+    assert hour(world, 10).run(10) is None
+    assert [world.completed(epoch).opened_by.run_id for epoch in (1, 2)] == ["run 9", "run 10"]
+    assert world.shown("lake") == "ab"
+
+
+def test_another_run_of_the_same_interval_may_finish_its_epoch(world: TopicWorld) -> None:
+    send(world, ("a", at(9)), ("b", at(10)))
+    with pytest.raises(Crash):
+        hour(world, 9).run(9, at={"staging.downstream": crash})
+    assert hour(world, 9).run(109) is None, "a backfill, after Airflow has lost run 9"
+    assert (world.ledger.newest_complete(), world.shown("lake")) == (1, "a")
+
+
+def test_a_pipeline_may_let_later_runs_take_epochs_over_and_loses_nothing(world: TopicWorld) -> None:
+    send(world, ("a", at(9)), ("b", at(10)), ("c", at(11)))
+    world = world.but(on_failed_epoch="take_over")
+    with pytest.raises(Crash):
+        hour(world, 9).run(9, at={"staging.downstream": crash})
+    assert hour(world, 10).run(10) is None
+    assert world.shown("lake") == "a", "the same records"
+    assert hour(world, 11).run(11) is None
+    assert world.shown("lake") == "abc"
+
+
+def test_a_pipeline_without_intervals_blocks_if_it_is_told_to(world: TopicWorld) -> None:
+    send(world, ("a", at(9)))
+    blocks = world.but(options={}, on_failed_epoch="block")
+    with pytest.raises(Crash):
+        blocks.run(1, at={"staging.downstream": crash})
+    assert failed(blocks, 2).code is codes.EPOCH_BLOCKED
+    assert blocks.task().abort(Run("dag", "run 1"), "given up")
+    assert failed(blocks, 2).code is codes.EPOCH_BLOCKED, "aborted, and still another run's"
+    assert blocks.run(1) is None and world.shown("lake") == "a"
