@@ -851,7 +851,9 @@ LOOP = SOURCE.code(
     "If a task failed, clear it.",
 )
 
-INTERVAL_MISSING = SOURCE.code(
+INTERVALS = Chapter("Data intervals")
+
+INTERVAL_MISSING = INTERVALS.code(
     "EPOCHS-INTERVAL-MISSING",
     Refused,
     'The KafkaSource has `bounds="data_interval"`, and the run has no data interval, or one without duration. Runs '
@@ -861,28 +863,28 @@ INTERVAL_MISSING = SOURCE.code(
     'CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1). Start a run by hand with a logical date, or as '
     "a backfill. Delete the failed run: it has changed nothing.",
 )
-INTERVAL_NOT_OVER = SOURCE.code(
+INTERVAL_NOT_OVER = INTERVALS.code(
     "EPOCHS-INTERVAL-NOT-OVER",
     Refused,
     "The run's data interval ends later than `open` may wait for: records of it may still come.",
     "Clear the failed task after the interval. If every run fails so, let the timetable start runs at the end of their "
     "intervals: CronPartitionTimetable needs run_offset=-1.",
 )
-INTERVAL_COVERED = SOURCE.code(
+INTERVAL_COVERED = INTERVALS.code(
     "EPOCHS-INTERVAL-COVERED",
     NoNewData,
     "Complete epochs have read the run's data interval. The run has nothing to do.",
     "Do nothing. To read the interval once more, type `airflow epochs rewind PIPELINE --to-timestamp … --why …` first: "
     "docs/intervals.md#process-history-again.",
 )
-INTERVAL_BEFORE = SOURCE.code(
+INTERVAL_BEFORE = INTERVALS.code(
     "EPOCHS-INTERVAL-BEFORE",
     Refused,
     "The run's data interval lies before the place where the pipeline began, or to where it was moved by a command.",
     "Type `airflow epochs rewind PIPELINE --to-timestamp … --why …`, with the interval's start, and clear the failed "
     "task. Or delete the run.",
 )
-INTERVAL_MISSED = SOURCE.code(
+INTERVAL_MISSED = INTERVALS.code(
     "EPOCHS-INTERVAL-MISSED",
     Refused,
     'Earlier intervals have no epoch yet, and the KafkaSource has `missed="refuse"`. Nothing was changed, and nothing '
@@ -891,7 +893,7 @@ INTERVAL_MISSED = SOURCE.code(
     '--dag-id … --from-date … --to-date … --max-active-runs 1`. Then clear this task. Or set `missed="read"`: this run '
     "then reads those records, too.",
 )
-INTERVAL_HELD = SOURCE.code(
+INTERVAL_HELD = INTERVALS.code(
     "EPOCHS-INTERVAL-HELD",
     NotApplied,
     "Open transactions of producers hold records back, and some may be of the run's data interval. So the epoch waits, "
@@ -1776,6 +1778,7 @@ CHAPTERS = (
     COMMANDS,
     KAFKA,
     SOURCE,
+    INTERVALS,
     TRANSFORM,
     STATE,
     SPARK,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ pytestmark = [
 @pytest.fixture
 def lab(tmp_path: Path, broker: Broker, connect: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path, broker, connect, monkeypatch)
+
+
+HOUR, MS = timedelta(hours=1), timedelta(milliseconds=1)
 
 
 def orders(numbers: Iterable[int]) -> list[Any]:
@@ -185,6 +189,22 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines(lab: Lab) -> N
     amounts = {c: sum(Decimal(f"{n}.50") for n in known if f"c{n % 3}" == c) for c in counts}
     found = {row["customer"]: (row["orders"], row["amount"]) for row in lab.table("gold/customer_totals")}
     assert found == {customer: (counts[customer], amounts[customer]) for customer in counts}
+
+
+def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(lab: Lab) -> None:
+    lab.create("orders")
+    (hourly,) = dags_of("hourly_orders").values()
+    nine = datetime.now(timezone.utc).replace(hour=9, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    times = [nine, nine + 0.5 * HOUR, nine + HOUR - MS, nine + HOUR, nine + 2.5 * HOUR, nine + 3 * HOUR]
+    for number, at in enumerate(times):
+        lab.produce("orders", [an_order(order_id=f"o{number}"), b"no order"], at=at)
+    shown = []
+    for run in hourly.backfill(nine, nine + 2 * HOUR):
+        assert hourly.drive(run).state == "success"
+        shown.append(sorted(row[0] for row in lab.seen_by_duckdb("silver/hourly_orders", "order_id")))
+    assert shown == [["o0", "o1", "o2"], ["o0", "o1", "o2", "o3"], ["o0", "o1", "o2", "o3", "o4"]]
+    letters = lab.rejected("silver/hourly_orders_rejected")
+    assert {value for value, _ in letters.values()} == {b"no order"} and len(letters) == 5
 
 
 def a_sale(shop: str, amount: str, ts: str) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
 
 from airflow_epochs import DeltaSink, KafkaSource
+from airflow_epochs.errors import NotApplied
 from airflow_epochs.pipeline import EpochPipeline
 from stack.broker import Broker
 from tests.support.airflow_harness import Harness
@@ -30,10 +31,14 @@ EVERY_HOUR = CronDataIntervalTimetable("@hourly", timezone="UTC")
 PARTITIONS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1)
 
 
-class Spark:
-    """Stages what lies in the topic, in this process."""
+class FailingSpark:
+    """Stages what lies in the topic, in this process; or does not."""
+
+    fails = False
 
     def runner(self, env: Any) -> TopicSpark:
+        if self.fails:
+            raise NotApplied("Spark fell over.", remedy="try again.")
         return TopicSpark(env.reached)
 
 
@@ -41,7 +46,7 @@ class Lab:
     """A topic with the records a, b, c, d of four hours, and a DAG of a pipeline into a table."""
 
     def __init__(self, world: TopicWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.world = world
+        self.world, self.spark = world, FailingSpark()
         ledger = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
         monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(ledger))
         for name, value in in_the_environment(world.kafka).items():
@@ -61,7 +66,7 @@ class Lab:
                 source=KafkaSource([self.world.topic()], **options),
                 transform=f"{self.world.folder / 'orders.py'}:orders",
                 sinks=[DeltaSink("lake", str(self.world.folder / "lake"))],
-                spark=Spark(),  # type: ignore[arg-type]  # the double has the runner's methods itself
+                spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
                 wait_for_others=0,
                 operator_args={"retries": 0},
             )
@@ -91,10 +96,41 @@ def test_a_backfill_makes_an_epoch_of_each_hour_and_again_after_a_rewind(lab: La
     assert (lab.shown(), lab.world.ledger.newest_complete()) == ("abc", 3), "and each passes its own epoch on"
     words = ["--to-timestamp", (NINE + HOUR).isoformat(), "--why", "a mistake in the transform"]
     ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, *words)
-    dag.forget()
-    for run in dag.backfill(NINE + HOUR, NINE + 3 * HOUR):
+    shown = []
+    for run in dag.backfill(NINE + HOUR, NINE + 3 * HOUR, again=True):
         assert dag.drive(run).state == "success"
+        shown.append(lab.shown())
+    assert shown == ["abbc", "abbcc", "abbccd"], "two of the runs are the old ones, with an epoch each"
+    assert dag.clear(runs[1], "open", "complete").xcoms["orders.complete"]["epoch"] == 4
+    assert dag.clear(runs[0]).xcoms["orders.complete"]["epoch"] == 1
     assert lab.shown() == "abbccd"
+
+
+def test_deleted_runs_and_a_failed_one_are_read_again_after_a_rewind_too(lab: Lab) -> None:
+    dag = lab.dag(EVERY_HOUR, missed="refuse", starting=NINE.isoformat())
+    assert [dag.drive(run).state for run in dag.backfill(NINE, NINE + HOUR)] == ["success"] * 2
+    ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, "--to-timestamp", NINE.isoformat(), "--why", "x")
+    dag.forget()
+    first, second = dag.backfill(NINE, NINE + HOUR)
+    assert dag.drive(second).tasks["orders.open"] == "failed", "the hour before comes first"
+    lab.spark.fails = True
+    assert dag.drive(first).tasks["orders.stage"] == "failed"
+    assert dag.clear(second, only_failed=True).tasks["orders.open"] == "failed", "its epoch is aborted, and its own"
+    lab.spark.fails = False
+    for run in (first, second):
+        assert dag.clear(run, only_failed=True).state == "success"
+    assert (lab.shown(), lab.world.ledger.newest_complete()) == ("aabb", 4)
+
+
+def test_hours_without_records_have_their_place_in_history_that_is_read_again(lab: Lab) -> None:
+    lab.world.produce("e", at=NINE + 5 * HOUR)
+    three, five = NINE + 3 * HOUR, NINE + 5 * HOUR
+    dag = lab.dag(EVERY_HOUR, missed="refuse", starting=three.isoformat())
+    for again in (False, True):
+        assert [dag.drive(run).state for run in dag.backfill(three, five, again=again)] == ["success"] * 3
+        words = ["--to-timestamp", three.isoformat(), "--why", "once more"]
+        ordered(lab.world.ledger_root, "epochs", "rewind", lab.world.name, *words)
+    assert lab.shown() == "ddee"
 
 
 def test_a_backfill_that_runs_backwards_loses_nothing_and_doubles_nothing(lab: Lab) -> None:

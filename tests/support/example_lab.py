@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,9 @@ class Lab:
             created.result()
         wait_until(lambda: {*topics} <= {*admin.list_topics(timeout=10).topics})
 
-    def produce(self, topic: str, messages: Iterable[Any]) -> dict[Place, bytes | None]:
-        """What was sent, by the place that the broker told."""
+    def produce(self, topic: str, messages: Iterable[Any], at: datetime | None = None) -> dict[Place, bytes | None]:
+        """What was sent, by the place that the broker told. ``at``: the time that the producer gives the records."""
+        at_ms = int(at.timestamp() * 1000) if at else 0
         producer, sent = Producer({"bootstrap.servers": self.bootstrap}), {}
 
         def told(error: Any, message: Any) -> None:
@@ -64,7 +66,7 @@ class Lab:
 
         for number, message in enumerate(messages):
             value = message if isinstance(message, bytes | None) else json.dumps(message).encode()
-            producer.produce(topic, value=value, partition=number % PARTITIONS, on_delivery=told)
+            producer.produce(topic, value=value, partition=number % PARTITIONS, timestamp=at_ms, on_delivery=told)
         assert producer.flush(30) == 0
         return sent
 

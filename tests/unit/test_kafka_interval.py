@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Interval
+from airflow_epochs.contracts import Interval, Position
 from airflow_epochs.errors import NoNewData, Refused
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.sources.kafka.interval import (
@@ -25,6 +25,8 @@ from airflow_epochs.sources.kafka.interval import (
     require_unread,
 )
 from airflow_epochs.sources.kafka.logs import ClusterLog, Log, TopicLog
+from airflow_epochs.sources.kafka.moves import to_another, to_offsets
+from airflow_epochs.sources.kafka.starting import AtTime
 
 DAY = datetime(2026, 1, 31, tzinfo=timezone.utc)
 
@@ -158,6 +160,15 @@ def test_a_new_topic_without_its_oldest_records_is_told() -> None:
     log = TopicLog(None, {0: Log(3, 9), 1: Log(0, 9), 2: Log(3, 9), 3: Log(3, 3)})
     ranges = {"t": tuple(OffsetRange(p, start, end) for p, start, end in [(0, 3, 5), (1, 0, 5), (2, 4, 5), (3, 3, 3)])}
     assert cut_off(ranges, ClusterLog(None, {"t": log}), ["t"]) == ["t[0]"]
+
+
+def test_records_that_are_read_again_are_no_longer_known_as_read_and_others_are() -> None:
+    log = ClusterLog("c", {"t": TopicLog("id", {0: Log(0, 9)})})
+    state = {"cluster_id": "c", "topic_ids": {"t": "id"}, "interval": recorded(hours(5, 6), None)}
+    at = Position(ranges={"t": (OffsetRange(0, 2, 6),)}, state=state)
+    assert coverage_of(to_offsets(at, {"t": {0: 3}}, log).position.state) is None
+    assert coverage_of(to_offsets(at, {"t": {0: 8}}, log).position.state) == read_up_to(6, since=5)
+    assert coverage_of(to_another(at, ["t"], AtTime(0), log, {("t", 0): 0}).position.state) is None
 
 
 # --- any history ----------------------------------------------------------------------------------------------

@@ -44,6 +44,12 @@ RANGES = {"a": (OffsetRange(0, 5, 5), OffsetRange(1, 2, 9)), "b": (OffsetRange(0
         ({"max_records": float("inf")}, "`max_records` is inf. It must be a number"),
         ({"min_records": 0}, "`min_records` is 0. It must be a whole number, 1 or larger"),
         ({"min_records": 10, "max_records": 5}, "`min_records` is 10, and `max_records` is 5"),
+        ({"bounds": "hourly"}, "`bounds` is 'hourly'. It must be 'available' or 'data_interval'"),
+        ({"missed": "skip"}, "`missed` is 'skip'. It must be 'read' or 'refuse'"),
+        ({"grace": -1}, "`grace` is -1. It must be a number of seconds from 0"),
+        ({"bounds": "data_interval", "max_records": 5}, "`max_records` is 5, and `bounds` is 'data_interval'"),
+        ({"bounds": "data_interval", "min_records": 5}, "`min_records` is 5, and `bounds` is 'data_interval'"),
+        ({"bounds": "data_interval", "starting": "latest"}, "It must be a time, or left out"),
         (
             {"max_bytes": 0},
             "`max_bytes` is 0. It must be a number of bytes, 1 or larger, or a text like '256MiB' or '1 GB'",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 
+import pendulum
 import pytest
 
 from airflow_epochs.errors import BadArgument
@@ -26,6 +27,7 @@ ACCEPTED: list[tuple[object, Starting]] = [
     ("2026-01-01T01:00:00+01:00", AtTime(NEW_YEAR_MS)),
     (NEW_YEAR, AtTime(NEW_YEAR_MS)),
     (NEW_YEAR + timedelta(microseconds=1), AtTime(NEW_YEAR_MS + 1)),
+    (pendulum.datetime(2026, 1, 1, 1, tz="Europe/Berlin"), AtTime(NEW_YEAR_MS)),  # Airflow's own times
     ({"timestamp": NEW_YEAR_MS}, AtTime(NEW_YEAR_MS)),
     ({"timestamp": str(NEW_YEAR_MS)}, AtTime(NEW_YEAR_MS)),
     ({"timestamp": "2026-01-01T00:00:00Z"}, AtTime(NEW_YEAR_MS)),

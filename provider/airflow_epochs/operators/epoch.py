@@ -144,12 +144,14 @@ class EpochOperator(BaseOperator):
         raise failure
 
     def _executed(self, context: Context) -> JsonDict:
+        from airflow_epochs.coordinator.rereading import as_known
         from airflow_epochs.operators.xcom import to_xcom
 
         started = time.monotonic()
         try:
             with self._located():
-                checkpoint = self.work(self._coordinator(context), _run_of(context), context)
+                coordinator = self._coordinator(context)
+                checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
         except NoNewData as nothing:
             raise AirflowSkipException(str(nothing)) from nothing
         except (Refused, Fenced, Corrupt) as final:
