@@ -71,7 +71,7 @@ def _lines(what: str, measured: list[dict[str, _Cost]]) -> list[Figure]:
     cpu = [ours.cpu / without.cpu for ours, without in pairs]
     return [
         figure(f"{what}: an epoch ÷ one without", "ratio", seconds, most=MOST[what]),
-        figure(f"{what}: its CPU time ÷ that of one without", "ratio", cpu, note="also on a busy machine"),
+        figure(f"{what}: its CPU time ÷ that of one without", "ratio", cpu),
     ]
 
 
