@@ -192,9 +192,11 @@ def _sized(number: str, prefix: str, binary: str) -> float:
 
 def _duration(name: str, value: object, least_s: float = 1) -> float:
     """Seconds of a number, of a text that is one, or of a text with a unit."""
-    from airflow_epochs.event_time import parse_duration  # with it comes ``model``, which few DAG files need
+    parsed = None
+    if isinstance(value, str):
+        from airflow_epochs.event_time import parse_duration  # with it comes ``model``, which few DAG files need
 
-    parsed = parse_duration(value) if isinstance(value, str) else None
+        parsed = parse_duration(value)
     try:
         seconds = parsed.total_seconds() if parsed else _number(name, value)
     except BadArgument:
