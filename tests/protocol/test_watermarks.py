@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_epochs import EventTime
+from airflow_epochs import EventTime, codes
 from airflow_epochs.contracts import PlannedEpoch
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import NoNewData
@@ -154,3 +154,24 @@ def test_a_partition_that_falls_idle_lets_an_empty_epoch_move_the_watermark() ->
     finish(task, run(2), 70)
     task = coordinator(scenario, event_time, clock=90)
     assert opened(task, run(3)).watermarks[0] == at(70) - 1
+
+
+class Covered(MemorySource):
+    """A source whose data interval earlier epochs have read."""
+
+    def plan_paced(self, *_: object) -> PlannedEpoch | None:
+        raise NoNewData("read already", code=codes.INTERVAL_COVERED)
+
+
+def test_a_run_whose_interval_was_read_opens_no_epoch_even_if_windows_could_close() -> None:
+    scenario, event_time = Scenario(), EventTime("0 s")
+    task = coordinator(scenario, event_time)
+    opened(task, run(1))
+    finish(task, run(1), 40, 40)
+    source = task.task.pipeline.source
+    assert isinstance(source, MemorySource)
+    task.task.pipeline = replace(task.task.pipeline, source=Covered(**source.__dict__))
+    with pytest.raises(NoNewData, match="read already"):
+        task.open(run(2))
+    task.task.pipeline = replace(task.task.pipeline, source=source)
+    assert opened(task, run(2)).watermarks[0] == at(40) - 1, "without the interval, it is a tick"
