@@ -1,4 +1,4 @@
-"""Exactly-once batch epochs for Airflow: Kafka in, Spark between, every sink or none out.
+"""Exactly-once batch epochs for Airflow: Kafka or Delta in, Spark between, every sink or none out.
 
 Names are loaded on first use, so that ``from airflow_epochs import EpochPipeline`` in a DAG file imports
 neither pyspark nor deltalake, obstore, kafka or pyarrow, and so that Spark's driver, which has no Airflow,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_epochs.sinks.delta.state_table import StateTable as StateTable
     from airflow_epochs.sinks.kafka.sink import KafkaSink as KafkaSink
     from airflow_epochs.sinks.sql.sink import SqlSink as SqlSink
+    from airflow_epochs.sources.delta.source import DeltaSource as DeltaSource
     from airflow_epochs.sources.kafka.source import KafkaSource as KafkaSource
     from airflow_epochs.spark.runners import SparkConnect as SparkConnect
     from airflow_epochs.spark.runners import SparkSubmit as SparkSubmit
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "Ballot": "airflow_epochs.ballot",
     "DeltaSink": "airflow_epochs.sinks.delta.sink",
+    "DeltaSource": "airflow_epochs.sources.delta.source",
     "EpochPipeline": "airflow_epochs.pipeline",
     "EventTime": "airflow_epochs.event_time",
     "KafkaSink": "airflow_epochs.sinks.kafka.sink",
@@ -46,6 +48,7 @@ _EXPORTS = {
 __all__ = [
     "Ballot",
     "DeltaSink",
+    "DeltaSource",
     "EpochPipeline",
     "EventTime",
     "KafkaSink",

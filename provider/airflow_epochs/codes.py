@@ -95,8 +95,8 @@ PIPELINE_MISCONFIGURED = CONFIGURATION.code(
 SOURCE_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-SOURCE-MISCONFIGURED",
     Refused,
-    "An argument of KafkaSource, or a param of the run, is not valid.",
-    "Correct the KafkaSource in the DAG and clear the failed task, or start a run with other params.",
+    "An argument of the source, or a param of the run, is not valid.",
+    "Correct the source in the DAG and clear the failed task, or start a run with other params.",
 )
 SINK_MISCONFIGURED = CONFIGURATION.code(
     "EPOCHS-SINK-MISCONFIGURED",
@@ -598,7 +598,7 @@ POSITION_MISSING = COMMANDS.code(
 SOURCE_NOT_MOVABLE = COMMANDS.code(
     "EPOCHS-SOURCE-NOT-MOVABLE",
     Refused,
-    "The pipeline's source has no positions that a command could move.",
+    "The command cannot move the position of the pipeline's source, which is of another kind.",
     "Use the command only for a pipeline that reads from Kafka.",
 )
 TOPIC_UNKNOWN = COMMANDS.code(
@@ -839,16 +839,68 @@ RECORDS_GONE = SOURCE.code(
 STARTING_UNUSABLE = SOURCE.code(
     "EPOCHS-STARTING-UNUSABLE",
     Refused,
-    "`starting` names a partition or an offset that the topic does not have.",
-    "Correct `starting` of the KafkaSource, and clear the failed task. If a param of the run set it, start a run with "
+    "`starting` names a partition or an offset that the topic does not have, or a version that the table does not "
+    "have.",
+    "Correct `starting` of the source, and clear the failed task. If a param of the run set it, start a run with "
     "another value.",
 )
 LOOP = SOURCE.code(
     "EPOCHS-LOOP",
     Refused,
-    "A sink writes to a topic that the pipeline reads. The pipeline would read its own rows again and again.",
-    "Let the sink write to another topic. If the transform filters these rows out, set KafkaSource(allow_loop=True). "
-    "If a task failed, clear it.",
+    "A sink writes to a topic or a table that the pipeline reads. The pipeline would read its own rows again and "
+    "again.",
+    "Let the sink write elsewhere. If it writes to a topic, and the transform filters these rows out, set "
+    "KafkaSource(allow_loop=True). If a task failed, clear it.",
+)
+
+DELTA_SOURCE = Chapter("The Delta source")
+
+DELTA_SOURCE_MISSING = DELTA_SOURCE.code(
+    "EPOCHS-DELTA-SOURCE-MISSING",
+    Refused,
+    "There is no Delta table where the source reads.",
+    "Put the table back, or correct `table` of the DeltaSource. If another pipeline has yet to create the table, let "
+    "that one run first. Then clear the failed task.",
+)
+DELTA_SOURCE_UNREADABLE = DELTA_SOURCE.code(
+    "EPOCHS-DELTA-SOURCE-UNREADABLE",
+    Refused,
+    "The table has a feature with which the source cannot read what its versions append.",
+    "Set changes='feed' in the DAG, and the table property delta.enableChangeDataFeed=true, if the message is about "
+    "what versions append. If deltalake cannot open the table at all, let the source read another table, without the "
+    "feature that the message names. Then clear the failed task.",
+)
+TABLE_REPLACED = DELTA_SOURCE.code(
+    "EPOCHS-TABLE-REPLACED",
+    Corrupt,
+    "The table is not the one that the pipeline has read: it was dropped and created again, restored from a copy, or "
+    "the DAG names another source. Versions of one table have no meaning in another.",
+    "Put the old table back, or correct the source in the DAG, and clear the failed task. To go on with the table that "
+    "is there now, run `airflow epochs reset-source PIPELINE --starting earliest --why …`: it reads all rows of that "
+    "table. With `--starting latest`, it reads only what comes later. Then clear the failed task.",
+)
+VERSIONS_GONE = DELTA_SOURCE.code(
+    "EPOCHS-VERSIONS-GONE",
+    Corrupt,
+    "The log entries or the files of versions that the pipeline has yet to read are gone: the log was cleaned up, or "
+    "VACUUM deleted the files.",
+    "Put them back, and clear the failed task. To accept the loss instead, run `airflow epochs skip PIPELINE "
+    "--to-available --why …`: it prints which versions are lost, and asks. Then clear the failed task.",
+)
+ROWS_CHANGED = DELTA_SOURCE.code(
+    "EPOCHS-ROWS-CHANGED",
+    Corrupt,
+    "A version of the table updates or deletes rows, and the source reads only what versions append.",
+    "Leave the version out with `airflow epochs skip PIPELINE --to-available --why …`, which prints it and asks. Or "
+    "set changes='feed' in the DAG. Then clear the failed task.",
+)
+CHANGE_FEED_OFF = DELTA_SOURCE.code(
+    "EPOCHS-CHANGE-FEED-OFF",
+    Corrupt,
+    "The source reads the change data feed, and the table did not record it for a version that the pipeline has yet to "
+    "read.",
+    "Set the table property delta.enableChangeDataFeed=true: changes are on record from then on. Then run the command "
+    "that the message names, which prints what is lost, and asks. Then clear the failed task.",
 )
 
 INTERVALS = Chapter("Data intervals")
@@ -1732,6 +1784,12 @@ KAFKA_SOURCE_ARGUMENT = DAG_IMPORT.code(
     "An argument of KafkaSource is not valid.",
     "Correct the argument. The message names it, its value, and the values that are valid.",
 )
+DELTA_SOURCE_ARGUMENT = DAG_IMPORT.code(
+    "EPOCHS-DELTA-SOURCE-ARGUMENT",
+    BadArgument,
+    "An argument of DeltaSource is not valid.",
+    "Correct the argument. The message names it, its value, and the values that are valid.",
+)
 DELTA_SINK_ARGUMENT = DAG_IMPORT.code(
     "EPOCHS-DELTA-SINK-ARGUMENT",
     BadArgument,
@@ -1779,6 +1837,7 @@ CHAPTERS = (
     KAFKA,
     SOURCE,
     INTERVALS,
+    DELTA_SOURCE,
     TRANSFORM,
     STATE,
     SPARK,

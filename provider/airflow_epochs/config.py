@@ -86,6 +86,7 @@ class Pipeline:
         require_name("pipeline", self.name)
         require_distinct(self.sinks)
         require_no_loop(self.source, self.sinks)
+        require_allowed(self.source, event_time=self.event_time)
         require_backfill(self.backfill, self.sinks)
         require_wait(self.wait_for_others)
         require_expectations(self.expectations, self.sinks)
@@ -105,6 +106,25 @@ class Overlapping(Protocol):
     def reads(self) -> Collection[str]:
         """What no sink of the pipeline may write to, in the form of ``Sink.destination``. Needs no connection."""
         ...
+
+
+@runtime_checkable
+class Lacking(Protocol):
+    """A source that cannot do everything. Here for the same reason as ``Overlapping``."""
+
+    lacks: Mapping[str, str]
+    """Option of the pipeline -> why the source does not allow it."""
+
+
+def require_allowed(source: Source, **options: object) -> None:
+    """Raise BadArgument if the source does not allow an option of the pipeline that is set."""
+    lacks = source.lacks if isinstance(source, Lacking) else {}
+    for option, value in options.items():
+        if value and option in lacks:
+            raise BadArgument(
+                f"`{option}` cannot be set in a pipeline with a {type(source).__name__}: {lacks[option]}.",
+                code=codes.PIPELINE_ARGUMENT,
+            )
 
 
 def require_name(kind: str, name: str) -> str:

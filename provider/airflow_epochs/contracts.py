@@ -220,11 +220,13 @@ class SparkRead:
     """The Spark options that read exactly the planned ranges.
 
     ``secrets`` reach neither a log nor a file that others can read. ``secrets_of`` is the id of their connection.
+    ``table``: the fields of a ``spark.driver.plans.TableRead``, where a Delta table is read in place of Kafka.
     """
 
     options: dict[str, str]
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     secrets_of: str = ""
+    table: JsonDict | None = None
 
 
 class Source(Protocol):
@@ -379,6 +381,32 @@ class Before(Protocol):
 
         ``ranges`` and ``state``: those that were planned. Needs no connection.
         """
+        ...
+
+
+@runtime_checkable
+class Movable(Before, Protocol):
+    """A source whose position a command can move. Each method reads only.
+
+    Raises:
+        Refused: The pipeline cannot go on there.
+        Corrupt: The source has been replaced.
+    """
+
+    def past_losses(self, position: Position, topics: Sequence[str], env: Environment) -> Move:
+        """Go on with what the source has after losses in ``topics``; none: in all topics."""
+        ...
+
+    def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]], env: Environment) -> Move:
+        """Go on at these offsets."""
+        ...
+
+    def to_time(self, position: Position, time: str, env: Environment) -> Move:
+        """Go back to the first records at or after a time with its zone."""
+        ...
+
+    def to_another(self, position: Position, topics: Sequence[str], starting: object, env: Environment) -> Move:
+        """Go on in what has these names now; none: in all of them. ``starting``: as the source's option, or offsets."""
         ...
 
 

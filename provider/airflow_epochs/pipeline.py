@@ -11,6 +11,7 @@ from airflow.sdk import DAG, Asset, Param, TaskGroup
 from airflow_epochs.config import (
     WAIT_FOR_OTHERS_S,
     WARN,
+    require_allowed,
     require_backfill,
     require_dead_letters,
     require_distinct,
@@ -109,9 +110,9 @@ class EpochPipeline(TaskGroup):
 
     Raises:
         BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
-            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch`` or ``keep_epochs`` is not valid; or
-            ``max_active_runs`` is not 1.
-        Refused: A sink writes to a topic that the source reads.
+            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch`` or ``keep_epochs`` is not valid; the source
+            does not allow an option; or ``max_active_runs`` is not 1.
+        Refused: A sink writes to what the source reads.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class EpochPipeline(TaskGroup):
         sinks = [*sinks, *state]
         require_distinct(sinks)
         require_no_loop(source, sinks)
+        require_allowed(source, event_time=event_time, deferrable=deferrable)
         require_backfill(backfill or {}, sinks)
         require_wait(wait_for_others)
         require_expectations(expectations or {}, sinks)

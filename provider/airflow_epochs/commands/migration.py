@@ -15,7 +15,7 @@ from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
 
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import CONN, PIPELINE, WHY, account_of, confirm, ledger_of, tells_refusals
-from airflow_epochs.commands.orders import environment, partitions, shown, source_of, wrong_options
+from airflow_epochs.commands.orders import environment, partitions, shown, wrong_options
 from airflow_epochs.contracts import Move
 from airflow_epochs.coordinator import adopting, orders
 from airflow_epochs.coordinator.admin import Account
@@ -23,12 +23,13 @@ from airflow_epochs.delta.table import CannotOpen, TableLocation, open_table
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import connection
-from airflow_epochs.model import OffsetRange, Ranges
+from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.definitions import Definition
 from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of
 from airflow_epochs.sources.kafka.checkpoint import StreamCheckpoint, read_checkpoint, require_empty, write_checkpoint
 from airflow_epochs.sources.kafka.logs import Offsets, Partition, offsets_at_ends
+from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.sources.kafka.starting import AtOffsets, Earliest, Starting, parse_starting
 from airflow_epochs.storage.files import Files, open_files
@@ -271,7 +272,16 @@ def _as_ranges(offsets: Offsets) -> Ranges:
 
 def _kafka(found: Definition) -> KafkaSource:
     """The source of the DAG. Raises Refused if it is not Kafka."""
-    return source_of(found.pipeline.source.spec())
+    return _of_kafka(found.pipeline.source.spec())
+
+
+def _of_kafka(spec: JsonDict) -> KafkaSource:
+    if spec.get("kind") != KAFKA:
+        raise Refused(
+            f"The source of the pipeline is of kind {spec.get('kind')!r}. Another reader's offsets mean nothing there.",
+            code=codes.SOURCE_NOT_MOVABLE,
+        )
+    return KafkaSource.from_spec(spec)
 
 
 def _adopt(found: Definition, attempt: int, name: str, by: Account, move: Move) -> None:
@@ -333,7 +343,7 @@ def export_group(args: Namespace) -> None:
 def _standing(args: Namespace) -> tuple[str, KafkaSource, Offsets]:
     """The DAG of the newest epoch, its source, and where the next epoch begins, in the topics that are read today."""
     at = orders.standing(ledger_of(args), args.pipeline)
-    source = source_of(at.newest.source)
+    source = _of_kafka(at.newest.source)
     position = offsets_at_ends(at.position(source).ranges)
     return at.newest.dag_id, source, {topic: of for topic, of in position.items() if topic in topics_of(source) and of}
 

@@ -22,23 +22,22 @@ from airflow_epochs.commands.asking import (
     offsets_in,
     tells_refusals,
 )
-from airflow_epochs.contracts import Move
+from airflow_epochs.contracts import Movable, Move
 from airflow_epochs.coordinator import orders, savepoints
 from airflow_epochs.coordinator.orders import NO_RESTORATION, Adoption, Restoration, Standing
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.model import JsonDict, Ranges, described_epochs, records_upper_bound
-from airflow_epochs.sources.kafka.source import KIND as KAFKA
-from airflow_epochs.sources.kafka.source import KafkaSource
+from airflow_epochs.model import Ranges, described_epochs, records_upper_bound
+from airflow_epochs.sources import from_spec
 from airflow_epochs.spark.runners import SparkConnect
 
 PARTITIONS_SHOWN_MAX = 20
 """The ledger's record has all of them."""
 
 _TOPIC = Arg(("--topic",), action="append", help="A topic, as often as there are topics; without it, all of them")
-_SOURCE_CONN = Arg(("--source-conn-id",), help="Connection of type kafka, if it is another one than in the last epoch")
+_SOURCE_CONN = Arg(("--source-conn-id",), help="The source's connection, if it is another one than in the last epoch")
 _NEXT = "The next run obeys. Start one, or clear the failed tasks of the last one."
 _RESTORES = (
     "The next run brings the tables back, and reads nothing; the run after it reads on. Start them. If the last run "
@@ -58,7 +57,7 @@ def _moving() -> list[ActionCommand]:
     return [
         ActionCommand(
             name="skip",
-            help="Go on behind records that Kafka has lost, or at other offsets; what is lost goes on record",
+            help="Go on behind records that the source has lost, or at other offsets; what is lost goes on record",
             func=skip,
             args=(
                 PIPELINE,
@@ -71,12 +70,15 @@ def _moving() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="reset-source",
-            help="Go on in topics that were created again, or in another cluster",
+            help="Go on in topics or a table that were created again, or in another cluster",
             func=reset_source,
             args=(
                 PIPELINE,
                 _TOPIC,
-                Arg(("--starting",), help="Where to begin there: earliest, latest, or a time like 2026-01-31T00:00Z"),
+                Arg(
+                    ("--starting",),
+                    help="Where to begin there: earliest, latest, a time like 2026-01-31T00:00Z, or a table's version",
+                ),
                 Arg(("--offsets",), help='A JSON file with offsets to begin at: {"orders": {"0": 4711}}'),
                 _SOURCE_CONN,
                 *_WRITTEN,
@@ -132,7 +134,7 @@ def skip(args: Namespace) -> None:
     if args.to_available == bool(args.offsets) or (args.topic and args.offsets):
         raise wrong_options("Give either --to-available, with or without --topic, or --offsets FILE.")
 
-    def moved(source: KafkaSource, at: Standing) -> Move:
+    def moved(source: Movable, at: Standing) -> Move:
         position = at.position(source)
         if args.to_available:
             return source.past_losses(position, args.topic or [], environment())
@@ -147,7 +149,7 @@ def reset_source(args: Namespace) -> None:
     if bool(args.starting) == bool(args.offsets):
         raise wrong_options("Give either --starting or --offsets FILE.")
 
-    def moved(source: KafkaSource, at: Standing) -> Move:
+    def moved(source: Movable, at: Standing) -> Move:
         starting: object = offsets_in(args.offsets) if args.offsets else args.starting
         return source.to_another(at.position(source), args.topic or [], starting, environment())
 
@@ -164,7 +166,7 @@ def rewind(args: Namespace) -> None:
         raise wrong_options("Give --restore-tables with --to-epoch N or --to-savepoint NAME: they name versions.")
     ledger = ledger_of(args)
 
-    def moved(source: KafkaSource, at: Standing) -> Move:
+    def moved(source: Movable, at: Standing) -> Move:
         position = at.position(source)
         if args.to_timestamp:
             return source.to_time(position, args.to_timestamp, environment())
@@ -190,7 +192,7 @@ def replan(args: Namespace) -> None:
     """``airflow epochs replan``: plan an aborted epoch anew, after a yes."""
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
-    move = orders.replan(at, source_of(at.newest.source))
+    move = orders.replan(at, from_spec(at.newest.source))
     planned = at.newest.ranges
     confirm(
         args,
@@ -218,7 +220,7 @@ def adopt_sink(args: Namespace) -> None:
         return
     confirm(args, *_adopted(ledger, at, adoption), f"Recorded: {caller()}, because: {by.why}")
     with logged("adopt-sink", dag_id=at.newest.dag_id, by=caller()):
-        move = Move(position=at.position(source_of(at.newest.source)))
+        move = Move(position=at.position(from_spec(at.newest.source)))
         orders.put(ledger, at, "adopt-sink", by, move, adoption=adoption)
     print(_NEXT)
 
@@ -226,13 +228,13 @@ def adopt_sink(args: Namespace) -> None:
 def _order(
     args: Namespace,
     name: str,
-    moved: Callable[[KafkaSource, Standing], Move],
+    moved: Callable[[Movable, Standing], Move],
     restored: Callable[[Standing], Restoration | None] = lambda at: None,
 ) -> None:
     by, ledger = account_of(args), ledger_of(args)
     at = orders.standing(ledger, args.pipeline)
     with located(args.pipeline):
-        move, restoration = moved(source_of(at.newest.source, args.source_conn_id), at), restored(at)
+        move, restoration = moved(from_spec(at.newest.source, args.source_conn_id), at), restored(at)
     ordered = at.order.restores if at.order else {}
     if not move.moves and (restoration is None or restoration.points == ordered):
         print("Nothing to do: the pipeline goes on there in any case.")
@@ -294,7 +296,7 @@ def _adopted(ledger: Ledger, at: Standing, adoption: Adoption) -> list[str]:
         f"Sink {adoption.sink} of pipeline {at.newest.txn.pipeline} shows {shows}, and the ledger expects epoch "
         f"{adoption.expected.epoch}. It will be taken as it is, and goes on with epoch {at.epoch}.",
         f"  missing for good, unless its table has them: the rows of {epochs}{_rows(ledger, adoption)}",
-        "  To get them from Kafka again, answer no, and give the sink another name with "
+        "  To read them again, answer no, and give the sink another name with "
         f'backfill={{"<the new name>": {first}}} in the DAG instead.',
     ]
 
@@ -328,16 +330,6 @@ def partitions(ranges: Ranges) -> str:
 def environment() -> AirflowEnvironment:
     """Connections, for a command that runs nothing on Spark."""
     return AirflowEnvironment(SparkConnect())
-
-
-def source_of(spec: JsonDict, conn_id: str | None = None) -> KafkaSource:
-    """A pipeline's source as its records describe it, perhaps with another connection."""
-    if spec.get("kind") != KAFKA:
-        raise Refused(
-            f"The source of the pipeline is of kind {spec.get('kind')!r}. Its position cannot be moved.",
-            code=codes.SOURCE_NOT_MOVABLE,
-        )
-    return KafkaSource.from_spec({**spec, **({"conn_id": conn_id} if conn_id else {})})
 
 
 def wrong_options(remedy: str) -> Refused:

@@ -48,6 +48,7 @@ from airflow_epochs.spark.driver.plans import (
     StageOutcome,
     StagePlan,
     StateRead,
+    TableRead,
     TransformFile,
 )
 from airflow_epochs.spark.driver.wire import as_json, from_json
@@ -348,6 +349,7 @@ def _stage_plan(
         now=opened.now,
         seed=opened.seed,
         read=read.options,
+        table=from_json(TableRead, read.table) if read.table else None,
         transform=TransformFile(path=transform.path, function=transform.function),
         outputs=outputs,
         sinks={},

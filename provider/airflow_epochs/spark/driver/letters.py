@@ -37,7 +37,7 @@ COLUMNS = {
 """Of a dead letter in a table, in this order."""
 OF_THE_RECORD = ("timestamp", "key", "value")
 NEEDED = (*ORIGIN, "error")
-"""What the transform must say of a record that it could not parse."""
+"""What the transform must say of a record of Kafka that it could not parse."""
 UNREADABLE = "\ufffd"
 """Stands in the texts of a letter for what is no character, and for NUL."""
 HEADER = "dead-letter."
@@ -100,6 +100,35 @@ class Posted:
             )
 
 
+@dataclass(frozen=True)
+class _Records:
+    """The records that letters are about. Rows of a ``table`` are none: a letter then names the table alone."""
+
+    batch: DataFrame
+    table: str | None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """What the transform must say of a record that it could not parse."""
+        return NEEDED if self.table is None else ("error",)
+
+    def none(self) -> DataFrame:
+        """No letter."""
+        from pyspark.sql import functions as F
+
+        if self.table is None:
+            return self.batch.where("false").select(*ORIGIN)
+        return self.batch.where("false").select(*(F.lit(None).cast(COLUMNS[name]).alias(name) for name in ORIGIN))
+
+    def added_to(self, letters: DataFrame) -> DataFrame:
+        """The letters with what the records say."""
+        from pyspark.sql import functions as F
+
+        if self.table is None:
+            return _with_records(letters, self.batch)
+        return letters.withColumn("topic", F.coalesce(F.col("topic"), F.lit(self.table)))
+
+
 def judged(plan: StagePlan, every: Mapping[str, DataFrame]) -> dict[str, Judged]:
     """The sinks that may have dead letters, with their rows judged. ``every``: what the transform returned."""
     if plan.letters is None:
@@ -127,7 +156,8 @@ def posted(
         return Posted(counts=found)
     bad = [each.bad for sink, each in judged.items() if plan.again or sink in found]
     observation = Observation(f"letters {uuid.uuid4().hex}")
-    frame = _frame_of(plan.letters, batch, every.get(name), bad, observation)
+    known = _Records(batch, plan.table.location if plan.table else None)
+    frame = _frame_of(plan.letters, known, every.get(name), bad, observation)
     return Posted(frames={name: frame}, counts=found, bad=bad, observation=observation if bad else None)
 
 
@@ -191,7 +221,7 @@ def _has_origin(kind: object) -> bool:
 
 def _frame_of(
     letters: LettersPlan,
-    batch: DataFrame,
+    records: _Records,
     parsed: DataFrame | None,
     bad: Sequence[DataFrame],
     observation: Observation,
@@ -200,7 +230,7 @@ def _frame_of(
 
     Args:
         letters: Where they go.
-        batch: The epoch's input.
+        records: The epoch's input.
         parsed: What the transform returned for that sink; None: nothing.
         bad: The dead letters of each sink.
         observation: Counts ``bad``.
@@ -210,18 +240,17 @@ def _frame_of(
     """
     from pyspark.sql import functions as F
 
-    none = batch.where("false").select(*ORIGIN)
-    together = _completed(none if parsed is None else _of_the_transform(letters.sink, parsed))
+    together = _completed(records.none() if parsed is None else _of_the_transform(letters.sink, parsed, records.needed))
     if bad:
         left_out = reduce(lambda one, other: one.unionByName(other), map(_completed, bad))
         together = together.unionByName(left_out.observe(observation, F.count(F.lit(1)).alias(_COUNT)))
-    known = _with_records(together, batch)
+    known = records.added_to(together)
     return _as_records(known) if letters.as_records else known.withColumn("timestamp", F.expr(_KNOWN_TIME))
 
 
-def _of_the_transform(sink: str, frame: DataFrame) -> DataFrame:
+def _of_the_transform(sink: str, frame: DataFrame, needed: Sequence[str]) -> DataFrame:
     names = {name.lower() for name in frame.columns} - {RECORD}
-    missing, unknown = sorted(set(NEEDED) - names), sorted(names - COLUMNS.keys())
+    missing, unknown = sorted(set(needed) - names), sorted(names - COLUMNS.keys())
     if missing or unknown:
         parts = [f"no column {', '.join(missing)}"] if missing else []
         parts += [f"the unknown column {', '.join(unknown)}"] if unknown else []

@@ -41,6 +41,34 @@ class EventTimePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableRead:
+    """The versions ``[start, end)`` of a Delta table that an epoch reads.
+
+    From version 0 on, it reads the rows that the table has at its last version, instead of what the versions change.
+
+    Attributes:
+        location: Where the table is.
+        feed: Whether the change data feed is read.
+        schema: The table's schema at the last version, in Spark's JSON.
+        partition_by: The table's partition columns.
+        files: Where neither the feed nor the whole table is read: the files that the versions add, relative to the
+            table or absolute, each with the values of its partition.
+        records: About how many rows there are.
+        at_ms: When the last version was committed, in milliseconds since 1970; None if nobody knows.
+    """
+
+    location: str
+    start: int
+    end: int
+    feed: bool
+    schema: JsonDict
+    partition_by: tuple[str, ...] = ()
+    files: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    records: int = 0
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateRead:
     """The state that an epoch reads.
 
@@ -155,6 +183,7 @@ class StagePlan(JobPlan):
         expectations: Sink -> what is expected of its rows.
         nothing: Whether the sinks get no rows, whatever the transform returns: tables go back to an earlier epoch.
         letters: Where dead letters go; None: there are none, and a row that does not fit aborts the epoch.
+        table: What is read of a Delta table; None: ``read`` says what is read of Kafka.
     """
 
     JOB = "stage"
@@ -180,6 +209,7 @@ class StagePlan(JobPlan):
     expectations: dict[str, Rules] = field(default_factory=dict)
     nothing: bool = False
     letters: LettersPlan | None = None
+    table: TableRead | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from airflow_epochs.spark.driver import kafka_read, transform
+from airflow_epochs.spark.driver import source_read, transform
 from airflow_epochs.spark.driver.delta import state as delta_state
 from airflow_epochs.spark.driver.delta.schema import quoted
 from airflow_epochs.spark.driver.plans import StagePlan
@@ -47,7 +47,7 @@ def _returned(
     users: transform.LoadedTransform,
     sinks: Mapping[str, DataFrame],
 ) -> Mapping[str, DataFrame]:
-    batch = kafka_read.batch(spark, plan.read, secrets)
+    batch = source_read.batch(spark, plan, secrets)
     state = delta_state.frames(spark, plan.state)
     return users(batch, transform.EpochContext.of(plan), plan.outputs, sinks, state)
 

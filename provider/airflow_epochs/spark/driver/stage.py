@@ -6,7 +6,7 @@ try.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,10 +20,10 @@ from airflow_epochs.spark.driver import (
     determinism,
     event_times,
     expectations,
-    kafka_read,
     letters,
     observed,
     replay,
+    source_read,
     transform,
 )
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
@@ -94,8 +94,9 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
     stagers = {name: _stager(told["kind"])(told, plan.state.get(name)) for name, told in plan.sinks.items()}
     epoch = transform.EpochContext.of(plan)
     with transform.loaded(plan.transform) as users:
-        batch = kafka_read.batch(spark, plan.read, secrets).alias(BATCH)
-        batch, observation = _observed(batch) if plan.measure_input else (batch, None)
+        batch = source_read.batch(spark, plan, secrets).alias(BATCH)
+        wanted = _input_metrics(plan)
+        batch, observation = _observed(batch, wanted) if plan.measure_input else (batch, None)
         state = delta_state.frames(spark, plan.state)
         every = users(batch, epoch, plan.outputs, _needed(plan) if plan.again else None, state, _post(plan))
         if plan.nothing:
@@ -108,9 +109,12 @@ def stage(spark: SparkSession, plan: StagePlan, secrets: dict[str, str]) -> Stag
         taken = {name: judged[name].rows if name in judged else own[name] for name in own if name != _post(plan)}
         frames = replay.with_earlier(spark, plan, secrets, users, taken) if plan.earlier else taken
         frames = {name: letters.plain(frame) for name, frame in frames.items()}
-        offsets = sum(kafka_read.planned(each.read) for each in (*plan.earlier, plan))
+        offsets = sum(source_read.planned(each) for each in (*plan.earlier, plan))
         job = delta_session.prepare_staging(spark, offsets, files_of_0_1=plan.files_of_0_1)
-        with _read_once(batch, observation, reads) as input_metrics, _event_times(epoch.clock) as seen:
+        with (
+            _read_once(batch, observation, reads, wanted) as input_metrics,
+            _event_times(epoch.clock) as seen,
+        ):
             fills = {sink: partial(stagers[sink], spark, job) for sink in plan.sinks}
             audits = _staged(spark, _tasks(spark, plan, frames, fills))
             staged = {sink: audit.claim for sink, audit in audits.items()}
@@ -194,23 +198,27 @@ def _stager(kind: str) -> Stager:
     return STAGERS[kind]
 
 
-def _input_metrics() -> tuple[Column, Column]:
+def _input_metrics(plan: StagePlan) -> list[Column]:
     """The batch's metrics. The newest timestamp is in ms since 1970: a number has no time zone to get wrong."""
     from pyspark.sql import functions as F
 
-    return F.count(F.lit(1)).alias("rows"), F.unix_millis(F.max("timestamp")).alias("newest")
+    rows = F.count(F.lit(1)).alias("rows")
+    # A column `timestamp` of a table may be anything.
+    return [rows] if plan.table else [rows, F.unix_millis(F.max("timestamp")).alias("newest")]
 
 
-def _observed(batch: DataFrame) -> tuple[DataFrame, Observation]:
+def _observed(batch: DataFrame, metrics: Sequence[Column]) -> tuple[DataFrame, Observation]:
     from pyspark.sql import Observation
 
     observation = Observation(BATCH)
-    return batch.observe(observation, *_input_metrics()), observation
+    return batch.observe(observation, *metrics), observation
 
 
 @contextmanager
-def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Read Kafka once, however often the sinks' plans use the batch. Yields a function that returns its metrics.
+def _read_once(
+    batch: DataFrame, observation: Observation | None, uses: int, wanted: Sequence[Column]
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Read the source once, however often the sinks' plans use the batch. Yields a function that returns its metrics.
 
     A batch that is used once is not cached. With an ``observation``, Spark counts it as it flows: that costs 50 ns per
     record, 3 % of a typical epoch. A batch that is used more often is cached by an action of its own. If the sinks'
@@ -224,7 +232,7 @@ def _read_once(batch: DataFrame, observation: Observation | None, uses: int) -> 
     else:
         batch.persist()
         try:
-            metrics = batch.agg(*_input_metrics()).collect()[0].asDict()
+            metrics = batch.agg(*wanted).collect()[0].asDict()
             yield lambda: metrics
         finally:
             batch.unpersist()

@@ -49,6 +49,7 @@ class EpochContext:
         watermark: W: a row with this event time, or an earlier one, is late. None: nothing is.
         previous_watermark: P: what the watermark was in the epoch before.
         clock: For the stage job.
+        table: The table that the epoch reads; None if it reads topics.
     """
 
     number: int
@@ -61,15 +62,22 @@ class EpochContext:
     previous_watermark: datetime | None = None
     _watermarks: tuple[datetime | None, ...] = field(default=(), repr=False)
     clock: event_times.Clock | None = field(default=None, repr=False)
+    table: str | None = field(default=None, repr=False)
 
     @property
     def record(self) -> Column:
         """The record that a row is made of: select it from the batch beside the columns of a sink's rows.
 
-        If the row becomes a dead letter, it tells which record that is. No sink gets this column.
+        If the row becomes a dead letter, it tells which record that is. No sink gets this column. A row of a table
+        is no record: then it tells the table.
         """
         from pyspark.sql import functions as F
 
+        if self.table is not None:
+            kinds = {"topic": "string", "partition": "int", "offset": "bigint"}
+            values = (F.lit(self.table), F.lit(None), F.lit(None))
+            parts = (v.cast(kind).alias(n) for (n, kind), v in zip(kinds.items(), values, strict=True))
+            return F.struct(*parts).alias(RECORD)
         return F.struct("topic", "partition", "offset").alias(RECORD)
 
     def event_time(self, rows: DataFrame, column: str) -> DataFrame:
@@ -128,6 +136,7 @@ class EpochContext:
             previous_watermark=marks[1] if len(marks) > 1 else None,
             _watermarks=marks,
             clock=event_times.Clock(plan.event_time) if plan.event_time else None,
+            table=plan.table.location if plan.table else None,
         )
 
 

@@ -14,7 +14,6 @@ The task's side has read the table's log, and says which files the version has. 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
 from airflow_epochs.spark.driver.delta import jobs, session
+from airflow_epochs.spark.driver.delta.files import STRICT, path_of
 from airflow_epochs.spark.driver.delta.keys import SHOWN_MAX, shown
 from airflow_epochs.spark.driver.delta.plans import EPOCH, StateStaging
 from airflow_epochs.spark.driver.delta.schema import quoted
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NEWEST, _TIMES, _BEFORE, _UNTIL = (f"__epochs_{name}" for name in ("newest", "times", "before", "until"))
-_SPECIAL = re.compile(r"[{}\[\]*?\\]")
-"""What would make a path a pattern."""
 
 
 def frames(spark: SparkSession, reads: Mapping[str, StateRead]) -> dict[str, DataFrame]:
@@ -241,15 +239,9 @@ def _stored(spark: SparkSession, read: StateRead, files: Iterable[str]) -> DataF
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(read.stored or {})
-    if not (paths := [_path(read.location, file) for file in files]):
+    if not (paths := [path_of(read.location, file) for file in files]):
         return spark.createDataFrame([], schema)
-    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-    return spark.read.schema(schema).options(**strict).parquet(*paths)
-
-
-def _path(location: str, file: str) -> str:
-    """A file of a table, in Spark's spelling: a path may be a pattern, so its special characters are escaped."""
-    return _SPECIAL.sub(r"\\\g<0>", jobs.for_spark(file if ":/" in file else f"{location}/{file}"))
+    return spark.read.schema(schema).options(**STRICT).parquet(*paths)
 
 
 def _at(spark: SparkSession, location: str, version: int | None) -> DataFrame:

@@ -1,0 +1,124 @@
+"""Validates the options of a DeltaSource. No I/O."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_epochs import codes
+from airflow_epochs.errors import BadArgument
+from airflow_epochs.names import normalised
+
+APPENDS, FEED = "appends", "feed"
+EARLIEST, LATEST = "earliest", "latest"
+DEFAULTS: Mapping[str, Any] = {
+    "storage_conn_id": None,
+    "changes": APPENDS,
+    "starting": EARLIEST,
+    "max_versions": 1000,
+    "max_wait": 60.0,
+}
+_CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){0,2}")
+_LOGIN = re.compile(r"[a-z0-9+.-]+://[^/]*@", re.IGNORECASE)
+_WAIT_S_MAX = 86_400
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaConfig:
+    """A DeltaSource's options, checked and typed. ``starting``: a version, or one of the two words."""
+
+    table: str
+    storage_conn_id: str | None
+    feed: bool
+    starting: str | int
+    max_versions: int
+    max_wait_s: float
+
+
+def read_config(raw: Mapping[str, Any]) -> DeltaConfig:
+    """Validate options by name. A missing option gets its default; ``table`` may be missing while it is a template.
+
+    Raises:
+        BadArgument: An option is not valid. The text names it and the accepted values.
+    """
+    given = {**DEFAULTS, **raw}
+    return DeltaConfig(
+        table=_table(given["table"]) if "table" in given else "",
+        storage_conn_id=None if _none(given["storage_conn_id"]) else _text("storage_conn_id", given["storage_conn_id"]),
+        feed=_changes(given["changes"]) == FEED,
+        starting=parse_starting(given["starting"]),
+        max_versions=_count("max_versions", given["max_versions"]),
+        max_wait_s=_seconds("max_wait", given["max_wait"]),
+    )
+
+
+def bad(what: str) -> BadArgument:
+    """The error for an argument of DeltaSource."""
+    return BadArgument(what, code=codes.DELTA_SOURCE_ARGUMENT)
+
+
+def parse_starting(value: object) -> str | int:
+    """The version, or one of the two words, that the user's value means. Raises BadArgument."""
+    text = str(value).strip().lower()
+    if text in (EARLIEST, LATEST):
+        return text
+    if not isinstance(value, bool) and text.isascii() and text.isdigit():
+        return int(text)
+    raise bad(f"`starting` is {value!r}. It must be {EARLIEST!r}, {LATEST!r}, or a version of the table, from 0.")
+
+
+def _table(value: object) -> str:
+    table = normalised(_text("table", value))
+    if _CATALOG_NAME.fullmatch(table):
+        raise bad(
+            f"`table` is {value!r}, a name in a catalog. It must be an absolute path, or a URL such as "
+            "s3://bucket/folder: DESCRIBE DETAIL in Spark shows where the table is."
+        )
+    if not table.startswith("/") and "://" not in table:
+        raise bad(f"`table` is {value!r}. It must be an absolute path, or a URL such as s3://bucket/folder.")
+    if _LOGIN.match(table):
+        raise bad("`table` is a URL with a login. Put the login into the connection that `storage_conn_id` names.")
+    return table
+
+
+def _changes(value: object) -> str:
+    if value in (APPENDS, FEED):
+        return str(value)
+    raise bad(f"`changes` is {value!r}. It must be {APPENDS!r} or {FEED!r}.")
+
+
+def _none(value: object) -> bool:
+    # an empty DAG param renders to "" or "None"
+    return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise bad(f"`{name}` is {value!r}. It must be a text that is not empty.")
+    return value.strip()
+
+
+def _count(name: str, value: object) -> int:
+    number = _number(value)
+    if number < 1 or not number.is_integer():
+        raise bad(f"`{name}` is {value!r}. It must be a whole number, 1 or larger.")
+    return int(number)
+
+
+def _seconds(name: str, value: object) -> float:
+    seconds = _number(value)
+    if not 0 <= seconds <= _WAIT_S_MAX:
+        raise bad(f"`{name}` is {value!r}. It must be a number of seconds from 0 to {_WAIT_S_MAX} (a day).")
+    return seconds
+
+
+def _number(value: object) -> float:
+    """-1 for what is no number, which is no valid value of any option."""
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else -1.0
+    except (ValueError, OverflowError):
+        return -1.0
+    return number if math.isfinite(number) else -1.0

@@ -1,0 +1,373 @@
+"""A Delta source's work in an epoch: plan its versions, check that they can be read, describe Spark's read.
+
+An epoch that begins at version 0 reads the table as it is at the epoch's last version. So a long history need not be
+there any more. Every other epoch reads what its versions have changed. Both rest on versions alone, which never change,
+so a rerun reads the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from urllib.parse import unquote
+
+from airflow_epochs import codes, secrecy
+from airflow_epochs.contracts import Environment, Move, PlannedEpoch, Position, SparkRead
+from airflow_epochs.delta.log import entry_version, log_entry
+from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.errors import Code, Corrupt, Refused
+from airflow_epochs.model import JsonDict, Ranges
+from airflow_epochs.names import resolved
+from airflow_epochs.sources.delta import moves
+from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, parse_starting
+from airflow_epochs.sources.delta.moves import DIGEST, TABLE_ID, of_versions, versions_in
+from airflow_epochs.sources.delta.table_now import TableNow, look, whole
+from airflow_epochs.sources.delta.versions import (
+    CHANGE_FEED,
+    Unreadable,
+    Version,
+    digest_of,
+    read_version,
+    readable,
+)
+from airflow_epochs.spark.driver.plans import TableRead
+from airflow_epochs.spark.driver.wire import as_json
+from airflow_epochs.storage.options import storage_options
+
+log = secrecy.logger(__name__)
+
+POLL_S = 0.5
+_BYTES_PER_ROW = 100
+"""Of a file without statistics."""
+
+
+def require_no_loop(table: str, writes: Collection[str]) -> None:
+    """Raise Refused if the table is among the sinks' destinations."""
+    if resolved(table) in writes:
+        raise Refused(
+            f"A sink writes to {table}, which the pipeline reads. The pipeline would read its own rows again and "
+            "again.",
+            code=codes.LOOP,
+        )
+
+
+@dataclass(frozen=True)
+class DeltaReader:
+    """The operations of ``contracts.Source`` for one Delta source's options, in one task's environment."""
+
+    config: DeltaConfig
+    env: Environment
+
+    @cached_property
+    def location(self) -> TableLocation:
+        """Where the table is, with the options of its store."""
+        conn_id, table = self.config.storage_conn_id, self.config.table
+        return TableLocation(table, table, storage_options(self.env.connection(conn_id) if conn_id else None))
+
+    # -- an epoch ----------------------------------------------------------------------------------------------------
+
+    def plan(self, position: Position | None) -> PlannedEpoch | None:
+        """Plan the versions of a new epoch; None after ``max_wait`` seconds without a new version.
+
+        A first epoch that starts at ``"latest"`` is empty: it records where the pipeline begins.
+
+        Raises:
+            Corrupt: The table has been replaced, or versions that the pipeline has not read cannot be read any more.
+            Refused: There is no table, or it cannot be read in this way.
+        """
+        now = look(self.location, feed=self.config.feed)
+        if position is None:
+            start = self._first(now)
+            if self.config.starting == LATEST:
+                return self._planned(now, start, start)
+        else:
+            start = self._go_on(now, position)
+        newest = self._wait(start, now.newest)
+        if newest < start:
+            return None
+        now = now if newest == now.newest else look(self.location, feed=self.config.feed)
+        return self._planned(now, start, self._end(now, start))
+
+    def _first(self, now: TableNow) -> int:
+        starting = self.config.starting
+        if starting == EARLIEST:
+            return 0
+        start = now.newest + 1 if starting == LATEST else int(starting)
+        if start > now.newest + 1:
+            raise Refused(
+                f"`starting` is {start}, and the newest version of {now.location.name} is {now.newest}.",
+                code=codes.STARTING_UNUSABLE,
+                remedy="Correct `starting` of the DeltaSource, and clear the failed task. If a param of the run set "
+                "it, start a run with another value.",
+            )
+        return start
+
+    def _go_on(self, now: TableNow, position: Position) -> int:
+        self._require_of_table(position)
+        _, start = versions_in(position.ranges)
+        self._require_same(now, position.state, start)
+        return start
+
+    def _wait(self, start: int, newest: int) -> int:
+        """The newest version, after a wait of at most ``max_wait`` for version ``start``."""
+        deadline = time.monotonic() + self.config.max_wait_s
+        while newest < start and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left))
+            newest = start if self.location.files.read(log_entry(start)) is not None else newest
+        return newest
+
+    def _end(self, now: TableNow, start: int) -> int:
+        """The first version that the epoch leaves. Raises Corrupt if not even the first one can be read."""
+        end = now.newest + 1
+        if start == 0 and self.config.starting == EARLIEST:
+            return end
+        end = min(end, start + self.config.max_versions)
+        if start == 0:
+            return end
+        _, flaw = self._readable(now, start, end)
+        if flaw and flaw.version == start:
+            raise self._error(now, flaw)
+        return flaw.version if flaw else end
+
+    def _planned(self, now: TableNow, start: int, end: int) -> PlannedEpoch:
+        self._require_readable(now, start, end)
+        state = {TABLE_ID: now.id, DIGEST: digest_of(now.location.files, end - 1)}
+        return PlannedEpoch(ranges=of_versions(self.config.table, start, end), state=state)
+
+    def check(self, ranges: Ranges, state: JsonDict) -> None:
+        """Raise Corrupt unless every row of the planned versions can still be read. Reads only."""
+        now = self._look_again(ranges, state)
+        self._require_readable(now, *versions_in(ranges))
+
+    def confirm(self, ranges: Ranges, state: JsonDict) -> None:
+        """After Spark's read: raise Corrupt if the table has been replaced meanwhile."""
+        self._look_again(ranges, state)
+
+    def _look_again(self, ranges: Ranges, state: JsonDict) -> TableNow:
+        self._require_of_table(Position(ranges=ranges, state=state))
+        now = look(self.location, feed=self.config.feed)
+        self._require_same(now, state, versions_in(ranges)[1])
+        return now
+
+    # -- what can be read --------------------------------------------------------------------------------------------
+
+    def _require_readable(self, now: TableNow, start: int, end: int) -> None:
+        if start == 0 and end > 0:
+            self._require_whole(now, end - 1)
+        elif flaw := self._readable(now, start, end)[1]:
+            raise self._error(now, flaw)
+
+    def _readable(self, now: TableNow, start: int, end: int) -> tuple[list[Version], Unreadable | None]:
+        feed = self.config.feed
+        is_on = feed and start < end and self._feed_is_on(now, start)
+        return readable(now.location.files, range(start, end), feed=feed, feed_is_on=is_on)
+
+    def _feed_is_on(self, now: TableNow, version: int) -> bool:
+        try:
+            configuration = now.at(version).metadata().configuration
+        except Corrupt:
+            return True  # the log no longer tells it, nor anything else: then that is what is said
+        return str(configuration.get(CHANGE_FEED, "")).lower() == "true"
+
+    def _require_whole(self, now: TableNow, version: int) -> None:
+        """Raise Corrupt unless all files of a version are there."""
+        missing = sorted(now.location.files.missing(whole(now.at(version)).files))
+        if missing:
+            raise Corrupt(
+                f"The epoch begins with all rows of version {version} of the table {now.location.name}, and "
+                f"{len(missing)} of its files are gone, for example {missing[0]}.",
+                code=codes.VERSIONS_GONE,
+                remedy=_PLAN_ANEW,
+            )
+
+    def _error(self, now: TableNow, flaw: Unreadable) -> Corrupt:
+        return Corrupt(
+            f"Version {flaw.version} of the table {now.location.name}, which the pipeline has not read yet, cannot be "
+            f"read: {flaw.why}.",
+            code=flaw.code,
+            remedy=_REMEDIES[flaw.code],
+        )
+
+    # -- is it the same table ----------------------------------------------------------------------------------------
+
+    def _require_of_table(self, position: Position) -> None:
+        """Raise Corrupt if the position is not one of this table: the DAG has got another source."""
+        table, of = self.config.table, position.ranges
+        is_ours = len(of) == 1 and all(len(each) == 1 for each in of.values())
+        if not is_ours or (TABLE_ID not in position.state and table not in of):
+            raise Corrupt(
+                f"The pipeline has read from {', '.join(sorted(of))}, and its source is the table {table} now.",
+                code=codes.TABLE_REPLACED,
+            )
+
+    def _require_same(self, now: TableNow, state: JsonDict, end: int) -> None:
+        """Raise Corrupt unless the table is the one whose versions up to ``end`` have been read or planned."""
+        name, known = now.location.name, state.get(TABLE_ID)
+        if known and known != now.id:
+            what = f"has the id {now.id}, and the pipeline has read the table with the id {known}"
+        elif now.newest + 1 < end:
+            what = f"ends with version {now.newest}, and the pipeline has got to version {end - 1}"
+        elif not self._is_same_entry(now, state, end):
+            what = f"has another version {end - 1} than the one that the pipeline has got to"
+        else:
+            return
+        raise Corrupt(f"The table {name} {what}.", code=codes.TABLE_REPLACED)
+
+    def _is_same_entry(self, now: TableNow, state: JsonDict, end: int) -> bool:
+        """Whether the last version is the known one, as far as the log still tells."""
+        known, found = state.get(DIGEST), digest_of(now.location.files, end - 1)
+        return known is None or found is None or known == found
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def past_losses(self, position: Position, topics: Sequence[str]) -> Move:
+        """Go on with the first version that can be read."""
+        now, start = self._standing(position, topics)
+        to = start
+        while 0 < to <= now.newest and (flaw := self._readable(now, to, to + 1)[1]):
+            to = self._oldest_entry(now, to) if flaw.code == codes.VERSIONS_GONE else to + 1
+        return moves.moved(position, self.config.table, now.id, to, now.newest)
+
+    def _oldest_entry(self, now: TableNow, lost: int) -> int:
+        """The next version of which the log has an entry."""
+        known = (entry_version(name) for name in now.location.files.names("_delta_log"))
+        return min((each for each in known if each is not None and each > lost), default=now.newest + 1)
+
+    def to_offsets(self, position: Position, offsets: Mapping[str, Mapping[int, int]]) -> Move:
+        """Go on with this version."""
+        now, _ = self._standing(position, list(offsets))
+        return moves.moved(position, self.config.table, now.id, self._version_in(now, offsets), now.newest)
+
+    def to_another(self, position: Position, starting: object) -> Move:
+        """Go on in the table that is there now."""
+        now = look(self.location, feed=self.config.feed)
+        to = self._version_in(now, starting) if isinstance(starting, Mapping) else self._version_of(now, starting)
+        return moves.to_another(position, self.config.table, now.id, to, now.newest)
+
+    def _version_of(self, now: TableNow, starting: object) -> int:
+        parsed = parse_starting(starting)
+        return 0 if parsed == EARLIEST else now.newest + 1 if parsed == LATEST else self._there(now, int(parsed))
+
+    def _version_in(self, now: TableNow, offsets: Mapping[str, Mapping[int, int]]) -> int:
+        self._require_named(list(offsets))
+        of = offsets[self.config.table] if offsets else {}
+        if of.keys() != {0}:
+            raise Refused(
+                f"The offsets of the table {self.config.table} name the partitions {sorted(of)}. A table has only "
+                "partition 0, whose offset is the version to go on with. Nothing was changed.",
+                code=codes.OFFSETS_UNUSABLE,
+            )
+        return self._there(now, of[0])
+
+    def _there(self, now: TableNow, version: int) -> int:
+        if version > now.newest + 1:
+            raise Refused(
+                f"The command would go on at version {version}, and the newest version of {self.config.table} is "
+                f"{now.newest}. Nothing was changed.",
+                code=codes.OFFSETS_UNUSABLE,
+            )
+        return version
+
+    def _standing(self, position: Position, topics: Sequence[str]) -> tuple[TableNow, int]:
+        self._require_named(topics)
+        now = look(self.location, feed=self.config.feed)
+        return now, self._go_on(now, position)
+
+    def _require_named(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            if topic != self.config.table:
+                raise Refused(
+                    f"The pipeline does not read {topic!r}. It reads the table {self.config.table}.",
+                    code=codes.TOPIC_UNKNOWN,
+                )
+
+    # -- Spark -------------------------------------------------------------------------------------------------------
+
+    def spark_read(self, ranges: Ranges) -> SparkRead:
+        """What Spark reads of the table for these versions."""
+        now = look(self.location, feed=self.config.feed)
+        return SparkRead(options={}, table=as_json(self._table_read(now, *versions_in(ranges))))
+
+    def _table_read(self, now: TableNow, start: int, end: int) -> TableRead:
+        read = TableRead(
+            location=self.config.table,
+            start=start,
+            end=end,
+            feed=self.config.feed,
+            schema=now.schema_at(max(0, end - 1)),
+            partition_by=now.shape.partition_by,
+        )
+        if start == end:
+            return read
+        return self._of_whole(now, read) if start == 0 else self._of_versions(now, read)
+
+    def _of_whole(self, now: TableNow, read: TableRead) -> TableRead:
+        last = read_version(now.location.files, read.end - 1)
+        at_ms = last.timestamp_ms if last else None
+        return replace(read, records=whole(now.at(read.end - 1)).records, at_ms=at_ms)
+
+    def _of_versions(self, now: TableNow, read: TableRead) -> TableRead:
+        versions, flaw = self._readable(now, read.start, read.end)
+        if flaw:
+            raise self._error(now, flaw)
+        adds = [add for version in versions for add in version.adds]
+        records = sum(map(_rows_of, adds)) + sum(map(_rows_of, (file for version in versions for file in version.cdc)))
+        if read.feed:
+            return replace(read, records=records)
+        files = {unquote(add["path"]): _partition_of(add, read.partition_by) for add in adds}
+        _require_distinct(now, files)
+        return replace(read, records=records, files=files)
+
+
+def _partition_of(add: JsonDict, columns: Sequence[str]) -> tuple[str | None, ...]:
+    """An empty text stands for NULL, as in Delta's protocol."""
+    return tuple(add["partitionValues"].get(column) or None for column in columns)
+
+
+def _rows_of(file: JsonDict) -> int:
+    """By the file's statistics; without them, about."""
+    try:
+        return int(json.loads(file["stats"])["numRecords"])
+    except (KeyError, TypeError, ValueError):
+        return int(file.get("size", 0)) // _BYTES_PER_ROW
+
+
+def _require_distinct(now: TableNow, files: Mapping[str, tuple[str | None, ...]]) -> None:
+    """Raise Refused if two files of different partitions have one name: Spark tells files by their names."""
+    known: dict[str, tuple[str | None, ...]] = {}
+    for path, values in files.items():
+        if known.setdefault(path.rpartition("/")[2], values) != values:
+            raise Refused(
+                f"The table {now.location.name} has files of one name in different partitions, for example {path}.",
+                code=codes.DELTA_SOURCE_UNREADABLE,
+            )
+
+
+_PLAN_ANEW = (
+    "Put the files back, and clear the failed task. If they are gone for good, plan the epoch anew, with the rows that "
+    "the table has now: `airflow epochs replan PIPELINE --why …`. Then clear the failed task."
+)
+_REMEDIES: Mapping[Code, str] = {
+    codes.VERSIONS_GONE: (
+        "Put the files back, and clear the failed task. To accept the loss instead, run `airflow epochs skip PIPELINE "
+        "--to-available --why …`: it goes on with the next version that can be read, prints which versions are lost, "
+        "and asks. Then clear the failed task. If the table still has the rows, in files that OPTIMIZE has written, "
+        "and rows may come twice, run `airflow epochs reset-source PIPELINE --starting earliest --why …` instead: it "
+        "reads the whole table again."
+    ),
+    codes.ROWS_CHANGED: (
+        "To leave this version out, with all rows that it adds, run `airflow epochs skip PIPELINE --to-available --why "
+        "…`: it prints the version, and asks. If the table had the property delta.enableChangeDataFeed=true before "
+        "this version, you can set changes='feed' in the DAG instead: then its changes are read. Then clear the failed "
+        "task."
+    ),
+    codes.CHANGE_FEED_OFF: (
+        "Set the table property delta.enableChangeDataFeed=true: changes are on record from then on. Then run `airflow "
+        "epochs skip PIPELINE --to-available --why …`: it goes on with the first version that has them, prints which "
+        "versions are lost, and asks. Or run `airflow epochs reset-source PIPELINE --starting earliest --why …`: it "
+        "reads the whole table, as inserts. Then clear the failed task."
+    ),
+}

@@ -1,0 +1,94 @@
+"""The table as it is now, and as it was at a version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from airflow_epochs import codes
+from airflow_epochs.delta.shape import TableShape
+from airflow_epochs.delta.table import CannotOpen, TableLocation, first_line, open_table
+from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.model import JsonDict
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+COLUMN_MAPPING = "delta.columnMapping.mode"
+
+
+@dataclass(frozen=True)
+class TableNow:
+    """``newest``: the newest version. ``id``: what a table keeps for life, and no other table has."""
+
+    location: TableLocation
+    id: str
+    newest: int
+    shape: TableShape
+
+    def at(self, version: int) -> DeltaTable:
+        """The table at a version.
+
+        Raises:
+            Corrupt: The log no longer tells what it was.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable(self.location.url, version=version, storage_options=self.location.options or None)
+        except DeltaError as error:
+            raise Corrupt(
+                f"Version {version} of the table {self.location.name} cannot be read any more: {first_line(error)}",
+                code=codes.VERSIONS_GONE,
+            ) from error
+
+    def schema_at(self, version: int) -> JsonDict:
+        """The schema at a version, in Spark's JSON."""
+        schema: JsonDict = json.loads(self.at(version).schema().to_json())
+        return schema
+
+
+def look(location: TableLocation, *, feed: bool) -> TableNow:
+    """Look at the table.
+
+    Raises:
+        Refused: There is no table, or its rows cannot be read.
+        NotApplied: The store does not answer.
+    """
+    try:
+        table = open_table(location)
+    except CannotOpen as error:
+        raise Refused(
+            f"deltalake cannot open the table {location.name}, which the source reads: {error}",
+            code=codes.DELTA_SOURCE_UNREADABLE,
+        ) from error
+    if table is None:
+        raise Refused(f"There is no Delta table at {location.name}.", code=codes.DELTA_SOURCE_MISSING)
+    shape = TableShape.of_table(table)
+    if not feed and shape.properties.get(COLUMN_MAPPING, "none") != "none":
+        raise Refused(
+            f"The table {location.name} has column mapping, and changes={'appends'!r} does not read it.",
+            code=codes.DELTA_SOURCE_UNREADABLE,
+        )
+    return TableNow(location, shape.id, table.version(), shape)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The files of a version, relative to the table as far as they lie in it, and about how many rows they have."""
+
+    files: tuple[str, ...]
+    records: int
+
+
+def whole(table: DeltaTable) -> Whole:
+    """The files of a table's version."""
+    found: list[JsonDict] = table.get_add_actions(flatten=True).to_struct_array().to_pylist()
+    paths = tuple(unquote(each["path"]) for each in found)
+    return Whole(
+        files=tuple(path for path in paths if ":/" not in path),
+        records=sum(int(each.get("num_records") or 0) for each in found),
+    )

@@ -1,0 +1,31 @@
+"""Transforms of rows that come from a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_epochs.spark.driver.transform import EpochContext
+
+CHANGES = ("_change_type", "_commit_version", "_commit_timestamp")
+
+
+def copied(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """The rows as they are, with their epoch."""
+    return batch.withColumn("epoch", F.lit(epoch.number))
+
+
+def net(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """What each change does to a count per row: 1 for one more, -1 for one less."""
+    one = F.when(F.col("_change_type").isin("delete", "update_preimage"), -1).otherwise(1)
+    return batch.select("id", "amount", one.alias("change"), *CHANGES)
+
+
+def judged(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
+    """Rows with an amount; the others are rejected."""
+    bad = batch.where("amount is null").select(F.lit("no amount").alias("error"), F.to_json(F.struct("*")).alias("row"))
+    return {"rows": batch.where("amount is not null").select(epoch.record, "*"), "rejected": bad}

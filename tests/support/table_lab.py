@@ -1,0 +1,126 @@
+"""A Delta table, and a pipeline that reads it: everything is real but Airflow."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, SparkSubmit
+from airflow_epochs.contracts import Connection, Limits, Sink
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import EpochError
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import OpenRecord, Run
+from airflow_epochs.operators.transform_file import find_transform
+from airflow_epochs.testing import run_epoch
+from orders_demo.duck import duck
+from tests.support import remedies
+from tests.support.environment import Action, Environment
+from tests.support.spark_world import APPS
+
+PIPELINE = "reader"
+
+
+@dataclass
+class TableLab:
+    """``table`` is what the pipeline ``reader`` reads; ``rows`` is where it writes.
+
+    ``where``: the fields of the connection of Spark Connect; empty if Spark must not be asked.
+    """
+
+    folder: Path
+    where: Mapping[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    transform: str = "copied"
+    letters: bool = False
+    spark: SparkConnect | SparkSubmit = field(default_factory=lambda: SparkConnect("spark"))
+    runs: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.connections = {"spark": Connection(conn_id="spark", conn_type="spark_connect", **self.where)}
+        self.table = self.folder / "table"
+
+    def write(self, *ids: int, mode: Any = "append", **options: Any) -> None:
+        """One version of the table, by deltalake."""
+        data = pa.table({"id": pa.array(ids, pa.int64()), "amount": pa.array([n / 4 for n in ids], pa.float64())})
+        write_deltalake(str(self.table), data, mode=mode, **options)
+
+    @property
+    def delta(self) -> DeltaTable:
+        return DeltaTable(str(self.table))
+
+    @property
+    def source(self) -> DeltaSource:
+        return DeltaSource(str(self.table), **{"max_wait": 0, **self.options})
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        names = ["rows", *(["rejected"] if self.letters else [])]
+        return tuple(DeltaSink(name, str(self.folder / name)) for name in names)
+
+    def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
+        """What one task process makes of the pipeline."""
+        env = Environment(self.connections, dict(at or {}))
+        env.spark = self.spark.runner(env)
+        pipeline = Pipeline(
+            wait_for_others=0,
+            name=PIPELINE,
+            dag_id="dag",
+            source=self.source,
+            sinks=self.sinks,
+            transform=find_transform(f"tables.py:{self.transform}", [APPS]),
+            dead_letters="rejected" if self.letters else None,
+        )
+        return Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger, env=env))
+
+    def run(self, limits: Limits | None = None, at: Mapping[str, Action] | None = None) -> None:
+        run_epoch(self.coordinator(at), Run("dag", f"run{next(self.runs)}"), limits)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(LocalStore(self.folder / "ledger"), PIPELINE)
+
+    def opened(self, epoch: int) -> OpenRecord:
+        """The attempt that completed an epoch."""
+        complete = self.ledger.complete_record(epoch)
+        assert complete
+        opened = self.ledger.open_record(epoch, complete.txn.attempt)
+        assert opened
+        return opened
+
+    def versions(self) -> list[tuple[int, int]]:
+        """The versions that each complete epoch read: ``[start, end)``."""
+        found = [self.opened(number).ranges for number in range(1, self.ledger.newest_complete() + 1)]
+        return [(r.start, r.end) for ranges in found for of in ranges.values() for r in of]
+
+    def typed(self, error: EpochError, command: str) -> str:
+        """The command that the error names, typed as it says, and confirmed; what it shows."""
+        with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
+            return remedies.typed(self.folder / "ledger", error, command)
+
+    def ordered(self, command: str, *words: str) -> str:
+        """A command that no error names."""
+        with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
+            return remedies.ordered(self.folder / "ledger", "epochs", command, PIPELINE, *words, "--why", "a test")
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def asked(self, query: str, of: str = "rows") -> list[Any]:
+        """What DuckDB finds in the table ``t``, which the pipeline has written."""
+        with duck() as db:
+            db.execute(f"CREATE VIEW t AS SELECT * FROM delta_scan('{self.folder / of}')")
+            return db.execute(query).fetchall()
+
+    def ids(self) -> Counter[int]:
+        """How often each id is in the table at the end."""
+        return Counter(row[0] for row in self.asked("SELECT id FROM t"))
