@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-from airflow_epochs.errors import NoNewData
+from airflow_epochs import codes
+from airflow_epochs.errors import Code, Corrupt, EpochError, NoNewData, located
+from airflow_epochs.testing import Crash
 from stack.connect import ConnectServer
-from tests.support.table_lab import TableLab
+from tests.support.faults_world import crash
+from tests.support.table_lab import PIPELINE, TableLab
 
 pytestmark = pytest.mark.jvm
+FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 @pytest.fixture
 def lab(tmp_path: Path, connect: ConnectServer) -> TableLab:
     return TableLab(tmp_path, connect.where)
+
+
+def stopped(lab: TableLab, code: Code) -> EpochError:
+    with pytest.raises(Corrupt) as error, located(PIPELINE):  # as a task does
+        lab.run()
+    assert error.value.code is code
+    return error.value
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
 
 
 def test_each_row_that_versions_append_comes_once_and_a_run_without_a_new_version_is_skipped(lab: TableLab) -> None:
@@ -30,3 +49,228 @@ def test_each_row_that_versions_append_comes_once_and_a_run_without_a_new_versio
     lab.run()
     assert lab.ids() == Counter(range(1, 7))
     assert lab.versions() == [(0, 2), (2, 4)]
+
+
+def a_day(day: date | None, place: str | None, number: int, **more: pa.Array) -> pa.Table:
+    columns = {
+        "id": pa.array([number], pa.int64()),
+        "day": pa.array([day], pa.date32()),
+        "place": pa.array([place], pa.string()),
+    }
+    return pa.table({**columns, **more})
+
+
+def test_rows_have_their_partitions_and_columns_that_were_added_later_whoever_rearranges_the_table(
+    lab: TableLab, session: Any
+) -> None:
+    places = ["Zürich {1}", "a/b: 50 %", None, "[x]*?"]
+    days = [date(2026, 1, 2), date(1999, 12, 31), None, date(2026, 1, 2)]
+    lab.options["starting"] = 1
+    table, by = str(lab.table), ["day", "place"]
+    write_deltalake(table, a_day(days[0], places[0], 0), partition_by=by)
+    for number, (day, place) in enumerate(zip(days, places, strict=True), 1):
+        write_deltalake(table, a_day(day, place, number), mode="append")
+    late = session.createDataFrame(
+        [(9, date(2026, 1, 2), places[1], "new")], "id long, day date, place string, x string"
+    )
+    late.write.format("delta").mode("append").option("mergeSchema", "true").save(table)
+    session.sql(f"OPTIMIZE delta.`{table}`")
+    lab.run()
+    expected = [(n, day, place, None) for n, (day, place) in enumerate(zip(days, places, strict=True), 1)]
+    rows = lab.asked("SELECT id, day, place, x FROM t ORDER BY id")
+    assert rows == [*expected, (9, date(2026, 1, 2), places[1], "new")]
+
+
+def test_the_changes_of_a_feed_add_up_to_the_table_whatever_changed_it(lab: TableLab, session: Any) -> None:
+    lab.options, lab.transform = {"changes": "feed"}, "net"
+    lab.write(1, 2, 3, configuration=FEED)
+    lab.write(4)
+    lab.run()
+    session.sql(f"DELETE FROM delta.`{lab.table}` WHERE id = 1")
+    session.sql(f"UPDATE delta.`{lab.table}` SET amount = 7 WHERE id = 2")
+    session.sql(
+        f"MERGE INTO delta.`{lab.table}` t USING (SELECT explode(array(3L, 5L)) AS id, 9.0D AS amount) s "
+        "ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    lab.run()
+    lab.write(6)
+    session.sql(f"OPTIMIZE delta.`{lab.table}`")
+    lab.run()
+    found = lab.asked("SELECT id, amount FROM t GROUP BY ALL HAVING sum(change) <> 0 ORDER BY id")
+    assert found == lab.asked("SELECT id, amount FROM t ORDER BY id", of="table")
+    assert [row[0] for row in lab.asked("SELECT count(*) FROM t")] == [4 + 1 + 2 + 3 + 1]
+    kinds = lab.asked(
+        "SELECT _commit_version, string_agg(DISTINCT _change_type) FROM t GROUP BY ALL ORDER BY 1 LIMIT 1"
+    )
+    assert kinds == [(1, "insert")]
+    assert lab.asked("SELECT count(*) FROM t WHERE _commit_timestamp IS NULL OR _commit_timestamp < '2020-01-01'") == [
+        (0,)
+    ]
+
+
+def test_a_rerun_of_an_aborted_epoch_reads_the_same_versions_though_the_table_goes_on(
+    lab: TableLab, session: Any
+) -> None:
+    lab.write(1)
+    lab.run()
+    lab.write(2)
+    lab.write(3)
+    with pytest.raises(Crash):
+        lab.run(at={"stage.done": crash})
+    lab.write(4)
+    session.sql(f"OPTIMIZE delta.`{lab.table}`")
+    session.sql(f"DELETE FROM delta.`{lab.table}` WHERE id = 2")
+    session.sql(f"ALTER TABLE delta.`{lab.table}` ADD COLUMNS (later string)")
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3])
+    assert lab.versions() == [(0, 1), (1, 3)]
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 4])
+
+
+def test_a_whole_table_is_read_as_of_its_version_by_a_rerun(lab: TableLab, session: Any) -> None:
+    lab.write(1, 2)
+    session.sql(f"ALTER TABLE delta.`{lab.table}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    lab.write(3)
+    session.sql(f"DELETE FROM delta.`{lab.table}` WHERE id = 1")
+    with pytest.raises(Crash):
+        lab.run(at={"stage.done": crash})
+    session.sql(f"DELETE FROM delta.`{lab.table}` WHERE id = 2")
+    lab.run()
+    assert lab.ids() == Counter([2, 3])
+
+
+def test_a_row_that_the_transform_rejects_is_in_the_dead_letters_with_its_table(lab: TableLab) -> None:
+    lab.letters, lab.transform = True, "judged"
+    lab.write(1, 2)
+    write_deltalake(str(lab.table), pa.table({"id": pa.array([3], pa.int64())}), mode="append", schema_mode="merge")
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+    letters = lab.asked('SELECT topic, "partition", "offset", sink, error, "row" FROM t', of="rejected")
+    assert letters == [(str(lab.table), None, None, None, "no amount", '{"id":3}')]
+    complete = lab.ledger.complete_record(1)
+    assert complete
+    assert complete.metrics["rows_in"] == 3
+
+
+# -- every remedy, to the letter -------------------------------------------------------------------------------------
+
+
+def test_a_version_that_deletes_rows_is_left_out_by_the_command_that_the_error_names(lab: TableLab) -> None:
+    lab.write(1)
+    lab.run()
+    lab.write(2)
+    lab.delta.delete("id = 1")
+    lab.write(3)
+    lab.run()
+    shown = lab.typed(stopped(lab, codes.ROWS_CHANGED), "skip")
+    assert f"lost for good: 1 offsets, {lab.table}[0] [2, 3)" in shown
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3])
+    assert lab.versions() == [(0, 1), (1, 2), (3, 4)]
+
+
+def test_a_feed_reads_a_version_that_stopped_the_appends(lab: TableLab) -> None:
+    lab.write(1, 2, configuration=FEED)
+    lab.run()
+    lab.delta.delete("id = 1")
+    error = stopped(lab, codes.ROWS_CHANGED)
+    assert "you can set changes='feed' in the DAG instead" in str(error)
+    lab.options["changes"] = "feed"
+    lab.folder.joinpath("rows").rename(lab.folder / "rows_before")
+    lab.ordered("adopt-sink", "rows", "--new-table")
+    lab.run()
+    assert lab.asked("SELECT id, _change_type FROM t") == [(1, "delete")]
+
+
+def lose_versions(lab: TableLab) -> None:
+    """Two versions whose files a VACUUM takes, and one more."""
+    lab.write(1)
+    lab.run()
+    lab.write(2)
+    lab.write(3)
+    lab.delta.optimize.compact()
+    lab.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    lab.write(4)
+
+
+def test_versions_that_a_vacuum_took_are_skipped_by_the_command_that_the_error_names(lab: TableLab) -> None:
+    lose_versions(lab)
+    shown = lab.typed(stopped(lab, codes.VERSIONS_GONE), "skip")
+    assert f"lost for good: 2 offsets, {lab.table}[0] [1, 3)" in shown
+    lab.run()
+    assert lab.ids() == Counter([1, 4])
+
+
+def test_the_whole_table_is_read_again_after_a_vacuum_by_the_other_command_that_the_error_names(lab: TableLab) -> None:
+    lose_versions(lab)
+    shown = lab.typed(stopped(lab, codes.VERSIONS_GONE), "reset-source")
+    assert "left for good" in shown
+    lab.run()
+    assert lab.ids() == Counter([1, 1, 2, 3, 4])
+
+
+def test_versions_of_a_log_that_was_cleaned_up_are_skipped(lab: TableLab) -> None:
+    lab.write(1)
+    lab.run()
+    for number in (2, 3, 4):
+        lab.write(number)
+    lab.delta.create_checkpoint()
+    for version in (1, 2):
+        (lab.table / "_delta_log" / f"{version:020}.json").unlink()
+    shown = lab.typed(stopped(lab, codes.VERSIONS_GONE), "skip")
+    assert f"lost for good: 2 offsets, {lab.table}[0] [1, 3)" in shown
+    lab.run()
+    assert lab.ids() == Counter([1, 4])
+
+
+def test_a_table_that_was_created_again_is_read_from_its_beginning_by_the_command(lab: TableLab) -> None:
+    lab.write(1)
+    lab.write(2)
+    lab.run()
+    shutil.rmtree(lab.table)
+    for number in (7, 8, 9):
+        lab.write(number)
+    lab.typed(stopped(lab, codes.TABLE_REPLACED), "reset-source")
+    lab.run()
+    lab.write(10)
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 7, 8, 9, 10])
+
+
+def test_a_feed_that_was_off_goes_on_with_the_first_version_that_has_one(lab: TableLab) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1)
+    lab.run()
+    lab.write(2)
+    error = stopped(lab, codes.CHANGE_FEED_OFF)
+    lab.delta.alter.set_table_properties(FEED)
+    shown = lab.typed(error, "skip")
+    assert f"lost for good: 1 offsets, {lab.table}[0] [1, 2)" in shown
+    lab.write(3)
+    lab.run()
+    assert lab.ids() == Counter([1, 3])
+
+
+def test_an_epoch_whose_whole_table_is_gone_is_planned_anew(lab: TableLab) -> None:
+    lab.write(1)
+    lab.write(2)
+    with pytest.raises(Crash):
+        lab.run(at={"stage.start": crash})
+    lab.delta.optimize.compact()
+    lab.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    lab.typed(stopped(lab, codes.VERSIONS_GONE), "replan")
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+
+
+def test_a_rewound_pipeline_reads_the_versions_once_more(lab: TableLab) -> None:
+    for number in (1, 2, 3):
+        lab.write(number)
+        lab.run()
+    shown = lab.ordered("rewind", "--to-epoch", "1")
+    assert f"read again, so their rows come twice: 2 offsets, {lab.table}[0] [1, 3)" in shown
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 2, 3, 3])
+    with pytest.raises(SystemExit, match="Go back with --to-epoch, --to-savepoint, or --offsets FILE"):
+        lab.ordered("rewind", "--to-timestamp", "2026-01-01T00:00Z")

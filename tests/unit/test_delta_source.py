@@ -1,0 +1,390 @@
+"""A DeltaSource without Spark: its options, the versions that it plans, and the tables that it will not read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_epochs import DeltaSink, DeltaSource, codes
+from airflow_epochs.config import Pipeline, Transform
+from airflow_epochs.contracts import Limits, PlannedEpoch, Position
+from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refused
+from airflow_epochs.event_time import EventTime
+from airflow_epochs.model import OffsetRange
+from airflow_epochs.sources import from_spec
+from airflow_epochs.spark.driver.plans import TableRead
+from airflow_epochs.spark.driver.wire import from_json
+from tests.support.environment import Environment
+from tests.support.table_lab import TableLab
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> TableLab:
+    return TableLab(tmp_path)
+
+
+def plan(lab: TableLab, after: PlannedEpoch | None = None, **limits: Any) -> PlannedEpoch | None:
+    """The epoch that follows ``after``."""
+    position = Position(ranges=after.ranges, state=after.state) if after else None
+    return lab.source.plan(position, Limits(**limits), Environment())
+
+
+def planned(lab: TableLab, after: PlannedEpoch | None = None, **limits: Any) -> PlannedEpoch:
+    found = plan(lab, after, **limits)
+    assert found
+    return found
+
+
+def versions(epoch: PlannedEpoch) -> tuple[int, int]:
+    ((only,),) = epoch.ranges.values()
+    return only.start, only.end
+
+
+def read_of(lab: TableLab, epoch: PlannedEpoch) -> TableRead:
+    """What Spark is told to read."""
+    return from_json(TableRead, lab.source.spark_read(epoch.ranges, Environment()).table or {})
+
+
+def stopped(lab: TableLab, after: PlannedEpoch | None = None) -> EpochError:
+    with pytest.raises((Corrupt, Refused)) as error:
+        plan(lab, after)
+    return error.value
+
+
+def code_of(error: EpochError) -> tuple[Code, str]:
+    return error.code, str(error)
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"table": ""}, "`table` is ''. It must be a text that is not empty"),
+        ({"table": "lake/orders"}, "It must be an absolute path, or a URL"),
+        ({"table": "main.silver.orders"}, "a name in a catalog"),
+        ({"table": "s3://me:secret@lake/orders"}, "`table` is a URL with a login"),
+        ({"changes": "all"}, "`changes` is 'all'. It must be 'appends' or 'feed'"),
+        ({"starting": "soon"}, "`starting` is 'soon'. It must be 'earliest', 'latest', or a version"),
+        ({"starting": -1}, "`starting` is -1. It must be"),
+        ({"starting": True}, "`starting` is True. It must be"),
+        ({"max_versions": 0}, "`max_versions` is 0. It must be a whole number, 1 or larger"),
+        ({"max_versions": "many"}, "`max_versions` is 'many'. It must be a whole number"),
+        ({"max_wait": -1}, "`max_wait` is -1. It must be a number of seconds from 0 to 86400"),
+        ({"storage_conn_id": 5}, "`storage_conn_id` is 5. It must be a text"),
+    ],
+)
+def test_an_option_that_is_not_valid_is_refused_when_the_dag_is_parsed(options: Any, complaint: str) -> None:
+    with pytest.raises(BadArgument, match=re.escape(complaint)) as error:
+        DeltaSource(**{"table": "/lake/orders", **options})
+    assert error.value.code is codes.DELTA_SOURCE_ARGUMENT
+
+
+def test_a_login_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(BadArgument) as error:
+        DeltaSource("s3://me:secret@lake/orders")
+    assert "secret" not in str(error.value)
+
+
+def test_the_ledgers_description_makes_the_same_source_also_with_another_connection() -> None:
+    source = DeltaSource("file:///lake//orders/", "s3", changes="feed", starting=7, max_versions=3, max_wait=1)
+    spec = json.loads(json.dumps(source.spec()))
+    again = from_spec(spec)
+    assert isinstance(again, DeltaSource)
+    assert again.spec() == spec
+    assert (again.table, again.starting) == ("/lake/orders", 7)
+    other = from_spec(spec, "s3_other")
+    assert isinstance(other, DeltaSource)
+    assert other.storage_conn_id == "s3_other"
+
+
+def test_options_may_be_templates() -> None:
+    source = DeltaSource("{{ var.value.table }}", starting="{{ params.at }}", max_versions="{{ params.n }}")
+    assert source.reads() == set()
+    source.table, source.starting, source.max_versions = "/lake/orders", "5", "2"
+    assert source.reads() == {"/lake/orders"}
+
+
+def pipeline(source: DeltaSource, **options: Any) -> Pipeline:
+    sinks = (DeltaSink("rows", "/lake/rows"),)
+    transform = Transform(path="app.py", function="f")
+    return Pipeline(name="p", dag_id="dag", source=source, sinks=sinks, transform=transform, **options)
+
+
+def test_event_time_is_refused_because_a_table_has_no_partitions_to_watch() -> None:
+    with pytest.raises(BadArgument, match="`event_time` cannot be set in a pipeline with a DeltaSource"):
+        pipeline(DeltaSource("/lake/orders"), event_time=EventTime("1 minute"))
+
+
+def test_a_pipeline_cannot_write_to_the_table_that_it_reads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "rows")
+    with pytest.raises(Refused) as error:
+        pipeline(DeltaSource("/lake/rows"))
+    assert error.value.code is codes.LOOP
+    source = DeltaSource(f"{tmp_path}/link")
+    with pytest.raises(Refused, match="read its own rows") as late:
+        source.prepare("p", {str(tmp_path / "rows")}, None, Environment())
+    assert late.value.code is codes.LOOP
+
+
+@pytest.mark.parametrize("name", ["max_records", "max_bytes", "min_records", "max_delay", "target_duration"])
+def test_a_param_that_counts_records_is_refused(lab: TableLab, name: str) -> None:
+    lab.write(1)
+    with pytest.raises(Refused, match=f"The run has the param {name}"):
+        plan(lab, **{name: 5})
+
+
+# -- which versions --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_epoch_reads_the_whole_table_and_later_ones_what_is_new(lab: TableLab) -> None:
+    lab.write(1)
+    lab.write(2)
+    first = planned(lab)
+    lab.write(3)
+    second = planned(lab, first)
+    assert (versions(first), versions(second)) == ((0, 2), (2, 3))
+    assert plan(lab, second) is None
+    assert not read_of(lab, first).files
+    assert len(read_of(lab, second).files) == 1
+
+
+def test_a_pipeline_begins_where_starting_says(lab: TableLab) -> None:
+    for number in range(4):
+        lab.write(number)
+    assert versions(planned(lab, starting="3")) == (3, 4)
+    lab.options["starting"] = 2
+    assert versions(planned(lab)) == (2, 4)
+    assert len(read_of(lab, planned(lab)).files) == 2
+    lab.options["starting"] = "latest"
+    pinned = planned(lab)
+    assert versions(pinned) == (4, 4)
+    lab.write(5)
+    assert versions(planned(lab, pinned)) == (4, 5)
+    lab.options["starting"] = 6
+    code, text = code_of(stopped(lab))
+    assert code is codes.STARTING_UNUSABLE
+    assert "`starting` is 6, and the newest version" in text
+
+
+def test_an_epoch_has_at_most_max_versions_but_for_the_whole_table(lab: TableLab) -> None:
+    for number in range(6):
+        lab.write(number)
+    lab.options["max_versions"] = 2
+    first = planned(lab)
+    assert versions(first) == (0, 6)
+    lab.options["starting"] = 0
+    first = planned(lab)
+    second = planned(lab, first)
+    assert (versions(first), versions(second)) == ((0, 2), (2, 4))
+
+
+def test_a_version_that_comes_while_open_waits_is_read(lab: TableLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.options["max_wait"] = 30
+    monkeypatch.setattr(time, "sleep", lambda seconds: lab.write(2))
+    assert versions(planned(lab, first)) == (1, 2)
+
+
+def test_a_table_that_is_not_there_is_refused(lab: TableLab) -> None:
+    assert code_of(stopped(lab))[0] is codes.DELTA_SOURCE_MISSING
+
+
+def test_an_optimize_brings_no_rows(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    lab.write(3)
+    lab.delta.optimize.compact()
+    second = planned(lab, first)
+    read = read_of(lab, second)
+    assert (versions(second), len(read.files), read.records) == ((1, 4), 2, 2)
+
+
+# -- what cannot be read ---------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_ends_before_a_version_that_deletes_rows_and_the_next_one_stops_there(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    lab.delta.delete("id = 1")
+    lab.write(3)
+    second = planned(lab, first)
+    assert versions(second) == (1, 2)
+    code, text = code_of(stopped(lab, second))
+    assert code is codes.ROWS_CHANGED
+    assert re.search(r"Version 2 of the table .* cannot be read: it updates or deletes rows \(DELETE\)", text)
+
+
+def vacuumed(lab: TableLab) -> None:
+    """Only the files of the newest version are left."""
+    lab.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+def test_versions_whose_files_a_vacuum_has_deleted_stop_the_pipeline(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    lab.write(3)
+    second = planned(lab, first)
+    lab.source.check(second.ranges, second.state, Environment())
+    lab.delta.optimize.compact()
+    vacuumed(lab)
+    code, text = code_of(stopped(lab, first))
+    assert code is codes.VERSIONS_GONE
+    assert "Version 1 of the table" in text
+    assert "1 of the files with its rows are gone" in text
+    with pytest.raises(Corrupt, match="Version 1 of the table"):
+        lab.source.check(second.ranges, second.state, Environment())
+    with pytest.raises(Corrupt, match="Version 1 of the table"):
+        read_of(lab, second)
+
+
+def test_a_whole_table_of_which_files_are_gone_is_not_read(lab: TableLab) -> None:
+    lab.write(1)
+    lab.write(2)
+    first = planned(lab)
+    lab.delta.optimize.compact()
+    vacuumed(lab)
+    with pytest.raises(Corrupt, match="2 of its files are gone") as error:
+        lab.source.check(first.ranges, first.state, Environment())
+    assert "airflow epochs replan" in str(error.value)
+    assert versions(planned(lab)) == (0, lab.delta.version() + 1)
+
+
+def test_versions_whose_log_was_cleaned_up_stop_the_pipeline(lab: TableLab) -> None:
+    lab.write(1, configuration={"delta.logRetentionDuration": "interval 0 days"})
+    first = planned(lab)
+    lab.write(2)
+    lab.write(3)
+    lab.delta.create_checkpoint()
+    entry(lab, 1).unlink()
+    code, text = code_of(stopped(lab, first))
+    assert code is codes.VERSIONS_GONE
+    assert "its entry is gone from the table's log" in text
+
+
+def entry(lab: TableLab, version: int) -> Path:
+    return lab.table / "_delta_log" / f"{version:020}.json"
+
+
+def test_a_table_that_was_created_again_is_not_taken_for_the_old_one(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    shutil.rmtree(lab.table)
+    lab.write(1)
+    lab.write(2)
+    code, text = code_of(stopped(lab, first))
+    assert code is codes.TABLE_REPLACED
+    assert "and the pipeline has read the table with the id" in text
+    for look in (lab.source.check, lab.source.confirm):
+        with pytest.raises(Corrupt, match="has the id"):
+            look(first.ranges, first.state, Environment())
+
+
+def test_a_table_that_went_back_to_an_older_copy_is_noticed_also_when_it_has_grown_since(lab: TableLab) -> None:
+    lab.write(1)
+    shutil.copytree(lab.table, lab.folder / "backup")
+    lab.write(2)
+    first = planned(lab)
+    shutil.rmtree(lab.table)
+    shutil.copytree(lab.folder / "backup", lab.table)
+    code, text = code_of(stopped(lab, first))
+    assert code is codes.TABLE_REPLACED
+    assert "ends with version 0, and the pipeline has got to version 1" in text
+    lab.write(3)
+    lab.write(4)
+    code, text = code_of(stopped(lab, first))
+    assert code is codes.TABLE_REPLACED
+    assert "has another version 1 than the one that the pipeline has got to" in text
+
+
+def test_a_table_that_was_moved_with_its_log_goes_on(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    lab.table = lab.table.rename(lab.folder / "elsewhere")
+    assert planned(lab, first).ranges == {str(lab.table): (OffsetRange(0, 1, 2),)}
+
+
+def test_a_pipeline_that_has_read_something_else_does_not_read_a_table_from_there(lab: TableLab) -> None:
+    lab.write(1)
+    topics = PlannedEpoch(ranges={"orders": (OffsetRange(0, 0, 1),)}, state={"topic_ids": {}})
+    code, text = code_of(stopped(lab, topics))
+    assert code is codes.TABLE_REPLACED
+    assert "The pipeline has read from orders" in text
+
+
+def test_column_mapping_is_refused_where_files_are_read_without_the_log(lab: TableLab) -> None:
+    lab.write(1)
+    log = entry(lab, 0)
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
+    log.write_text("\n".join(map(json.dumps, actions)))
+    code, text = code_of(stopped(lab))
+    assert code is codes.DELTA_SOURCE_UNREADABLE
+    assert "column mapping" in text
+
+
+# -- the change data feed --------------------------------------------------------------------------------------------
+
+
+def test_a_feed_reads_versions_that_delete_rows(lab: TableLab) -> None:
+    lab.write(1, 2, configuration=FEED)
+    first = planned(lab)
+    lab.delta.delete("id = 1")
+    lab.options["changes"] = "feed"
+    second = planned(lab, first)
+    assert versions(second) == (1, 2)
+    assert read_of(lab, second).feed
+
+
+def test_a_feed_that_is_not_on_stops_the_pipeline_at_the_first_version_without(lab: TableLab) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    code, text = code_of(stopped(lab, first))
+    assert code is codes.CHANGE_FEED_OFF
+    assert "Version 1 of the table" in text
+    lab.delta.alter.set_table_properties(FEED)
+    lab.write(3)
+    lab.delta.alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    lab.write(4)
+    lab.options["starting"] = 2
+    second = planned(lab)
+    assert versions(second) == (2, 4)
+    assert "Version 4 of the table" in code_of(stopped(lab, second))[1]
+
+
+def test_a_feed_needs_the_files_of_changes(lab: TableLab) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1, 2, configuration=FEED)
+    first = planned(lab)
+    lab.delta.update(updates={"amount": "9"}, predicate="id = 1")
+    second = planned(lab, first)
+    assert versions(second) == (1, 2)
+    shutil.rmtree(lab.table / "_change_data")
+    assert code_of(stopped(lab, first))[0] is codes.VERSIONS_GONE
+
+
+def test_the_table_is_read_by_whoever_may_not_write_to_it(lab: TableLab) -> None:
+    lab.write(1)
+    before = sorted(map(str, lab.table.rglob("*")))
+    read_of(lab, planned(lab))
+    assert sorted(map(str, lab.table.rglob("*"))) == before
+    assert DeltaTable(str(lab.table)).version() == 0
