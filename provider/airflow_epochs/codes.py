@@ -870,8 +870,8 @@ DELTA_SOURCE_UNREADABLE = DELTA_SOURCE.code(
     "what versions append. If deltalake cannot open the table at all, let the source read another table, without the "
     "feature that the message names. Then clear the failed task.",
 )
-TABLE_REPLACED = DELTA_SOURCE.code(
-    "EPOCHS-TABLE-REPLACED",
+SOURCE_TABLE_REPLACED = DELTA_SOURCE.code(
+    "EPOCHS-SOURCE-TABLE-REPLACED",
     Corrupt,
     "The table is not the one that the pipeline has read: it was dropped and created again, restored from a copy, or "
     "the DAG names another source. Versions of one table have no meaning in another.",

@@ -19,6 +19,17 @@ def copied(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     return batch.withColumn("epoch", F.lit(epoch.number))
 
 
+def twice(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
+    """The rows for two sinks."""
+    return {"rows": copied(batch, epoch), "late": batch}
+
+
+def from_topic(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """Records whose value is a number."""
+    number = F.col("value").cast("string").cast("bigint")
+    return batch.select(number.alias("id"), (number / 4).alias("amount"))
+
+
 def net(batch: DataFrame, epoch: EpochContext) -> DataFrame:
     """What each change does to a count per row: 1 for one more, -1 for one less."""
     one = F.when(F.col("_change_type").isin("delete", "update_preimage"), -1).otherwise(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from stack import spark
 from stack.broker import Broker
 from stack.connect import ConnectServer
 from stack.jars import Jars
@@ -20,6 +23,7 @@ from tests.support.environment import Environment
 from tests.support.kafka_secured import Secured, secured_broker
 from tests.support.kafka_sink_world import Feed, a_feed, create
 from tests.support.kafka_world import SUDDEN
+from tests.support.spark_world import FEW_ROWS, MASTER
 from tests.support.sql_world import Db, SqlWorld, new_postgres, new_sqlite
 from tests.support.state_lab import Lab
 
@@ -43,6 +47,17 @@ def named(session: Any) -> Iterator[str]:
     """A table in the catalog that has rows, a property and a constraint."""
     with table_in_catalog(session) as name:
         yield name
+
+
+@pytest.fixture
+def submit_conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """Settings of applications by the connection ``submit``, which find Spark and Python by the environment."""
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("AIRFLOW_CONN_SUBMIT", json.dumps({"conn_type": "spark", "host": MASTER}))
+    quick = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": spark.QUICK_START}
+    return {**spark.settings(jars), **FEW_ROWS, **quick}
 
 
 # -- state -------------------------------------------------------------------------------------------------------

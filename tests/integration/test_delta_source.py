@@ -153,6 +153,17 @@ def test_a_row_that_the_transform_rejects_is_in_the_dead_letters_with_its_table(
     assert complete.metrics["rows_in"] == 3
 
 
+def test_a_new_sink_begins_with_the_rows_of_earlier_epochs(lab: TableLab) -> None:
+    for number in (1, 2, 3):
+        lab.write(number)
+        lab.run()
+    lab.transform, lab.more_sinks, lab.backfill = "twice", ("late",), {"late": 2}
+    lab.write(4)
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 4])
+    assert Counter(row[0] for row in lab.asked("SELECT id FROM t", of="late")) == Counter([2, 3, 4])
+
+
 # -- every remedy, to the letter -------------------------------------------------------------------------------------
 
 
@@ -231,7 +242,7 @@ def test_a_table_that_was_created_again_is_read_from_its_beginning_by_the_comman
     shutil.rmtree(lab.table)
     for number in (7, 8, 9):
         lab.write(number)
-    lab.typed(stopped(lab, codes.TABLE_REPLACED), "reset-source")
+    lab.typed(stopped(lab, codes.SOURCE_TABLE_REPLACED), "reset-source")
     lab.run()
     lab.write(10)
     lab.run()
@@ -272,5 +283,5 @@ def test_a_rewound_pipeline_reads_the_versions_once_more(lab: TableLab) -> None:
     assert f"read again, so their rows come twice: 2 offsets, {lab.table}[0] [1, 3)" in shown
     lab.run()
     assert lab.ids() == Counter([1, 2, 2, 3, 3])
-    with pytest.raises(SystemExit, match="Go back with --to-epoch, --to-savepoint, or --offsets FILE"):
+    with pytest.raises(SystemExit, match="Use --to-epoch, --to-savepoint, or --offsets FILE"):
         lab.ordered("rewind", "--to-timestamp", "2026-01-01T00:00Z")

@@ -205,6 +205,33 @@ def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(lab: Lab
     assert shown == [["o0", "o1", "o2"], ["o0", "o1", "o2", "o3"], ["o0", "o1", "o2", "o3", "o4"]]
     letters = lab.rejected("silver/hourly_orders_rejected")
     assert {value for value, _ in letters.values()} == {b"no order"} and len(letters) == 5
+def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_between_them(lab: Lab) -> None:
+    lab.create("orders")
+    dags = dags_of("chained_tables")
+    clean, totals = dags["chained_tables_orders"], dags["chained_tables_totals"]
+    sent: dict[Place, bytes | None] = {}
+    poison = {record: why for record, why in (POISON | POISON_OF_SUMS).items() if why in REASONS_OF_CLEAN_ORDERS}
+    for number, records in enumerate((range(1, 21), range(21, 35)), 1):
+        sent |= lab.produce("orders", [*orders(records), *poison, an_order(order_id=f"d{number}", currency="USD")])
+        for dag in (clean, totals):
+            for outcome in (dag.run(f"run_{number}"), dag.clear(f"run_{number}")):
+                assert outcome.state == "success", outcome.tasks
+    known = [n for n in range(1, 35) if n % 10]
+    counts = Counter(f"c{n % 3}" for n in known)
+    amounts = {c: sum(Decimal(f"{n}.50") for n in known if f"c{n % 3}" == c) for c in counts}
+    found = sorted(lab.seen_by_duckdb("gold/totals", "customer, orders, amount"))
+    assert found == [(customer, counts[customer], amounts[customer]) for customer in sorted(counts)]
+    reasons = {**poison, b'"no order"': "not an order in JSON"}
+    assert lab.rejected("silver/clean_orders_rejected") == told(sent, reasons)
+    letters = sorted(lab.seen_by_duckdb("gold/totals_rejected", 'topic, error, "row"'))
+    rows = [f'{{"order_id":"d{n}","customer":"c1","currency":"USD"}}' for n in (1, 2)]
+    assert letters == [(str(lab.lake / "silver/clean_orders"), "not in euros", row) for row in rows]
+
+
+REASONS_OF_CLEAN_ORDERS = {
+    *("no value", "not an order in JSON", NOT_UTF8, "no amount", "no timestamp", "a NUL character", "no customer"),
+    "a year that no calendar has",
+}
 
 
 def a_sale(shop: str, amount: str, ts: str) -> bytes:

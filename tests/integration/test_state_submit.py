@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,28 +17,14 @@ from airflow_epochs.contracts import Connection
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.model import Run
 from airflow_epochs.testing import run_epoch
-from stack import spark
 from stack.connect import ConnectServer
-from stack.jars import Jars
 from tests.support.delta_world import in_process
-from tests.support.spark_world import APPS, FEW_ROWS
+from tests.support.spark_world import APPS, MASTER
 from tests.support.state_clicks import some_clicks
 from tests.support.state_lab import Lab
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
-MASTER = "local[2]"
-
-
-@pytest.fixture
-def conf(jars: Jars, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    """Settings of the applications, which find Spark and Python by the environment."""
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("AIRFLOW_CONN_SUBMIT", json.dumps({"conn_type": "spark", "host": MASTER}))
-    quick = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": spark.QUICK_START}
-    return {**spark.settings(jars), **FEW_ROWS, **quick}
 
 
 def halting(lab: Lab) -> Coordinator:
@@ -62,17 +46,17 @@ def one_run(folder: Path, bootstrap: str, topic: str, conf: Mapping[str, str]) -
 
 
 def test_windows_by_spark_submit_are_those_by_connect_and_a_task_killed_in_the_stage_changes_nothing(
-    lab: Lab, conf: dict[str, str]
+    lab: Lab, submit_conf: dict[str, str]
 ) -> None:
     for app in ("clicks.py", "windows.py"):
         shutil.copy(APPS / app, lab.folder)
-    by_connect, by_submit = lab.beside("by-connect"), submitting(lab, conf)
+    by_connect, by_submit = lab.beside("by-connect"), submitting(lab, submit_conf)
     shutil.copytree(lab.folder, by_connect.folder, ignore=shutil.ignore_patterns("by-connect"))
     dice = random.Random(2)
     for epoch in range(3):
         lab.produce(*some_clicks(dice, epoch, pace=150))
         if epoch == 1:
-            kill_in_the_stage(by_submit, conf)
+            kill_in_the_stage(by_submit, submit_conf)
         else:
             by_submit.run(halting(by_submit))
         by_connect.run(halting(by_connect))

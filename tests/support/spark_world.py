@@ -29,6 +29,8 @@ SLOW = f"""
         return batch.sparkSession.sql("{MANY}")
 """
 """A transform that runs for hours, or until it is cut off, once it has touched a file."""
+MASTER = "local[2]"
+"""Of applications that are submitted."""
 FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

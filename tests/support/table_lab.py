@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_epochs import DeltaSink, DeltaSource, SparkConnect, SparkSubmit
+from airflow_epochs import DeltaSink, DeltaSource, KafkaSource, SparkConnect, SparkSubmit
 from airflow_epochs.contracts import Connection, Limits, Sink
 from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.coordinator.task import TaskTry
@@ -24,6 +24,7 @@ from airflow_epochs.model import OpenRecord, Run
 from airflow_epochs.operators.transform_file import find_transform
 from airflow_epochs.testing import run_epoch
 from orders_demo.duck import duck
+from stack.broker import Broker
 from tests.support import remedies
 from tests.support.environment import Action, Environment
 from tests.support.spark_world import APPS
@@ -43,6 +44,8 @@ class TableLab:
     options: dict[str, Any] = field(default_factory=dict)
     transform: str = "copied"
     letters: bool = False
+    backfill: dict[str, int] = field(default_factory=dict)
+    more_sinks: tuple[str, ...] = ()
     spark: SparkConnect | SparkSubmit = field(default_factory=lambda: SparkConnect("spark"))
     runs: Iterator[int] = field(default_factory=itertools.count)
 
@@ -65,14 +68,12 @@ class TableLab:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        names = ["rows", *(["rejected"] if self.letters else [])]
+        names = ["rows", *self.more_sinks, *(["rejected"] if self.letters else [])]
         return tuple(DeltaSink(name, str(self.folder / name)) for name in names)
 
-    def coordinator(self, at: Mapping[str, Action] | None = None) -> Coordinator:
-        """What one task process makes of the pipeline."""
-        env = Environment(self.connections, dict(at or {}))
-        env.spark = self.spark.runner(env)
-        pipeline = Pipeline(
+    @property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(
             wait_for_others=0,
             name=PIPELINE,
             dag_id="dag",
@@ -80,15 +81,40 @@ class TableLab:
             sinks=self.sinks,
             transform=find_transform(f"tables.py:{self.transform}", [APPS]),
             dead_letters="rejected" if self.letters else None,
+            backfill=self.backfill,
         )
-        return Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger, env=env))
 
-    def run(self, limits: Limits | None = None, at: Mapping[str, Action] | None = None) -> None:
-        run_epoch(self.coordinator(at), Run("dag", f"run{next(self.runs)}"), limits)
+    def upstream(self, broker: Broker, topic: str) -> Pipeline:
+        """A pipeline that writes the table, from a topic of numbers."""
+        self.connections["kafka"] = Connection(
+            conn_id="kafka", conn_type="kafka", extra={"bootstrap.servers": broker.bootstrap}
+        )
+        return replace(
+            self.pipeline,
+            name="writer",
+            source=KafkaSource([topic], conn_id="kafka", max_wait=0),
+            sinks=(DeltaSink("table", str(self.table)),),
+            transform=find_transform("tables.py:from_topic", [APPS]),
+        )
+
+    def run(
+        self,
+        limits: Limits | None = None,
+        at: Mapping[str, Action] | None = None,
+        pipeline: Pipeline | None = None,
+    ) -> None:
+        """A run of the pipeline, or of another one, in a task process of its own."""
+        pipeline, env = pipeline or self.pipeline, Environment(self.connections, dict(at or {}))
+        env.spark = self.spark.runner(env)
+        coordinator = Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger_of(pipeline.name), env=env))
+        run_epoch(coordinator, Run("dag", f"run{next(self.runs)}"), limits)
+
+    def ledger_of(self, pipeline: str) -> Ledger:
+        return Ledger(LocalStore(self.folder / "ledger"), pipeline)
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger(LocalStore(self.folder / "ledger"), PIPELINE)
+        return self.ledger_of(PIPELINE)
 
     def opened(self, epoch: int) -> OpenRecord:
         """The attempt that completed an epoch."""

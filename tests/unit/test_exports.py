@@ -30,6 +30,7 @@ def test_the_public_names_are_these() -> None:
     assert airflow_epochs.__all__ == [
         "Ballot",
         "DeltaSink",
+        "DeltaSource",
         "EpochPipeline",
         "EventTime",
         "KafkaSink",

@@ -18,7 +18,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Environment, Move, PlannedEpoch, Position, SparkRead
 from airflow_epochs.delta.log import entry_version, log_entry
 from airflow_epochs.delta.table import TableLocation
-from airflow_epochs.errors import Code, Corrupt, Refused
+from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges
 from airflow_epochs.names import resolved
 from airflow_epochs.sources.delta import moves
@@ -129,7 +129,7 @@ class DeltaReader:
             return end
         _, flaw = self._readable(now, start, end)
         if flaw and flaw.version == start:
-            raise self._error(now, flaw)
+            raise flaw.error
         return flaw.version if flaw else end
 
     def _planned(self, now: TableNow, start: int, end: int) -> PlannedEpoch:
@@ -158,12 +158,12 @@ class DeltaReader:
         if start == 0 and end > 0:
             self._require_whole(now, end - 1)
         elif flaw := self._readable(now, start, end)[1]:
-            raise self._error(now, flaw)
+            raise flaw.error
 
     def _readable(self, now: TableNow, start: int, end: int) -> tuple[list[Version], Unreadable | None]:
         feed = self.config.feed
         is_on = feed and start < end and self._feed_is_on(now, start)
-        return readable(now.location.files, range(start, end), feed=feed, feed_is_on=is_on)
+        return readable(now.location, range(start, end), feed=feed, feed_is_on=is_on)
 
     def _feed_is_on(self, now: TableNow, version: int) -> bool:
         try:
@@ -183,14 +183,6 @@ class DeltaReader:
                 remedy=_PLAN_ANEW,
             )
 
-    def _error(self, now: TableNow, flaw: Unreadable) -> Corrupt:
-        return Corrupt(
-            f"Version {flaw.version} of the table {now.location.name}, which the pipeline has not read yet, cannot be "
-            f"read: {flaw.why}.",
-            code=flaw.code,
-            remedy=_REMEDIES[flaw.code],
-        )
-
     # -- is it the same table ----------------------------------------------------------------------------------------
 
     def _require_of_table(self, position: Position) -> None:
@@ -200,7 +192,7 @@ class DeltaReader:
         if not is_ours or (TABLE_ID not in position.state and table not in of):
             raise Corrupt(
                 f"The pipeline has read from {', '.join(sorted(of))}, and its source is the table {table} now.",
-                code=codes.TABLE_REPLACED,
+                code=codes.SOURCE_TABLE_REPLACED,
             )
 
     def _require_same(self, now: TableNow, state: JsonDict, end: int) -> None:
@@ -214,7 +206,7 @@ class DeltaReader:
             what = f"has another version {end - 1} than the one that the pipeline has got to"
         else:
             return
-        raise Corrupt(f"The table {name} {what}.", code=codes.TABLE_REPLACED)
+        raise Corrupt(f"The table {name} {what}.", code=codes.SOURCE_TABLE_REPLACED)
 
     def _is_same_entry(self, now: TableNow, state: JsonDict, end: int) -> bool:
         """Whether the last version is the known one, as far as the log still tells."""
@@ -228,7 +220,7 @@ class DeltaReader:
         now, start = self._standing(position, topics)
         to = start
         while 0 < to <= now.newest and (flaw := self._readable(now, to, to + 1)[1]):
-            to = self._oldest_entry(now, to) if flaw.code == codes.VERSIONS_GONE else to + 1
+            to = self._oldest_entry(now, to) if flaw.error.code == codes.VERSIONS_GONE else to + 1
         return moves.moved(position, self.config.table, now.id, to, now.newest)
 
     def _oldest_entry(self, now: TableNow, lost: int) -> int:
@@ -312,7 +304,7 @@ class DeltaReader:
     def _of_versions(self, now: TableNow, read: TableRead) -> TableRead:
         versions, flaw = self._readable(now, read.start, read.end)
         if flaw:
-            raise self._error(now, flaw)
+            raise flaw.error
         adds = [add for version in versions for add in version.adds]
         records = sum(map(_rows_of, adds)) + sum(map(_rows_of, (file for version in versions for file in version.cdc)))
         if read.feed:
@@ -350,24 +342,3 @@ _PLAN_ANEW = (
     "Put the files back, and clear the failed task. If they are gone for good, plan the epoch anew, with the rows that "
     "the table has now: `airflow epochs replan PIPELINE --why …`. Then clear the failed task."
 )
-_REMEDIES: Mapping[Code, str] = {
-    codes.VERSIONS_GONE: (
-        "Put the files back, and clear the failed task. To accept the loss instead, run `airflow epochs skip PIPELINE "
-        "--to-available --why …`: it goes on with the next version that can be read, prints which versions are lost, "
-        "and asks. Then clear the failed task. If the table still has the rows, in files that OPTIMIZE has written, "
-        "and rows may come twice, run `airflow epochs reset-source PIPELINE --starting earliest --why …` instead: it "
-        "reads the whole table again."
-    ),
-    codes.ROWS_CHANGED: (
-        "To leave this version out, with all rows that it adds, run `airflow epochs skip PIPELINE --to-available --why "
-        "…`: it prints the version, and asks. If the table had the property delta.enableChangeDataFeed=true before "
-        "this version, you can set changes='feed' in the DAG instead: then its changes are read. Then clear the failed "
-        "task."
-    ),
-    codes.CHANGE_FEED_OFF: (
-        "Set the table property delta.enableChangeDataFeed=true: changes are on record from then on. Then run `airflow "
-        "epochs skip PIPELINE --to-available --why …`: it goes on with the first version that has them, prints which "
-        "versions are lost, and asks. Or run `airflow epochs reset-source PIPELINE --starting earliest --why …`: it "
-        "reads the whole table, as inserts. Then clear the failed task."
-    ),
-}

@@ -118,7 +118,7 @@ class DeltaSource:
         raise Refused(
             "A DeltaSource does not go back to a time. Nothing was changed.",
             code=codes.SOURCE_NOT_MOVABLE,
-            remedy="Go back with --to-epoch, --to-savepoint, or --offsets FILE, whose offsets are versions. DESCRIBE "
+            remedy="Use --to-epoch, --to-savepoint, or --offsets FILE, whose offsets are versions. DESCRIBE "
             "HISTORY in Spark shows the time of each version.",
         )
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from airflow_epochs import codes
 from airflow_epochs.delta.log import actions_of, log_entry
-from airflow_epochs.errors import Code
+from airflow_epochs.delta.table import TableLocation
+from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict
 from airflow_epochs.storage.files import Files
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
-_SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,10 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """Why a version cannot be read; the end of a sentence that begins with the version."""
+    """A version that cannot be read, and the error that says why."""
 
     version: int
-    code: Code
-    why: str
+    error: Corrupt
 
 
 def digest_of(files: Files, number: int) -> str | None:
@@ -81,12 +80,12 @@ def _is_on(configuration: JsonDict) -> bool:
 
 
 def readable(
-    files: Files, numbers: Sequence[int], *, feed: bool, feed_is_on: bool
+    table: TableLocation, numbers: Iterable[int], *, feed: bool, feed_is_on: bool
 ) -> tuple[list[Version], Unreadable | None]:
-    """The versions up to the first one that cannot be read, and why that one cannot.
+    """The versions up to the first one that cannot be read, and that one.
 
     Args:
-        files: The table's folder.
+        table: Where the table is.
         numbers: The versions to read, ascending.
         feed: Whether their changes are read, or only what they append.
         feed_is_on: Whether the change data feed was on before the first of them.
@@ -94,46 +93,77 @@ def readable(
     found: list[Version] = []
     flaw = None
     for number in numbers:
-        version = read_version(files, number)
+        version = read_version(table.files, number)
         if version and version.keeps_feed is not None:
             feed_is_on = version.keeps_feed
-        flaw = _flaw(number, version, feed, feed_is_on)
+        flaw = _flaw(table.name, number, version, feed_is_on if feed else None)
         if flaw or version is None:
             break
         found.append(version)
-    return _with_files(files, found, flaw, feed)
+    return _with_files(table, found, flaw, feed)
 
 
-def _flaw(number: int, version: Version | None, feed: bool, feed_is_on: bool) -> Unreadable | None:
+def _flaw(table: str, number: int, version: Version | None, feed_is_on: bool | None) -> Unreadable | None:
+    """``feed_is_on``: None if the feed is not read."""
     if version is None:
-        return _gone(number)
-    return _not_on(version) if feed and not feed_is_on else _unfit(version, feed)
-
-
-def _gone(number: int) -> Unreadable:
-    return Unreadable(version=number, code=codes.VERSIONS_GONE, why="its entry is gone from the table's log")
-
-
-def _not_on(version: Version) -> Unreadable:
-    return Unreadable(version=version.number, code=codes.CHANGE_FEED_OFF, why="the table did not record its changes")
-
-
-def _unfit(version: Version, feed: bool) -> Unreadable | None:
-    """Why a version does not only append rows; None if it does, or if all changes are read."""
-    if feed or not (version.removes or any(add.get("deletionVector") for add in version.adds)):
-        return None
-    what = f"it updates or deletes rows ({version.operation or 'by an unknown operation'})"
-    return Unreadable(version=version.number, code=codes.ROWS_CHANGED, why=what)
+        return Unreadable(version=number, error=_gone(table, number, "its entry is gone from the table's log"))
+    if feed_is_on is not None:
+        return None if feed_is_on else Unreadable(version=number, error=_not_on(table, number))
+    if version.removes or any(add.get("deletionVector") for add in version.adds):
+        return Unreadable(version=number, error=_changes_rows(table, version))
+    return None
 
 
 def _with_files(
-    files: Files, versions: list[Version], flaw: Unreadable | None, feed: bool
+    table: TableLocation, versions: list[Version], flaw: Unreadable | None, feed: bool
 ) -> tuple[list[Version], Unreadable | None]:
-    """The versions before the first one that lacks a file, and that as the flaw, if there is one."""
+    """The versions before the first one that lacks a file, and that one as the flaw, if there is one."""
     needed = {version.number: version.files_read(feed=feed) for version in versions}
-    missing = files.missing(dict.fromkeys(path for paths in needed.values() for path in paths))
+    missing = table.files.missing(dict.fromkeys(path for paths in needed.values() for path in paths))
     for index, version in enumerate(versions):
         if lost := [path for path in needed[version.number] if path in missing]:
-            why = f"{len(lost)} of the files with its rows are gone, for example {', '.join(lost[:_SHOWN_MAX])}"
-            return versions[:index], Unreadable(version=version.number, code=codes.VERSIONS_GONE, why=why)
+            why = f"{len(lost)} of the files with its rows are gone, for example {lost[0]}"
+            return versions[:index], Unreadable(version=version.number, error=_gone(table.name, version.number, why))
     return versions, flaw
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _cannot(table: str, number: int, why: str) -> str:
+    return f"Version {number} of the table {table}, which the pipeline has yet to read, cannot be read: {why}."
+
+
+def _gone(table: str, number: int, why: str) -> Corrupt:
+    return Corrupt(
+        _cannot(table, number, why),
+        code=codes.VERSIONS_GONE,
+        remedy="Put the files back, and clear the failed task. To accept the loss instead, run `airflow epochs skip "
+        "PIPELINE --to-available --why …`: it goes on with the next version that can be read, prints which versions "
+        "are lost, and asks. Then clear the failed task. If the table still has the rows, in files that OPTIMIZE has "
+        "written, and rows may come twice, run `airflow epochs reset-source PIPELINE --starting earliest --why …` "
+        "instead: it reads the whole table again.",
+    )
+
+
+def _changes_rows(table: str, version: Version) -> Corrupt:
+    what = f"it updates or deletes rows ({version.operation or 'by an unknown operation'})"
+    return Corrupt(
+        _cannot(table, version.number, what),
+        code=codes.ROWS_CHANGED,
+        remedy="Leave this version out, with all rows that it adds: run `airflow epochs skip PIPELINE --to-available "
+        "--why …`, which prints the version, and asks. If the table had the property delta.enableChangeDataFeed=true "
+        "before this version, you can set changes='feed' in the DAG instead: then its changes are read. Then clear the "
+        "failed task.",
+    )
+
+
+def _not_on(table: str, number: int) -> Corrupt:
+    return Corrupt(
+        _cannot(table, number, "the table did not record its changes"),
+        code=codes.CHANGE_FEED_OFF,
+        remedy="Set the table property delta.enableChangeDataFeed=true: changes are on record from then on. Then run "
+        "`airflow epochs skip PIPELINE --to-available --why …`: it goes on with the first version that has them, "
+        "prints which versions are lost, and asks. Or run `airflow epochs reset-source PIPELINE --starting earliest "
+        "--why …`: it reads the whole table, as inserts. Then clear the failed task.",
+    )

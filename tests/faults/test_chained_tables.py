@@ -1,0 +1,90 @@
+"""Two pipelines, chained through a table that is the sink of one and the source of the other, crash at every phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from airflow_epochs import DeltaSink, DeltaSource
+from airflow_epochs.contracts import Sink, Source, SparkJob
+from airflow_epochs.model import JsonDict
+from airflow_epochs.spark.driver.plans import Claim, InputMetrics, StageOutcome, StagePlan, TableRead
+from airflow_epochs.spark.driver.wire import as_json, from_json
+from tests.support.chained import Chain
+from tests.support.delta_world import stage_with_deltalake
+from tests.support.environment import Action, Environment
+from tests.support.faults_disk import DiskSpark
+from tests.support.faults_world import crash
+
+
+class TableSpark(DiskSpark):
+    """Stages what lies in a table, too."""
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        plan = from_json(StagePlan, job.args)
+        if plan.table is None:
+            return super().run(job, session)
+        rows, claims = in_versions(plan.table), {}
+        for name, told in plan.sinks.items():
+            self.reached("staging.downstream")
+            claims[name] = Claim(place=stage_with_deltalake(told, rows).place)
+        return as_json(StageOutcome(sinks=claims, metrics=InputMetrics(rows_in=len(rows))))
+
+
+def in_versions(read: TableRead) -> pa.Table:
+    """The rows that Spark is told to read."""
+    if read.start == 0:
+        return DeltaTable(read.location, version=read.end - 1).to_pyarrow_table()
+    schema = DeltaTable(read.location, version=read.end - 1).to_pyarrow_table().schema
+    return pa.concat_tables(
+        [schema.empty_table(), *(pq.read_table(f"{read.location}/{file}").cast(schema) for file in read.files)]
+    )
+
+
+class TableChain(Chain):
+    """With a table in between."""
+
+    @property
+    def table(self) -> str:
+        return str(self.folder / "table")
+
+    @property
+    def sink(self) -> Sink:
+        return DeltaSink("events", self.table, compact_every=3)
+
+    @property
+    def source(self) -> Source:
+        return DeltaSource(self.table, max_wait=0)
+
+    def environment(self, at: dict[str, Action]) -> Environment:
+        return Environment(at=at)
+
+    def spark(self, reached: Callable[[str], None]) -> DiskSpark:
+        return TableSpark(reached)
+
+
+def test_a_record_is_once_at_the_far_end_of_two_pipelines_wherever_either_crashes(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path)
+    phases: dict[str, list[str]] = {}
+    for _ in range(2):  # the first epoch has phases that do not come again
+        chain.input.produce(4)
+        phases = {"up": chain.up(), "down": chain.down()}
+    assert {"delta.commit.after", "complete.put", "stage.done"} < {*phases["up"]} & {*phases["down"]}
+    for phase in phases["up"]:
+        chain.input.produce(3)
+        chain.up({phase: crash})
+        if phase.startswith("delta."):
+            chain.down()  # takes whole epochs of the other, or nothing
+        chain.up()
+    chain.down()
+    chain.require_once()
+    for phase in phases["down"]:
+        chain.input.produce(2)
+        chain.up()
+        chain.down({phase: crash})
+        chain.down()
+    chain.require_once()
