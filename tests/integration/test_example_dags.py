@@ -214,8 +214,9 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_b
     for number, records in enumerate((range(1, 21), range(21, 35)), 1):
         sent |= lab.produce("orders", [*orders(records), *poison, an_order(order_id=f"d{number}", currency="USD")])
         for dag in (clean, totals):
-            for outcome in (dag.run(f"run_{number}"), dag.clear(f"run_{number}")):
-                assert outcome.state == "success", outcome.tasks
+            outcome = dag.run(f"run_{number}")
+            assert outcome.state == "success", outcome.tasks
+    assert totals.clear("run_2").state == "success"
     known = [n for n in range(1, 35) if n % 10]
     counts = Counter(f"c{n % 3}" for n in known)
     amounts = {c: sum(Decimal(f"{n}.50") for n in known if f"c{n % 3}" == c) for c in counts}
@@ -226,6 +227,7 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_b
     letters = sorted(lab.seen_by_duckdb("gold/totals_rejected", 'topic, error, "row"'))
     rows = [f'{{"order_id":"d{n}","customer":"c1","currency":"USD"}}' for n in (1, 2)]
     assert letters == [(str(lab.lake / "silver/clean_orders"), "not in euros", row) for row in rows]
+
 
 
 REASONS_OF_CLEAN_ORDERS = {

@@ -327,6 +327,15 @@ def test_a_pipeline_that_has_read_something_else_does_not_read_a_table_from_ther
     assert "The pipeline has read from orders" in text
 
 
+def test_a_rebuilt_ledger_knows_the_table_by_its_name_alone(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    assert versions(planned(lab, PlannedEpoch(ranges=first.ranges, state={}))) == (1, 2)
+    other = PlannedEpoch(ranges={"/lake/other": (OffsetRange(0, 0, 1),)}, state={})
+    assert code_of(stopped(lab, other))[0] is codes.SOURCE_TABLE_REPLACED
+
+
 def test_column_mapping_is_refused_where_files_are_read_without_the_log(lab: TableLab) -> None:
     lab.write(1)
     log = entry(lab, 0)

@@ -20,7 +20,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 import airflow_epochs
-from airflow_epochs import DeltaSink, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, codes
+from airflow_epochs import DeltaSink, DeltaSource, KafkaSink, KafkaSource, SparkConnect, SqlSink, cli, codes
 from airflow_epochs import config as definition
 from airflow_epochs.kafka import connection as kafka_connection
 from airflow_epochs.ledger import keys
@@ -156,7 +156,13 @@ def test_every_option_in_a_call_is_one_that_the_class_has(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "kind"),
-    [("kafka.md", KafkaSource), ("delta.md", DeltaSink), ("kafka-sink.md", KafkaSink), ("sql.md", SqlSink)],
+    [
+        ("kafka.md", KafkaSource),
+        ("delta-source.md", DeltaSource),
+        ("delta.md", DeltaSink),
+        ("kafka-sink.md", KafkaSink),
+        ("sql.md", SqlSink),
+    ],
 )
 def test_every_option_of_source_and_sinks_is_described(page: str, kind: type) -> None:
     path = ROOT / "docs" / page
@@ -164,7 +170,7 @@ def test_every_option_of_source_and_sinks_is_described(page: str, kind: type) ->
     assert inspect.signature(kind).parameters.keys() - {"name"} <= described
 
 
-@pytest.mark.parametrize("page", ["delta.md", "kafka-sink.md", "kafka.md", "sql.md", "spark.md"])
+@pytest.mark.parametrize("page", ["delta.md", "delta-source.md", "kafka-sink.md", "kafka.md", "sql.md", "spark.md"])
 def test_the_sample_at_the_beginning_of_a_page_makes_what_it_shows(page: str) -> None:
     sample = blocks(ROOT / "docs" / page, "python")[0]
     exec(sample, dict(CLASSES))
@@ -235,7 +241,12 @@ def errors_in_the_table(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "rows", "chapter"), [("docs/kafka.md", 14, codes.SOURCE), ("docs/kafka-sink.md", 11, codes.KAFKA_SINK)]
+    ("page", "rows", "chapter"),
+    [
+        ("docs/kafka.md", 14, codes.SOURCE),
+        ("docs/delta-source.md", 6, codes.DELTA_SOURCE),
+        ("docs/kafka-sink.md", 11, codes.KAFKA_SINK),
+    ],
 )
 def test_a_table_of_errors_names_codes_that_are_declared_and_all_of_its_chapter(
     page: str, rows: int, chapter: codes.Chapter
@@ -373,6 +384,9 @@ NUMBERS = {
     "docs/spark.md": [
         f"`connect_timeout_s` ({default(SparkConnect, 'connect_timeout_s'):.0f})",
         f"at once or after {connect.TCP_TIMEOUT_S:.0f} s",
+    ],
+    "docs/delta-source.md": [
+        f"max_versions={default(DeltaSource, 'max_versions')}, max_wait={default(DeltaSource, 'max_wait'):.0f}, )",
     ],
     "docs/delta.md": [
         f"sooner when {delta_due.FILES_DUE:,} of them have come",

@@ -120,12 +120,12 @@ class DeltaReader:
         return newest
 
     def _end(self, now: TableNow, start: int) -> int:
-        """The first version that the epoch leaves. Raises Corrupt if not even the first one can be read."""
+        """The first version that the epoch leaves to the next. Raises Corrupt if it could read none."""
         end = now.newest + 1
-        if start == 0 and self.config.starting == EARLIEST:
-            return end
-        end = min(end, start + self.config.max_versions)
+        if start > 0 or self.config.starting != EARLIEST:
+            end = min(end, start + self.config.max_versions)
         if start == 0:
+            self._require_whole(now, end - 1)
             return end
         _, flaw = self._readable(now, start, end)
         if flaw and flaw.version == start:
@@ -133,7 +133,6 @@ class DeltaReader:
         return flaw.version if flaw else end
 
     def _planned(self, now: TableNow, start: int, end: int) -> PlannedEpoch:
-        self._require_readable(now, start, end)
         state = {TABLE_ID: now.id, DIGEST: digest_of(now.location.files, end - 1)}
         return PlannedEpoch(ranges=of_versions(self.config.table, start, end), state=state)
 
