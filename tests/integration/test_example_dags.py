@@ -205,6 +205,8 @@ def test_orders_by_the_hour_are_read_by_a_backfill_each_in_its_own_hour(lab: Lab
     assert shown == [["o0", "o1", "o2"], ["o0", "o1", "o2", "o3"], ["o0", "o1", "o2", "o3", "o4"]]
     letters = lab.rejected("silver/hourly_orders_rejected")
     assert {value for value, _ in letters.values()} == {b"no order"} and len(letters) == 5
+
+
 def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_between_them(lab: Lab) -> None:
     lab.create("orders")
     dags = dags_of("chained_tables")
@@ -227,7 +229,6 @@ def test_an_order_is_counted_once_at_the_far_end_of_two_pipelines_with_a_table_b
     letters = sorted(lab.seen_by_duckdb("gold/totals_rejected", 'topic, error, "row"'))
     rows = [f'{{"order_id":"d{n}","customer":"c1","currency":"USD"}}' for n in (1, 2)]
     assert letters == [(str(lab.lake / "silver/clean_orders"), "not in euros", row) for row in rows]
-
 
 
 REASONS_OF_CLEAN_ORDERS = {
