@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -257,7 +257,7 @@ class EpochOperator(BaseOperator):
         return seconds, metrics
 
 
-class _NeedsTransform(EpochOperator):
+class NeedsTransform(EpochOperator):
     """A step that finds the transform's file, to run it or to record its digest."""
 
     def _transform(self, beside_dag: Path) -> Transform:
@@ -267,7 +267,7 @@ class _NeedsTransform(EpochOperator):
         return find_transform(self.transform, [beside_dag, beside_dag.parent, dags, dags.parent])
 
 
-class OpenEpochOperator(_NeedsTransform):
+class OpenEpochOperator(NeedsTransform):
     """Finishes what earlier runs left behind, or opens a new epoch for this run. Skips if there is no new data.
 
     A run works on one epoch. If that epoch is complete already, the tasks that follow succeed and leave it as it is.
@@ -308,13 +308,9 @@ class OpenEpochOperator(_NeedsTransform):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Open or recover this run's epoch, and return its checkpoint."""
-        from airflow_epochs.contracts import Limits
-        from airflow_epochs.coordinator import savepoints
+        from airflow_epochs.operators.phases import asked_limits
 
-        params = context["params"]
-        if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
-            savepoints.require_free(coordinator.task.ledger, self.pipeline, name)
-        limits = Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
+        limits = asked_limits(coordinator, run, context["params"])
         return coordinator.checkpoint(self._opened(coordinator, run, limits))
 
     def _opened(self, coordinator: Coordinator, run: Run, limits: Limits) -> EpochView:
@@ -341,7 +337,7 @@ class OpenEpochOperator(_NeedsTransform):
         )
 
 
-class StageEpochOperator(_NeedsTransform):
+class StageEpochOperator(NeedsTransform):
     """Runs the Spark micro-batch. It makes every sink's rows durable where no reader sees them."""
 
     step = "stage"
@@ -349,13 +345,12 @@ class StageEpochOperator(_NeedsTransform):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Stage all sinks, and log Spark's warnings."""
-        checkpoint = coordinator.stage(run)
-        for warning in checkpoint.stage.warnings if checkpoint.stage else ():
-            self.log.warning("%s", warning)
-        return checkpoint
+        from airflow_epochs.operators import phases
+
+        return phases.stage(coordinator, run)
 
 
-class VoteEpochOperator(_NeedsTransform):
+class VoteEpochOperator(NeedsTransform):
     """Verifies each sink's staged rows and writes the decision. Fails on GLOBAL_ABORT, with the reasons.
 
     ``checkpoint`` must be the stage operator's output. If this task is cleared after a GLOBAL_ABORT, and ``stage`` is
@@ -370,7 +365,7 @@ class VoteEpochOperator(_NeedsTransform):
         return coordinator.vote(run, staged[-1] if staged else None)
 
 
-class CommitSinkOperator(_NeedsTransform):
+class CommitSinkOperator(NeedsTransform):
     """Makes one sink show the epoch. It retries often: after GLOBAL_COMMIT the only way is forward."""
 
     step = "commit"
@@ -411,33 +406,18 @@ class CompleteEpochOperator(EpochOperator):
     retry_defaults = CommitSinkOperator.retry_defaults
 
     def __init__(self, *, trigger_rule: str = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, **kwargs: Any) -> None:
-        assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
-        kwargs.setdefault("outlets", []).extend(assets.values())
+        assets = assets_of(kwargs)
         super().__init__(trigger_rule=trigger_rule, **kwargs)
         self.assets = assets
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Complete the epoch; the asset events carry the newest complete epoch, which may be a later one."""
-        from airflow_epochs.coordinator import savepoints
-        from airflow_epochs.coordinator.admin import Account
+        from airflow_epochs.operators import phases
 
         seconds, metrics = self._measurements()  # from XCom, which may be stale: only measurements, no facts
         checkpoint = coordinator.complete(run, {**metrics, "seconds": seconds})
-        name = context["params"].get("savepoint")
-        if name and not coordinator.task.ledger.disposed(name):  # disposed of since, and the run was cleared
-            by = Account(who="", why=f"the DAG param of {run}")
-            savepoints.make(coordinator.task.ledger, self.pipeline, name, checkpoint.epoch, by)
-        newest = coordinator.newest_complete()
-        for sink, asset in self.assets.items():
-            if receipt := newest.receipts.get(sink):
-                context["outlet_events"][asset].extra.update(
-                    pipeline=self.pipeline,
-                    epoch=newest.txn.epoch,
-                    sink=sink,
-                    rows=receipt.rows,
-                    version=receipt.version,
-                    transaction_id=receipt.txn_id,
-                )
+        phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
+        phases.tell_of_newest(coordinator, self.assets, context)
         return checkpoint
 
 
@@ -457,6 +437,13 @@ class AbortEpochOperator(EpochOperator):
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Abort, then raise the error with the reason that the ledger records."""
         raise coordinator.abort(run, f"{run} failed before a decision")
+
+
+def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
+    """An asset for each sink, also entered as an outlet into the operator's arguments ``kwargs``."""
+    assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
+    kwargs.setdefault("outlets", []).extend(assets.values())
+    return assets
 
 
 def _run_of(context: Context) -> Run:

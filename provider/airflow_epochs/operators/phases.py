@@ -1,0 +1,59 @@
+"""What the operators do around the coordinator's steps, for the layout with a task per step and for that with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import secrecy
+from airflow_epochs.contracts import Limits
+from airflow_epochs.coordinator import savepoints
+from airflow_epochs.coordinator.admin import Account
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset, Context
+
+    from airflow_epochs.coordinator.coordinator import Coordinator
+    from airflow_epochs.model import Checkpoint, Run
+
+log = secrecy.logger(__name__)
+
+
+def asked_limits(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Limits:
+    """The limits that the run's params set. Raises Refused if a new run wants a savepoint's name that is taken."""
+    if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
+        savepoints.require_free(coordinator.task.ledger, coordinator.task.pipeline.name, name)
+    return Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
+
+
+def stage(coordinator: Coordinator, run: Run) -> Checkpoint:
+    """Stage all sinks, and log Spark's warnings."""
+    checkpoint = coordinator.stage(run)
+    for warning in checkpoint.stage.warnings if checkpoint.stage else ():
+        log.warning("%s", warning)
+    return checkpoint
+
+
+def name_epoch(coordinator: Coordinator, run: Run, params: Mapping[str, Any], epoch: int) -> None:
+    """Make the savepoint that the run's param names, if it names one."""
+    ledger, name = coordinator.task.ledger, params.get("savepoint")
+    if name and not ledger.disposed(name):  # disposed of since, and the run was cleared
+        by = Account(who="", why=f"the DAG param of {run}")
+        savepoints.make(ledger, coordinator.task.pipeline.name, name, epoch, by)
+
+
+def tell_of_newest(coordinator: Coordinator, assets: Mapping[str, Asset], context: Context, **more: Any) -> None:
+    """Let the asset events carry the newest complete epoch, which may be a later one than the run's own."""
+    newest = coordinator.newest_complete()
+    for sink, asset in assets.items():
+        if receipt := newest.receipts.get(sink):
+            context["outlet_events"][asset].extra.update(
+                pipeline=coordinator.task.pipeline.name,
+                epoch=newest.txn.epoch,
+                sink=sink,
+                rows=receipt.rows,
+                version=receipt.version,
+                transaction_id=receipt.txn_id,
+                **more,
+            )
