@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 from airflow_epochs import codes
 from airflow_epochs.ballot import VoteFunction
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 WAIT_FOR_OTHERS_S = 60.0
 WARN, STOP = "warn", "stop"
 TAKE_OVER, BLOCK = "take_over", "block"
+TASKS, SINGLE = "tasks", "single"
+FOR_SECONDS = 600.0
+"""For how long the one task of the layout "single" begins new epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +251,46 @@ def require_wait(seconds: object) -> None:
             f"`wait_for_others` is {seconds!r}. It must be a number of seconds, 0 or larger.",
             code=codes.PIPELINE_ARGUMENT,
         )
+
+
+def require_layout(
+    layout: object, *, for_seconds: object = None, max_epochs: object = None, deferrable: object = False
+) -> None:
+    """Raise BadArgument unless ``layout`` is "tasks" or "single", and the other arguments fit it."""
+    if layout not in (TASKS, SINGLE):
+        raise BadArgument(f"`layout` is {layout!r}. It must be {TASKS!r} or {SINGLE!r}.", code=codes.PIPELINE_ARGUMENT)
+    if layout == SINGLE and deferrable:
+        raise BadArgument(
+            f"`deferrable` is {deferrable!r}, and `layout` is {SINGLE!r}, whose one task waits for data itself. Leave "
+            "one of them out.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
+    given = {"for_seconds": for_seconds, "max_epochs": max_epochs}
+    if layout == TASKS and (wrong := [name for name, value in given.items() if value is not None]):
+        raise BadArgument(
+            f"`{wrong[0]}` is {given[wrong[0]]!r}, and `layout` is {TASKS!r}, in which a run works on one epoch. "
+            f"`{wrong[0]}` needs layout={SINGLE!r}.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
+    require_bounds(for_seconds, max_epochs)
+
+
+def require_bounds(for_seconds: object, max_epochs: object) -> None:
+    """Raise BadArgument unless ``for_seconds`` is more than 0 and finite, and ``max_epochs`` 1 or larger, or None."""
+    if for_seconds is not None and not (_is_number(for_seconds, int, float) and 0 < for_seconds < float("inf")):
+        raise BadArgument(
+            f"`for_seconds` is {for_seconds!r}. It must be a number of seconds, larger than 0.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
+    if max_epochs is not None and not (_is_number(max_epochs, int) and max_epochs >= 1):
+        raise BadArgument(
+            f"`max_epochs` is {max_epochs!r}. It must be a number of epochs, 1 or larger.",
+            code=codes.PIPELINE_ARGUMENT,
+        )
+
+
+def _is_number(value: object, *kinds: type) -> TypeGuard[float]:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def require_keep_epochs(epochs: object) -> None:

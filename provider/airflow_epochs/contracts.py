@@ -143,6 +143,7 @@ class Limits:
     """A run's own settings (DAG params). They override the source's; None keeps the source's.
 
     With ``defers``, a source that can raises ``NotYet`` where it would wait for data: the task then waits elsewhere.
+    ``wait_at_most`` is no setting of a source: it shortens its wait to what is left of the task's time, in seconds.
     """
 
     max_records: int | None = None
@@ -153,6 +154,7 @@ class Limits:
     target_duration: float | str | None = None
     max_wait: float | None = None
     defers: bool = False
+    wait_at_most: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, Param, TaskGroup
 
 from airflow_epochs.config import (
+    SINGLE,
+    TASKS,
     WAIT_FOR_OTHERS_S,
     WARN,
     require_allowed,
@@ -17,6 +19,7 @@ from airflow_epochs.config import (
     require_distinct,
     require_expectations,
     require_keep_epochs,
+    require_layout,
     require_name,
     require_no_loop,
     require_on_code_change,
@@ -33,6 +36,7 @@ from airflow_epochs.operators.epoch import (
     StageEpochOperator,
     VoteEpochOperator,
 )
+from airflow_epochs.operators.single import EpochsOperator
 
 if TYPE_CHECKING:
     from airflow_epochs.ballot import VoteFunction
@@ -86,6 +90,21 @@ _PARAMS = {
     ),
 }
 
+_PARAMS_OF_SINGLE = {
+    "for_seconds": Param(
+        None,
+        type=["null", "number"],
+        exclusiveMinimum=0,
+        description="After so many seconds this run begins no further epoch. Empty: as the pipeline says.",
+    ),
+    "max_epochs": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        description="This run works on at most so many epochs. Empty: as the pipeline says.",
+    ),
+}
+
 
 class EpochPipeline(TaskGroup):
     """The tasks of one exactly-once pipeline. Each run takes one epoch: all sinks show it exactly once, or none does.
@@ -99,19 +118,24 @@ class EpochPipeline(TaskGroup):
     the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
     ``savepoint`` to the DAG, unless the DAG defines them.
 
+    With ``layout="single"`` the group is one task, ``epochs``, which runs all these phases for one epoch after another:
+    see ``EpochsOperator``. The group then adds the params ``for_seconds`` and ``max_epochs``, too.
+
     Args:
         name: The name of the pipeline and of the TaskGroup.
         source, transform, sinks, spark, ledger_conn_id, keep_epochs, measure_input, backfill, wait_for_others,
             event_time, expectations, dead_letters, vote, on_code_change, on_failed_epoch: See ``EpochOperator``.
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
+        layout: "tasks": a task per step, and an epoch per run. "single": one task, and several epochs per run.
+        for_seconds, max_epochs: Of the layout "single": see ``EpochsOperator``.
         deferrable: Whether ``open`` waits for data in Airflow's triggerer, where no worker slot is held.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
     Raises:
         BadArgument: A name is not valid; two sinks have the same name or destination; ``backfill``,
-            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch`` or ``keep_epochs`` is not valid; the source
-            does not allow an option; or ``max_active_runs`` is not 1.
+            ``wait_for_others``, ``on_code_change``, ``on_failed_epoch``, ``keep_epochs``, ``layout``, ``for_seconds``
+            or ``max_epochs`` is not valid; the source does not allow an option; or ``max_active_runs`` is not 1.
         Refused: A sink writes to what the source reads.
     """
 
@@ -136,6 +160,9 @@ class EpochPipeline(TaskGroup):
         on_code_change: str = WARN,
         deferrable: bool = False,
         on_failed_epoch: str | None = None,
+        layout: str = TASKS,
+        for_seconds: float | None = None,
+        max_epochs: int | None = None,
         operator_args: dict[str, Any] | None = None,
         **task_group_args: Any,
     ) -> None:
@@ -151,9 +178,10 @@ class EpochPipeline(TaskGroup):
         require_on_code_change(on_code_change)
         require_on_failed_epoch(on_failed_epoch)
         require_keep_epochs(keep_epochs)
+        require_layout(layout, for_seconds=for_seconds, max_epochs=max_epochs, deferrable=deferrable)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
-        _add_params(self.dag)
+        _add_params(self.dag, {**_PARAMS, **(_PARAMS_OF_SINGLE if layout == SINGLE else {})})
         shared = {
             **(operator_args or {}),
             "pipeline": name,
@@ -175,7 +203,11 @@ class EpochPipeline(TaskGroup):
             **_start_of_continuous(self.dag),
         }
         with self:
-            self.assets = _build(shared, [sink.name for sink in sinks], deferrable)
+            if layout == SINGLE:
+                single = EpochsOperator(task_id="epochs", for_seconds=for_seconds, max_epochs=max_epochs, **shared)
+                self.assets = single.assets
+            else:
+                self.assets = _build(shared, [sink.name for sink in sinks], deferrable)
 
 
 def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:
@@ -202,7 +234,7 @@ def _start_of_continuous(dag: DAG) -> dict[str, datetime]:
     return {"start_date": datetime(2020, 1, 1, tzinfo=timezone.utc)} if continuous and not has_one else {}
 
 
-def _add_params(dag: DAG) -> None:
-    for name, param in _PARAMS.items():
+def _add_params(dag: DAG, params: Mapping[str, Param]) -> None:
+    for name, param in params.items():
         if name not in dag.params:
             dag.params[name] = param

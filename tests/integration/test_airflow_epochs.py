@@ -3,120 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
-from airflow_epochs.ballot import Ballot
-from airflow_epochs.contracts import SparkJob
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
-from airflow_epochs.errors import NotApplied
-from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import JsonDict, WaivedRecord
+from airflow_epochs.model import WaivedRecord
 from airflow_epochs.pipeline import EpochPipeline
-from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
-from tests.support.airflow_harness import Harness, Outcome
+from airflow_epochs.testing import MemorySink, MemorySource
+from tests.support.airflow_harness import Harness
+from tests.support.layout_lab import Lab, broken_commit, in_state, short
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
-_numbers = itertools.count()
 SUCCESS = {"open", "stage", "vote", "commit.orders", "commit.audit", "complete"}
-
-
-class FakeSpark:
-    """A Spark that fails as often as it is told to."""
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.spark = MemorySpark()
-
-    def runner(self, env: object) -> FakeSpark:
-        return self
-
-    def new_session(self) -> JsonDict:
-        return self.spark.new_session()
-
-    def stop(self, session: JsonDict) -> None:
-        self.spark.stop(session)
-
-    def cancel(self) -> None:
-        pass
-
-    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
-        if self.failures:
-            self.failures -= 1
-            raise NotApplied("Spark fell over.", remedy="try again.")
-        return self.spark.run(job, session)
-
-
-class Lab:
-    """A pipeline with two sinks and a task of the user's behind it."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.world = MemoryWorld()
-        self.spark = FakeSpark()
-        self.after: list[int] = []
-        self.mine_fails = False
-        self.against: str | None = None
-        root = folder / "ledger"
-        root.mkdir()
-        connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
-        monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
-        self.ledger = Ledger(LocalStore(root), "orders")
-        (folder / "orders.py").write_text("def orders(batch, epoch): ...\n")
-        self.transform = f"{folder / 'orders.py'}:orders"
-        self.harness = Harness(self._dag(f"lab_{next(_numbers)}"))
-
-    def _dag(self, dag_id: str) -> DAG:
-        with DAG(dag_id, schedule=None, max_active_runs=1) as dag:
-            group = EpochPipeline(
-                "orders",
-                source=MemorySource(world=self.world.name, topics=("orders",)),
-                transform=self.transform,
-                sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
-                spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
-                wait_for_others=0,
-                vote=self._vote,
-                operator_args={"retries": 0},
-            )
-            group >> PythonOperator(task_id="mine", python_callable=self._mine)
-        return dag
-
-    def _vote(self, ballot: Ballot) -> str | None:
-        return self.against and f"{self.against}: {dict(ballot.rows)}"
-
-    def _mine(self, ti: Any) -> None:
-        """The user's task: notes of which epoch it was told."""
-        if self.mine_fails:
-            raise RuntimeError("the user's own task fails")
-        self.after.append(ti.xcom_pull(task_ids="orders.complete")["epoch"])
-
-    def produce(self, *values: object) -> None:
-        self.world.produce("orders", 0, list(values))
-
-    def run(self, run_id: str, conf: dict[str, Any] | None = None) -> Outcome:
-        return _short(self.harness.run(run_id, conf))
-
-    def clear(self, run_id: str, *tasks: str, only_failed: bool = False) -> Outcome:
-        return _short(self.harness.clear(run_id, *(f"orders.{task}" for task in tasks), only_failed=only_failed))
-
-    def shown(self) -> list[list[object]]:
-        return [self.world.table(sink).values() for sink in ("orders", "audit")]
-
-
-def _short(outcome: Outcome) -> Outcome:
-    def names(values: dict[str, Any]) -> dict[str, Any]:
-        return {task.removeprefix("orders."): value for task, value in values.items()}
-
-    return Outcome(outcome.state, names(outcome.tasks), names(outcome.xcoms))
 
 
 @pytest.fixture
@@ -124,16 +27,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     yield Lab(tmp_path, monkeypatch)
 
 
-def _in_state(outcome: Outcome, state: str) -> set[str]:
-    return {task for task, found in outcome.tasks.items() if found == state}
-
-
 def test_a_run_with_new_data_is_green_and_every_sink_shows_the_epoch_once(lab: Lab) -> None:
     lab.produce("a", "b")
     outcome = lab.run("r1")
     assert outcome.state == "success"
-    assert _in_state(outcome, "success") == SUCCESS | {"mine"}
-    assert _in_state(outcome, "skipped") == {"abort"}
+    assert in_state(outcome, "success") == SUCCESS | {"mine"}
+    assert in_state(outcome, "skipped") == {"abort"}
     assert lab.shown() == [["a", "b"], ["a", "b"]]
     assert lab.after == [1]
 
@@ -156,7 +55,7 @@ def test_a_run_without_new_data_is_green_and_everything_is_skipped(lab: Lab) -> 
     lab.run("r1")
     outcome = lab.run("r2")
     assert outcome.state == "success"
-    assert _in_state(outcome, "skipped") == set(outcome.tasks)
+    assert in_state(outcome, "skipped") == set(outcome.tasks)
     assert lab.after == [1], "the user's task runs when, and only when, an epoch is complete"
 
 
@@ -165,7 +64,7 @@ def test_a_failed_stage_makes_the_run_red_and_clearing_the_failed_tasks_finishes
     lab.spark.failures = 1
     failed = lab.run("r1")
     assert failed.state == "failed"
-    assert _in_state(failed, "failed") == {"stage", "abort"}
+    assert in_state(failed, "failed") == {"stage", "abort"}
     assert lab.shown() == [[], []]
     assert not lab.after
     lab.produce("c")
@@ -202,7 +101,7 @@ def test_a_vote_abort_is_red_with_nothing_visible_and_names_the_reason(lab: Lab)
     lab.world.refusals["audit"] = "column x is a STRING, not an INT"
     outcome = lab.run("r1")
     assert outcome.state == "failed"
-    assert _in_state(outcome, "failed") == {"vote", "abort"}
+    assert in_state(outcome, "failed") == {"vote", "abort"}
     assert lab.shown() == [[], []]
     decision = lab.ledger.decision_record(1, 1)
     assert decision and "audit: column x is a STRING" in decision.reason
@@ -228,7 +127,7 @@ def test_clearing_a_whole_complete_run_passes_its_epoch_on_and_takes_no_new_data
     lab.produce("b")
     outcome = lab.clear("r1")
     assert outcome.state == "success"
-    assert _in_state(outcome, "success") == SUCCESS | {"mine"}
+    assert in_state(outcome, "success") == SUCCESS | {"mine"}
     assert outcome.xcoms["open"]["state"] == "complete"
     assert lab.shown() == [["a"], ["a"]]
     assert lab.after == [1, 1]
@@ -239,7 +138,7 @@ def test_a_whole_run_cleared_because_the_users_own_task_failed_runs_that_task_ag
     lab.mine_fails = True
     failed = lab.run("r1")
     assert failed.state == "failed"
-    assert _in_state(failed, "failed") == {"mine"}
+    assert in_state(failed, "failed") == {"mine"}
     lab.mine_fails = False
     assert lab.clear("r1").state == "success"
     assert (lab.after, lab.shown()) == ([1], [["a"], ["a"]])
@@ -256,10 +155,10 @@ def test_a_cleared_old_run_passes_its_own_epoch_on_and_its_asset_events_tell_of_
 
 def test_a_sink_that_fails_after_the_decision_leaves_the_run_red_and_the_next_run_rolls_forward(lab: Lab) -> None:
     lab.produce("a")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         failed = lab.run("r1")
     assert failed.state == "failed"
-    assert _in_state(failed, "failed") == {"commit.audit"}
+    assert in_state(failed, "failed") == {"commit.audit"}
     assert failed.tasks["abort"] == "skipped"
     assert lab.shown() == [["a"], []], "in doubt: decided, one sink missing"
     lab.produce("b")
@@ -273,12 +172,12 @@ def test_a_sink_that_fails_after_the_decision_leaves_the_run_red_and_the_next_ru
 
 def test_a_roll_forward_without_new_data_tells_the_tasks_behind_and_emits_the_asset_events(lab: Lab) -> None:
     lab.produce("a")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         lab.run("r1")
     assert (lab.after, lab.harness.asset_events("r1")) == ([], [])
     outcome = lab.run("r2")
     assert outcome.state == "success"
-    assert _in_state(outcome, "success") == SUCCESS | {"mine"}
+    assert in_state(outcome, "success") == SUCCESS | {"mine"}
     assert lab.after == [1]
     events = lab.harness.asset_events("r2")
     assert {(event["sink"], event["epoch"]) for event in events} == {("orders", 1), ("audit", 1)}
@@ -286,7 +185,7 @@ def test_a_roll_forward_without_new_data_tells_the_tasks_behind_and_emits_the_as
 
 def test_a_run_whose_roll_forward_failed_takes_new_data_once_the_first_run_has_finished_the_epoch(lab: Lab) -> None:
     lab.produce("a")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         lab.run("r1")
         assert lab.run("r2").tasks["open"] == "failed"
     assert lab.clear("r1", only_failed=True).state == "success"
@@ -297,7 +196,7 @@ def test_a_run_whose_roll_forward_failed_takes_new_data_once_the_first_run_has_f
 
 def test_clearing_the_failed_commit_finishes_the_epoch_in_its_own_run(lab: Lab) -> None:
     lab.produce("a")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         lab.run("r1")
     outcome = lab.clear("r1", only_failed=True)
     assert outcome.state == "success"
@@ -316,7 +215,7 @@ def test_clearing_any_two_tasks_of_an_in_doubt_run_never_loses_or_doubles_a_row(
     lab: Lab, tasks: tuple[str, str]
 ) -> None:
     lab.produce("a")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         lab.run("r1")
     lab.clear("r1", *tasks)
     lab.clear("r1", only_failed=True)
@@ -337,7 +236,7 @@ def test_a_vote_of_the_users_function_aborts_the_epoch_and_the_next_run_takes_it
 
 def test_a_wiped_metadata_database_loses_nothing(lab: Lab) -> None:
     lab.produce("a")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         lab.run("r1")
     lab.harness.forget()
     lab.produce("b")
@@ -395,7 +294,7 @@ def test_complete_emits_an_asset_event_per_sink_with_epoch_rows_and_version(lab:
 
 def test_the_asset_event_of_a_waived_sink_says_nothing(lab: Lab) -> None:
     lab.produce("a", "b")
-    with _broken_commit("audit"):
+    with broken_commit("audit"):
         lab.run("r1")
     opened = lab.ledger.open_record(1, 1)
     assert opened
@@ -410,24 +309,9 @@ def test_another_dag_with_the_pipelines_name_is_refused_and_opens_nothing(
 ) -> None:
     lab.produce("a")
     lab.run("r1")
-    thief = Harness(lab._dag("thief"))
+    thief = Harness(lab.dag("thief"))
     lab.produce("b")
-    outcome = _short(thief.run("r1"))
+    outcome = short(thief.run("r1"))
     assert outcome.state == "failed"
     assert outcome.tasks["open"] == "failed"
     assert lab.shown() == [["a"], ["a"]]
-
-
-@contextmanager
-def _broken_commit(name: str) -> Iterator[None]:
-    """The sink's table cannot be reached within the block."""
-    works = MemorySink.commit
-
-    def commit(sink: MemorySink, *args: Any, **kwargs: Any) -> Any:
-        if sink.name == name:
-            raise NotApplied("The table cannot be reached.", remedy="wait.")
-        return works(sink, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(MemorySink, "commit", commit)
-        yield

@@ -244,7 +244,9 @@ class EpochOperator(BaseOperator):
         if checkpoint.stage:
             metrics |= checkpoint.stage.metrics
         return replace(
-            checkpoint, seconds={**carried, self.step: round(seconds, 3)}, metrics={**metrics, **checkpoint.metrics}
+            checkpoint,
+            seconds={**carried, **checkpoint.seconds, self.step: round(seconds, 3)},
+            metrics={**metrics, **checkpoint.metrics},
         )
 
     def _measurements(self) -> tuple[dict[str, float], JsonDict]:
@@ -308,10 +310,10 @@ class OpenEpochOperator(NeedsTransform):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Open or recover this run's epoch, and return its checkpoint."""
-        from airflow_epochs.operators.phases import asked_limits
+        from airflow_epochs.operators import phases
 
-        limits = asked_limits(coordinator, run, context["params"])
-        return coordinator.checkpoint(self._opened(coordinator, run, limits))
+        phases.require_free_name(coordinator, run, context["params"])
+        return coordinator.checkpoint(self._opened(coordinator, run, phases.asked_limits(context["params"])))
 
     def _opened(self, coordinator: Coordinator, run: Run, limits: Limits) -> EpochView:
         from airflow_epochs.contracts import NotYet

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 
-def asked_limits(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> Limits:
-    """The limits that the run's params set. Raises Refused if a new run wants a savepoint's name that is taken."""
+def asked_limits(params: Mapping[str, Any]) -> Limits:
+    """The limits that the run's params set."""
+    return Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
+
+
+def require_free_name(coordinator: Coordinator, run: Run, params: Mapping[str, Any]) -> None:
+    """Raise Refused if a run that has no epoch yet wants a savepoint's name that is taken."""
     if (name := params.get("savepoint")) and coordinator.task.ledger.epoch_of(run) is None:
         savepoints.require_free(coordinator.task.ledger, coordinator.task.pipeline.name, name)
-    return Limits(**{each.name: params[each.name] for each in fields(Limits) if each.name in params})
 
 
 def stage(coordinator: Coordinator, run: Run) -> Checkpoint:

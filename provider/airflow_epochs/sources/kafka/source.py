@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -219,7 +219,10 @@ class KafkaSource:
         """Today's rendered options, with a run's own limits in place of theirs."""
         own = {name: value for name, value in vars(limits).items() if value is not None} if limits else {}
         try:
-            return read_config({**self._raw(), **own})
+            config = read_config({**self._raw(), **own})
+            if limits and limits.wait_at_most is not None:
+                return replace(config, max_wait_s=min(config.max_wait_s, limits.wait_at_most))
+            return config
         except ValueError as error:
             raise Refused(
                 f"An argument of the KafkaSource is not valid. {without_code(error)}",

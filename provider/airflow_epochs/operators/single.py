@@ -1,0 +1,189 @@
+"""All phases of several epochs in one Airflow task, for epochs every few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs import secrecy
+from airflow_epochs.config import FOR_SECONDS, require_bounds
+from airflow_epochs.errors import EpochError, NoNewData, tolerated
+from airflow_epochs.operators.epoch import CommitSinkOperator, NeedsTransform, assets_of
+from airflow_epochs.operators.wording import in_one_task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.sdk import Context
+
+    from airflow_epochs.coordinator.coordinator import Coordinator
+    from airflow_epochs.model import Checkpoint, Run
+
+log = secrecy.logger(__name__)
+
+
+class EpochsOperator(NeedsTransform):
+    """Opens, stages, votes on, commits and completes one epoch after another, until it has caught up.
+
+    It calls what the operators of the single steps call, and the ledger has the same records. It ends when the source
+    has no new data, after ``for_seconds``, after ``max_epochs``, or when Airflow stops the task; each time between two
+    epochs. A task that dies at any moment is continued by its retry, by a clear, or by the next run.
+
+    The asset events, at the end of the task, carry the newest complete epoch. The XCom is the checkpoint of the task's
+    last epoch.
+
+    Args:
+        for_seconds: After so many seconds it begins no further epoch, and waits no longer for data; None: 600. The DAG
+            param of this name overrides it.
+        max_epochs: After so many epochs of the run it ends; None: no limit. The DAG param of this name overrides it.
+        kwargs: As ``EpochOperator``.
+    """
+
+    step = "epochs"
+    retry_defaults = CommitSinkOperator.retry_defaults
+
+    def __init__(self, *, for_seconds: float | None = None, max_epochs: int | None = None, **kwargs: Any) -> None:
+        require_bounds(for_seconds, max_epochs)
+        assets = assets_of(kwargs)
+        super().__init__(**kwargs)
+        self.assets = assets
+        self.for_seconds = for_seconds or FOR_SECONDS
+        self.max_epochs = max_epochs
+        self._stopping = False
+
+    def on_kill(self) -> None:
+        """Begin no further epoch, and stop the Spark job that runs now. What it has written stays invisible."""
+        self._stopping = True
+        super().on_kill()
+
+    def _locate(self, error: EpochError) -> None:
+        super()._locate(error)
+        error.remedy = in_one_task(error.remedy)
+
+    def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
+        """Work on the run's epochs, from the one that it worked on last. Returns the checkpoint of its last one."""
+        from airflow_epochs.coordinator import series
+        from airflow_epochs.operators import phases
+
+        ledger, bounds = coordinator.task.ledger, _Bounds.of(self, context["params"])
+        phases.require_free_name(coordinator, run, context["params"])
+        number = series.newest(ledger, run)
+        checkpoint = self._epoch(coordinator, series.nth(run, number), bounds, context)
+        first, ended = checkpoint.epoch, series.has_ended(ledger, run, number)
+        while not ended and not self._stopping:
+            number += 1
+            following = self._following(number, run, bounds, context)
+            if following:
+                coordinator, checkpoint = following
+            else:
+                series.put_end(ledger, run, number - 1, checkpoint.epoch)
+                ended = True
+        if ended:
+            phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
+        phases.tell_of_newest(coordinator, self.assets, context, first_epoch=first)
+        log.info("this task worked on epochs %s to %s", first, checkpoint.epoch)
+        return checkpoint
+
+    def _following(
+        self, number: int, run: Run, bounds: _Bounds, context: Context
+    ) -> tuple[Coordinator, Checkpoint] | None:
+        """One more epoch, with a coordinator that has read nothing yet; None if the run has ended."""
+        from airflow_epochs.coordinator import series
+
+        if bounds.reached(number):
+            return None
+        coordinator = self._coordinator(context)
+        try:
+            return coordinator, self._epoch(coordinator, series.nth(run, number), bounds, context)
+        except NoNewData as caught_up:
+            log.info("%s", caught_up)
+            return None
+
+    def _epoch(self, coordinator: Coordinator, run: Run, bounds: _Bounds, context: Context) -> Checkpoint:
+        """The phases of one epoch, one after another. Those that were done before do nothing."""
+        from airflow_epochs.operators import phases
+
+        timed = _Timed()
+        limits = replace(phases.asked_limits(context["params"]), wait_at_most=bounds.left_s())
+        with timed("open"):
+            coordinator.open_epoch(run, limits)
+        with self._aborting(coordinator, run):
+            with timed("stage"):
+                staged = phases.stage(coordinator, run)
+            with timed("vote"):
+                coordinator.vote(run, staged.stage)
+        self._commit(coordinator, run, timed)
+        metrics = staged.stage.metrics if staged.stage else {}
+        with timed("complete"):
+            checkpoint = coordinator.complete(run, {**metrics, "seconds": timed.seconds})
+        return replace(checkpoint, seconds=timed.seconds)
+
+    @contextmanager
+    def _aborting(self, coordinator: Coordinator, run: Run) -> Iterator[None]:
+        """After a failure, do what the task ``abort`` of the other layout does."""
+        try:
+            yield
+        except Exception:
+            with tolerated("aborting the attempt"):
+                _abort(coordinator, run)
+            raise
+
+    def _commit(self, coordinator: Coordinator, run: Run, timed: _Timed) -> None:
+        """Commit every sink. If one fails, the others are committed all the same."""
+        failed: EpochError | None = None
+        for sink in self.sinks:
+            try:
+                with timed(f"commit.{sink.name}"):
+                    coordinator.commit(run, sink.name)
+            except EpochError as error:
+                error.sink = error.sink or sink.name
+                log.error("%s", error)
+                failed = failed or error
+        if failed:
+            raise failed
+
+
+def _abort(coordinator: Coordinator, run: Run) -> None:
+    try:
+        log.info("%s", coordinator.abort(run, f"{run} failed before a decision").cause)
+    except NoNewData as nothing:
+        log.info("%s", nothing.cause)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """When a task ends, by its own clock, although there is more data."""
+
+    end: float
+    epochs: float
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def of(cls, operator: EpochsOperator, params: Any) -> _Bounds:
+        """By the run's params; what they leave open, the operator says."""
+        seconds = params.get("for_seconds") or operator.for_seconds
+        return cls(time.monotonic() + seconds, params.get("max_epochs") or operator.max_epochs or float("inf"))
+
+    def left_s(self) -> float:
+        """How long the task may still wait for data."""
+        return max(0.0, self.end - self.clock())
+
+    def reached(self, number: int) -> bool:
+        """Whether the n-th epoch of the run is one too many."""
+        return number > self.epochs or self.left_s() == 0
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """How long the phases of an epoch took, by their names in the other layout."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.seconds[phase] = round(time.monotonic() - started, 3)

@@ -1,0 +1,20 @@
+"""What remedies say in a DAG whose pipeline is one task.
+
+A remedy may stand in the ledger, as a part of a vote's reason, and be shown by the other layout. So it is written for
+the layout with a task per step, and is put into other words where it is shown.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STEP = r"(?:failed|open|stage|vote|commit|complete)"
+_CLEARED = re.compile(
+    rf"\b([Cc]lear the) (?:{_STEP} tasks?|task `{_STEP}`|failed `{_STEP}`)"
+    r"(?: of (?:the|its) run| of each sink that the message names)?(?:,? with its downstream tasks)?"
+)
+
+
+def in_one_task(remedy: str) -> str:
+    """``remedy`` for a run that has no task but one: every step is cleared by clearing that one."""
+    return _CLEARED.sub(r"\1 task", remedy).replace("The error of `open` says", "Its error says")

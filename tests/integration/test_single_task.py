@@ -1,0 +1,259 @@
+"""The layout with one task, in Airflow's own scheduling code. All around the task is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Context
+
+from airflow_epochs.coordinator import series
+from airflow_epochs.hooks.epochs import AirflowEnvironment
+from airflow_epochs.model import Run
+from airflow_epochs.operators.single import EpochsOperator
+from airflow_epochs.testing import Crash
+from tests.support.layout_lab import Lab, broken_commit, in_state
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+ONE_BY_ONE = {"max_records": 1}
+PHASES = ("open.landed", "stage.done", "decision.landed", "committed.audit", "complete.put", "complete.landed")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return Lab(tmp_path, monkeypatch, layout="single")
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> list[EpochsOperator]:
+    """The tasks that Airflow has started."""
+    started: list[EpochsOperator] = []
+    executed = EpochsOperator.execute
+
+    def execute(operator: EpochsOperator, context: Context) -> Any:
+        started.append(operator)
+        return executed(operator, context)
+
+    monkeypatch.setattr(EpochsOperator, "execute", execute)
+    return started
+
+
+@pytest.fixture
+def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the failed tasks said."""
+    texts: list[str] = []
+    executed = EpochsOperator.execute
+
+    def execute(operator: EpochsOperator, context: Context) -> Any:
+        try:
+            return executed(operator, context)
+        except Exception as error:
+            texts.append(str(error))
+            raise
+
+    monkeypatch.setattr(EpochsOperator, "execute", execute)
+    return texts
+
+
+@contextmanager
+def at(phase: str, time: int, happens: Callable[[], None]) -> Iterator[None]:
+    """The n-th time that a task in the block reaches a phase, this happens."""
+    seen = 0
+
+    def reached(_: AirflowEnvironment, now: str) -> None:
+        nonlocal seen
+        seen += now == phase
+        if now == phase and seen == time:
+            happens()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AirflowEnvironment, "reached", reached)
+        yield
+    assert seen >= time, f"{phase} was not reached"
+
+
+def die() -> None:
+    raise Crash
+
+
+def opened_by(lab: Lab) -> list[str]:
+    """The run of each complete epoch, as the ledger has it."""
+    records = map(lab.ledger.complete_record, range(1, lab.ledger.newest_complete() + 1))
+    return [record.opened_by.run_id for record in records if record]
+
+
+def test_one_task_works_on_one_epoch_after_another_until_it_has_caught_up(lab: Lab) -> None:
+    lab.produce("a", "b", "c")
+    outcome = lab.run("r1", ONE_BY_ONE)
+    assert (outcome.state, outcome.tasks) == ("success", {"epochs": "success", "mine": "success"})
+    assert lab.shown() == [["a", "b", "c"], ["a", "b", "c"]]
+    assert opened_by(lab) == ["r1", "r1 #2", "r1 #3"]
+    last = outcome.xcoms["epochs"]
+    assert (last["epoch"], last["state"], last["metrics"]["rows_in"]) == (3, "complete", 1)
+    assert set(last["seconds"]) == {"open", "stage", "vote", "commit.orders", "commit.audit", "complete", "epochs"}
+    events = lab.harness.asset_events("r1")
+    assert {(each["sink"], each["first_epoch"], each["epoch"], each["rows"]) for each in events} == {
+        ("orders", 1, 3, 1),
+        ("audit", 1, 3, 1),
+    }
+    assert lab.after == [3]
+
+
+def test_a_run_without_new_data_is_skipped_and_so_is_what_is_behind_it(lab: Lab) -> None:
+    outcome = lab.run("r1")
+    assert (outcome.state, in_state(outcome, "skipped")) == ("success", {"epochs", "mine"})
+    lab.produce("a")
+    assert lab.clear("r1").state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_a_run_that_had_caught_up_takes_no_new_data_when_it_is_cleared(lab: Lab) -> None:
+    lab.produce("a", "b")
+    lab.run("r1", ONE_BY_ONE)
+    lab.produce("c")
+    for _ in range(2):
+        outcome = lab.clear("r1")
+        assert (outcome.state, outcome.xcoms["epochs"]["epoch"]) == ("success", 2)
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert lab.after == [2, 2, 2]
+    lab.run("r2")
+    assert lab.clear("r1").state == "success"
+    assert {event["epoch"] for event in lab.harness.asset_events("r1")} == {2, 3}
+    assert opened_by(lab) == ["r1", "r1 #2", "r2"]
+
+
+@pytest.mark.parametrize("bound", [{"max_epochs": 2}, {"for_seconds": 1e-9}], ids=["by epochs", "by time"])
+def test_a_run_ends_at_its_bound_and_the_next_one_goes_on(lab: Lab, bound: dict[str, Any]) -> None:
+    lab.laid_out(layout="single", **bound)
+    lab.produce("a", "b", "c", "d")
+    lab.run("r1", ONE_BY_ONE)
+    taken = {"max_epochs": 2, "for_seconds": 1}[next(iter(bound))]
+    assert lab.ledger.newest_complete() == taken
+    assert lab.clear("r1").state == "success"
+    assert lab.ledger.newest_complete() == taken, "it had ended"
+    lab.run("r2", {**ONE_BY_ONE, "max_epochs": 1, "for_seconds": 60})
+    assert lab.ledger.newest_complete() == taken + 1, "the params of the run come first"
+
+
+def test_a_task_that_is_stopped_finishes_its_epoch_begins_no_other_and_goes_on_when_it_is_cleared(
+    lab: Lab, running: list[EpochsOperator]
+) -> None:
+    lab.produce("a", "b", "c")
+    with at("committed.orders", 2, lambda: running[-1].on_kill()):  # as Airflow does at SIGTERM
+        outcome = lab.run("r1", ONE_BY_ONE)
+    assert (outcome.state, lab.shown()) == ("success", [["a", "b"], ["a", "b"]])
+    assert lab.clear("r1").state == "success"
+    assert opened_by(lab) == ["r1", "r1 #2", "r1 #3"]
+
+
+@pytest.mark.parametrize("by", ["the same run, cleared", "the next run", "the next run, with a task per step"])
+def test_a_run_that_dies_anywhere_in_its_second_epoch_is_continued(lab: Lab, by: str) -> None:
+    sent: list[object] = []
+    for number, phase in enumerate(PHASES):
+        more = [f"{phase} 1", f"{phase} 2"]
+        sent += more
+        lab.produce(*more)
+        with at(phase, 2, die):
+            assert lab.run(f"r{number}", ONE_BY_ONE).state == "failed"
+        if by == "the same run, cleared":
+            assert lab.clear(f"r{number}").state == "success"
+        else:
+            if "task per step" in by:
+                lab.laid_out()
+            lab.run(f"r{number}.next")
+            lab.laid_out(layout="single")
+        assert lab.shown() == [sent, sent], phase
+        assert lab.ledger.newest_complete() == len(sent), phase
+    lab.produce("last")
+    assert lab.run("last").state == "success"
+    assert lab.world.litter() == set()
+
+
+@pytest.mark.parametrize("phase", ["stage.done", "decision.landed"])
+def test_an_epoch_that_was_opened_with_a_task_per_step_is_finished_in_one_task(lab: Lab, phase: str) -> None:
+    lab.laid_out()
+    lab.produce("a", "b")
+    with at(phase, 1, die):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    lab.laid_out(layout="single")
+    assert lab.run("r2", ONE_BY_ONE).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert lab.after == [2]
+
+
+def test_a_failed_stage_aborts_its_attempt_and_the_cleared_task_takes_the_same_offsets(
+    lab: Lab, failures: list[str]
+) -> None:
+    lab.produce("a")
+    lab.spark.failures = 1
+    assert lab.run("r1").state == "failed"
+    decision = lab.ledger.decision_record(1, 1)
+    assert decision and decision.reason == "run r1 of DAG " + decision.dag_id + " failed before a decision"
+    assert "Spark fell over." in failures[0]
+    lab.produce("b")
+    assert lab.clear("r1", only_failed=True).xcoms["epochs"]["epoch"] == 2
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    record = lab.ledger.complete_record(1)
+    assert record and (record.txn.attempt, record.ranges["orders"][0].end) == (2, 1)
+
+
+def test_a_vote_against_the_second_epoch_says_to_clear_the_one_task_and_that_helps(
+    lab: Lab, failures: list[str]
+) -> None:
+    lab.produce("a", "b")
+    with at("complete.landed", 1, lambda: lab.world.refusals.update(audit="column x is a STRING, not an INT")):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    assert lab.shown() == [["a"], ["a"]]
+    assert "Sink audit voted against it: column x is a STRING" in failures[0]
+    assert "Then clear the task, or let the next run take the same offsets." in failures[0]
+    lab.world.refusals.clear()
+    assert lab.clear("r1", only_failed=True).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+    assert opened_by(lab) == ["r1", "r1 #2"]
+
+
+def test_a_sink_that_fails_after_the_decision_holds_up_no_other_sink_and_the_cleared_task_goes_on(
+    lab: Lab, failures: list[str]
+) -> None:
+    lab.produce("a", "b")
+    with broken_commit("orders"):
+        assert lab.run("r1", ONE_BY_ONE).state == "failed"
+    assert lab.shown() == [[], ["a"]]
+    assert "The epoch is in doubt: it waits for sink orders." in failures[0]
+    assert lab.clear("r1", only_failed=True).state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
+
+
+def test_a_missing_transform_says_to_clear_the_one_task_and_that_helps(lab: Lab, failures: list[str]) -> None:
+    lab.produce("a")
+    app = Path(lab.transform.partition(":")[0])
+    app.rename(app.with_suffix(".away"))
+    assert lab.run("r1").state == "failed"
+    assert failures[0].endswith("Then clear the task.")
+    app.with_suffix(".away").rename(app)
+    assert lab.clear("r1").state == "success"
+    assert lab.shown() == [["a"], ["a"]]
+
+
+def test_a_savepoint_names_the_last_epoch_of_the_run(lab: Lab) -> None:
+    lab.produce("a", "b")
+    lab.run("r1", {**ONE_BY_ONE, "savepoint": "first"})
+    lab.produce("c")
+    assert lab.run("r2", {"savepoint": "first"}).state == "failed"
+    assert lab.clear("r1").state == "success"
+    assert [(each.name, each.epoch) for each in lab.ledger.savepoints()] == [("first", 2)]
+
+
+def test_the_newest_epoch_of_a_run_is_found_among_many(lab: Lab) -> None:
+    run = Run("dag", "r1")
+    assert series.newest(lab.ledger, run) == 1
+    for number in range(1, 8):
+        lab.ledger.put_run(series.nth(run, number), number)
+        assert series.newest(lab.ledger, run) == number
+        assert not series.has_ended(lab.ledger, run, number)
+    series.put_end(lab.ledger, run, 7, 7)
+    assert series.has_ended(lab.ledger, run, series.newest(lab.ledger, run))

@@ -1,0 +1,140 @@
+"""A pipeline in Airflow's own scheduling code. All around its tasks is in memory; a task of the user's is behind it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG
+
+from airflow_epochs.ballot import Ballot
+from airflow_epochs.contracts import SparkJob
+from airflow_epochs.errors import NotApplied
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import JsonDict
+from airflow_epochs.pipeline import EpochPipeline
+from airflow_epochs.testing import MemorySink, MemorySource, MemorySpark, MemoryWorld
+from tests.support.airflow_harness import Harness, Outcome
+
+_numbers = itertools.count()
+
+
+class FakeSpark:
+    """A Spark that fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.spark = MemorySpark()
+
+    def runner(self, env: object) -> FakeSpark:
+        return self
+
+    def new_session(self) -> JsonDict:
+        return self.spark.new_session()
+
+    def stop(self, session: JsonDict) -> None:
+        self.spark.stop(session)
+
+    def cancel(self) -> None:
+        pass
+
+    def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
+        if self.failures:
+            self.failures -= 1
+            raise NotApplied("Spark fell over.", remedy="try again.")
+        return self.spark.run(job, session)
+
+
+class Lab:
+    """A pipeline with two sinks and a task of the user's behind it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **layout: Any) -> None:
+        self.world = MemoryWorld()
+        self.spark = FakeSpark()
+        self.after: list[int] = []
+        self.mine_fails = False
+        self.against: str | None = None
+        root = folder / "ledger"
+        root.mkdir()
+        connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
+        monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+        self.ledger = Ledger(LocalStore(root), "orders")
+        (folder / "orders.py").write_text("def orders(batch, epoch): ...\n")
+        self.transform = f"{folder / 'orders.py'}:orders"
+        self.behind = "complete"
+        self.harness = Harness(self.dag(f"lab_{next(_numbers)}", **layout))
+
+    def laid_out(self, **layout: Any) -> None:
+        """The DAG file is changed to another layout."""
+        self.harness = Harness(self.dag(self.harness.dag.dag_id, **layout))
+
+    def dag(self, dag_id: str, **layout: Any) -> DAG:
+        self.behind = "epochs" if layout else "complete"
+        with DAG(dag_id, schedule=None, max_active_runs=1) as dag:
+            group = EpochPipeline(
+                "orders",
+                source=MemorySource(world=self.world.name, topics=("orders",)),
+                transform=self.transform,
+                sinks=[MemorySink(name=name, world=self.world.name) for name in ("orders", "audit")],
+                spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
+                wait_for_others=0,
+                vote=self._vote,
+                operator_args={"retries": 0},
+                **layout,
+            )
+            group >> PythonOperator(task_id="mine", python_callable=self._mine)
+        return dag
+
+    def _vote(self, ballot: Ballot) -> str | None:
+        return self.against and f"{self.against}: {dict(ballot.rows)}"
+
+    def _mine(self, ti: Any) -> None:
+        """The user's task: notes of which epoch it was told."""
+        if self.mine_fails:
+            raise RuntimeError("the user's own task fails")
+        self.after.append(ti.xcom_pull(task_ids=f"orders.{self.behind}")["epoch"])
+
+    def produce(self, *values: object) -> None:
+        self.world.produce("orders", 0, list(values))
+
+    def run(self, run_id: str, conf: dict[str, Any] | None = None) -> Outcome:
+        return short(self.harness.run(run_id, conf))
+
+    def clear(self, run_id: str, *tasks: str, only_failed: bool = False) -> Outcome:
+        return short(self.harness.clear(run_id, *(f"orders.{task}" for task in tasks), only_failed=only_failed))
+
+    def shown(self) -> list[list[object]]:
+        return [self.world.table(sink).values() for sink in ("orders", "audit")]
+
+
+def short(outcome: Outcome) -> Outcome:
+    def names(values: dict[str, Any]) -> dict[str, Any]:
+        return {task.removeprefix("orders."): value for task, value in values.items()}
+
+    return Outcome(outcome.state, names(outcome.tasks), names(outcome.xcoms))
+
+
+def in_state(outcome: Outcome, state: str) -> set[str]:
+    return {task for task, found in outcome.tasks.items() if found == state}
+
+
+@contextmanager
+def broken_commit(name: str) -> Iterator[None]:
+    """The sink's table cannot be reached within the block."""
+    works = MemorySink.commit
+
+    def commit(sink: MemorySink, *args: Any, **kwargs: Any) -> Any:
+        if sink.name == name:
+            raise NotApplied("The table cannot be reached.", remedy="wait.")
+        return works(sink, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MemorySink, "commit", commit)
+        yield
