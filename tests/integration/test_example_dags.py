@@ -103,6 +103,21 @@ def test_a_fan_out_shows_an_epoch_in_the_lake_the_topic_and_the_database(lab: La
     assert lab.rejected("silver/orders_fanout_rejected") == told(sent, reasons)
 
 
+def test_the_continuous_orders_are_shown_by_several_epochs_of_one_task(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERS_FOR_SECONDS", "0.001")  # nor does it wait for more
+    lab.create("orders")
+    (continuous,) = dags_of("orders_continuous").values()
+    sent = lab.produce("orders", orders(range(1, 30)))
+    long = {"max_records": 20, "for_seconds": 120, "max_epochs": 2}
+    for outcome in (continuous.run("run_1", long), continuous.clear("run_1")):
+        assert (outcome.state, outcome.xcoms["orders_continuous.epochs"]["epoch"]) == ("success", 2)
+    shown = lab.seen_by_duckdb("silver/orders_continuous", "order_id")
+    assert sorted(row[0] for row in shown) == ids(range(1, 30))
+    assert lab.rejected("silver/orders_continuous_rejected") == told(sent, {b'"no order"': "not an order in JSON"})
+
+
 def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:
     lab.create("customer-changes")
     (customers,) = dags_of("customers_upsert").values()

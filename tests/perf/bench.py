@@ -28,6 +28,7 @@ BENCHMARKS = (
     "spark_figures",
     "state_figures",
     "event_time_figures",
+    "single_figures",
     "quality_figures",
     "airflow_figures",
     "arrival_figures",

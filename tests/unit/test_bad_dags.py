@@ -31,6 +31,7 @@ def define(
     vote: Any = None,
     dead_letters: Any = None,
     expectations: Any = None,
+    **layout: Any,
 ) -> None:
     with DAG("bad", schedule=None, max_active_runs=max_active_runs):
         EpochPipeline(
@@ -46,6 +47,7 @@ def define(
             vote=vote,
             dead_letters=dead_letters,
             expectations=expectations,
+            **layout,
         )
 
 
@@ -135,6 +137,36 @@ def test_a_sink_of_dead_letters_is_not_backfilled_and_has_no_quarantine(options:
 def test_a_vote_that_is_no_function_is_refused() -> None:
     with pytest.raises(BadArgument, match=r"`vote` is 'abort'\. It must be a function that takes a Ballot"):
         define([ONE], vote="abort")
+
+
+@pytest.mark.parametrize("layout", ["both", None, True, ["single"]])
+def test_a_layout_that_there_is_not_is_refused(layout: Any) -> None:
+    with pytest.raises(BadArgument, match=r"`layout` is .*\. It must be 'tasks' or 'single'"):
+        define([ONE], layout=layout)
+
+
+@pytest.mark.parametrize("bound", [{"for_seconds": 60}, {"max_epochs": 3}])
+def test_bounds_of_several_epochs_are_refused_where_a_run_has_one(bound: dict[str, Any]) -> None:
+    define([ONE], layout="single", **bound)
+    with pytest.raises(BadArgument, match=rf"`{next(iter(bound))}` needs layout='single'"):
+        define([ONE], **bound)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "60", True])
+def test_a_time_for_epochs_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(BadArgument, match=r"`for_seconds` is .*\. It must be a number of seconds, larger than 0"):
+        define([ONE], layout="single", for_seconds=seconds)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 2.5, "3", True])
+def test_a_number_of_epochs_that_is_none_is_refused(epochs: Any) -> None:
+    with pytest.raises(BadArgument, match=r"`max_epochs` is .*\. It must be a number of epochs, 1 or larger"):
+        define([ONE], layout="single", max_epochs=epochs)
+
+
+def test_one_task_that_waits_elsewhere_is_refused() -> None:
+    with pytest.raises(BadArgument, match=r"`deferrable` is True, and `layout` is 'single'"):
+        define([ONE], layout="single", deferrable=True)
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 2.5, "100", None, True])

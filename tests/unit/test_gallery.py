@@ -31,7 +31,7 @@ def dags_of(name: str) -> list[Any]:
 
 def pipelines(dags: list[Any]) -> list[Any]:
     """The first task of every pipeline: it knows the source, the sinks and the transform."""
-    return [task for dag in dags for task in dag.tasks if getattr(task, "step", None) == "open"]
+    return [task for dag in dags for task in dag.tasks if getattr(task, "step", None) in ("open", "epochs")]
 
 
 def needed(task: Any) -> set[str]:
