@@ -30,6 +30,7 @@ from tests.support.environment import Action
 from tests.support.faults_disk import PARTITIONS, FileSource
 from tests.support.faults_world import airflow_run, crash, on_disk, phases_of, rows_in
 from tests.support.kafka_sink_world import seen_by_confluent, seen_by_kafka_python, values
+from tests.support.one_task import run_in_one_task
 from tests.support.sql_world import Db, PostgresDb, SqliteDb, new_postgres, new_sqlite
 from tests.support.waiting import wait_until
 
@@ -182,6 +183,47 @@ def test_a_run_that_dies_at_any_phase_is_finished_or_done_again_by_the_next(worl
         assert world.shown() == dict.fromkeys(NAMES, world.all_rows()), phase
     world.source.produce(2)  # what is left of an epoch is swept with the next one
     assert world.run(2 * len(phases) + 4) is None
+    world.require_all_shown()
+
+
+IN_ONE_TASK = ("stage.done", "decision.landed", "delta.commit.after", "kafka.commit.after", "sql.commit.after")
+
+
+def in_one_task(world: World, run: str, *at: Mapping[str, Action]) -> Exception | None:
+    """The layout with one task; ``at``: what happens in each of its epochs. The error that made it red, if any."""
+    actions = iter(at)
+    sinks = [world.sink(name) for name in world.names]
+    try:
+        run_in_one_task(Run("dag", run), sinks, lambda: world.coordinator(next(actions, None)))
+    except Exception as error:
+        return error
+    return None
+
+
+def test_one_task_that_dies_in_its_second_epoch_is_finished_when_it_is_cleared_or_by_the_next_run(world: World) -> None:
+    more = {"complete.landed": lambda: world.source.produce(2)}
+    for number, phase in enumerate(IN_ONE_TASK, 2):
+        world.source.produce(1)
+        with pytest.raises(Crash):
+            in_one_task(world, f"run {number}", more, {phase: crash})
+        # by one task, cleared, or by a task per step, in turn
+        error = in_one_task(world, f"run {number}") if number % 2 else world.run(100 + number)
+        assert error is None, phase
+        assert world.shown() == dict.fromkeys(NAMES, world.all_rows()), phase
+    assert world.ledger.newest_complete() == 1 + 2 * len(IN_ONE_TASK)
+    world.source.produce(2)  # what is left of an epoch is swept with the next one
+    assert in_one_task(world, "last") is None
+    world.require_all_shown()
+
+
+def test_a_vote_against_an_epoch_of_one_task_keeps_it_out_of_all_and_clearing_the_task_helps(world: World) -> None:
+    before = world.shown()
+    error = in_one_task(world, "run 2", {"stage.done": lambda: rename(world.database, "orders", "gone")})
+    rename(world.database, "gone", "orders")
+    assert "Sink database voted against it: " in str(error)
+    assert str(error).endswith("Then clear the task, or let the next run take the same offsets.")
+    assert world.shown() == before
+    assert in_one_task(world, "run 2") is None
     world.require_all_shown()
 
 
