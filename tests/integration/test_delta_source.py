@@ -128,6 +128,21 @@ def test_a_rerun_of_an_aborted_epoch_reads_the_same_versions_though_the_table_go
     assert lab.ids() == Counter([1, 2, 3, 4])
 
 
+def test_a_rerun_of_a_feed_reads_the_same_changes_and_columns(lab: TableLab, session: Any) -> None:
+    lab.options["changes"] = "feed"
+    lab.write(1, configuration=FEED)
+    lab.run()
+    lab.write(2)
+    with pytest.raises(Crash):
+        lab.run(at={"stage.done": crash})
+    lab.write(3)
+    session.sql(f"ALTER TABLE delta.`{lab.table}` ADD COLUMNS (later string)")
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+    names = [row[0] for row in lab.asked("DESCRIBE t")]
+    assert names == ["id", "amount", "_change_type", "_commit_version", "_commit_timestamp", "epoch"]
+
+
 def test_a_whole_table_is_read_as_of_its_version_by_a_rerun(lab: TableLab, session: Any) -> None:
     lab.write(1, 2)
     session.sql(f"ALTER TABLE delta.`{lab.table}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")

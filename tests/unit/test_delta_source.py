@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from deltalake import DeltaTable
 
-from airflow_epochs import DeltaSink, DeltaSource, codes
+from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect, codes
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refused
@@ -124,6 +125,21 @@ def pipeline(source: DeltaSource, **options: Any) -> Pipeline:
 def test_event_time_is_refused_because_a_table_has_no_partitions_to_watch() -> None:
     with pytest.raises(BadArgument, match="`event_time` cannot be set in a pipeline with a DeltaSource"):
         pipeline(DeltaSource("/lake/orders"), event_time=EventTime("1 minute"))
+
+
+def test_a_wait_in_the_triggerer_is_refused_when_the_dag_is_parsed() -> None:
+    with (
+        DAG("d", max_active_runs=1),
+        pytest.raises(BadArgument, match="`deferrable` cannot be set in a pipeline with a DeltaSource"),
+    ):
+        EpochPipeline(
+            "p",
+            source=DeltaSource("/lake/orders"),
+            transform="app.py:f",
+            sinks=[DeltaSink("rows", "/lake/rows")],
+            spark=SparkConnect(),
+            deferrable=True,
+        )
 
 
 def test_a_pipeline_cannot_write_to_the_table_that_it_reads(tmp_path: Path) -> None:
