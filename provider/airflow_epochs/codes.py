@@ -678,7 +678,8 @@ EXPORT_INCOMPLETE = COMMANDS.code(
     "EPOCHS-EXPORT-INCOMPLETE",
     OutcomeUnknown,
     "Kafka has not taken all offsets of the group.",
-    "Start no consumer of this group. Delete the group, and type the command again.",
+    "Start no consumer of this group; stop one that has joined it meanwhile. Delete the group, and type the command "
+    "again.",
 )
 NOTHING_TO_REPLAN = COMMANDS.code(
     "EPOCHS-NOTHING-TO-REPLAN",

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import DeltaTable
 
+from airflow_epochs.commands import asking
+from airflow_epochs.model import Run
 from airflow_epochs.operators import definitions
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
+from stack.spark import S3Access
 from tests.support.environment import Action
 from tests.support.faults_world import crash
 from tests.support.rebuilt import Found
 from tests.support.remedies import in_the_environment, ordered
+from tests.support.s3_access import connection
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
 from tests.support.waiting import wait_until
@@ -36,12 +42,13 @@ class Lab(TopicWorld):
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
-    def query(self, session: Any, checkpoint: Path | None = None) -> Any:
+    def query(self, session: Any, checkpoint: Path | str | None = None) -> Any:
         """A query that takes what is there, at most two records at a time, and appends it to the table of sink lake."""
+        topics = {"subscribe": self.topic()} if checkpoint else {"subscribePattern": f"{self.topic()[:-1]}."}
         read = session.readStream.format("kafka").options(
             **{
                 "kafka.bootstrap.servers": self.broker.bootstrap,
-                "subscribe": ",".join(map(self.topic, self.topics)),
+                **topics,
                 "startingOffsets": "earliest",
                 "maxOffsetsPerTrigger": "2",
             }
@@ -51,7 +58,7 @@ class Lab(TopicWorld):
         write = rows.writeStream.format("delta").option("checkpointLocation", str(checkpoint or self.checkpoint))
         return write.trigger(availableNow=True).start(str(self.folder / "lake"))
 
-    def streamed(self, session: Any, checkpoint: Path | None = None) -> None:
+    def streamed(self, session: Any, checkpoint: Path | str | None = None) -> None:
         """The query runs to the end of what is there."""
         query = self.query(session, checkpoint)
         assert query.awaitTermination(120)
@@ -65,9 +72,13 @@ class Lab(TopicWorld):
         return str(failed.value)
 
     def types(self, command: str, *words: str, at: dict[str, Action] | None = None) -> str:
-        """A command; its screen, or the refusal."""
+        """A command of these; its screen."""
         with patch.object(definitions, "find", lambda *asked: Found(lambda: self.task(at).task)):
-            return ordered(self.ledger_root, "epochs", command, self.name, *words, "--why", "we move")
+            return self.asks(command, *words, "--why", "we move")
+
+    def asks(self, command: str, *words: str) -> str:
+        """Any command; its screen."""
+        return ordered(self.ledger_root, "epochs", command, self.name, *words)
 
     def refused(self, command: str, *words: str) -> str:
         with pytest.raises(SystemExit) as refused:
@@ -86,26 +97,67 @@ def lab(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypa
     return lab
 
 
-def test_a_pipeline_goes_on_where_a_query_ended_and_the_query_where_the_pipeline_ended(lab: Lab, session: Any) -> None:
-    lab.streamed(session)
+NEWEST_FORMATS = (
+    "spark.sql.streaming.offsetLog.formatVersion",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion",
+)
+
+
+@pytest.fixture
+def v2(session: Any) -> Iterator[Any]:
+    """A session whose queries write the newest formats that Spark knows."""
+    for setting in NEWEST_FORMATS:
+        session.conf.set(f"spark.sql.streaming.{setting}", "2")
+    yield session
+    for setting in NEWEST_FORMATS:
+        session.conf.unset(f"spark.sql.streaming.{setting}")
+
+
+def test_a_pipeline_takes_over_from_a_query_a_query_from_it_and_another_pipeline_from_that(lab: Lab, v2: Any) -> None:
+    lab.streamed(v2)
+    assert [lab.checkpoint.joinpath(log, "0").read_text()[:2] for log in ("offsets", "commits")] == ["v2", "v2"]
     lab.produce("efgh")
     screen = lab.types("adopt-checkpoint", str(lab.checkpoint))
-    print(screen)
     assert "nothing comes twice, and nothing is missing" in screen
     assert lab.run(1) is None
     assert lab.shown("lake") == "abcdefgh"
     lab.produce("ijkl")
     back = lab.folder / "back"
-    print(lab.types("export-checkpoint", str(back)))
-    lab.streamed(session, back)
+    lab.types("export-checkpoint", str(back))
+    lab.streamed(v2, back)
     assert lab.shown("lake") == "abcdefghijkl"
+    again = replace(lab, name="again")
+    again.types("adopt-checkpoint", str(back), "--sink-table", str(lab.folder / "lake"))
+    again.produce("mn")
+    assert again.run(1) is None
+    assert lab.shown("lake") == "abcdefghijklmn"
 
 
-def forgets_its_last_commit(lab: Lab) -> None:
-    """As a query that was killed after its sink had taken the batch, and before it said so in its checkpoint."""
-    newest = max(lab.checkpoint.glob("commits/[0-9]*"), key=lambda path: int(path.name))
-    newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+def test_checkpoints_in_an_object_store_are_taken_over_and_written(
+    lab: Lab, session: Any, s3: S3Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in in_the_environment(connection(s3)).items():
+        monkeypatch.setenv(name, value)
+    there, login = f"s3a://{s3.bucket}/{lab.id}", ("--storage-conn-id", "s3")
+    lab.streamed(session, f"{there}/old")
+    lab.produce("ef")
+    assert s3.secret not in lab.types("adopt-checkpoint", f"{there}/old", *login)
+    assert lab.run(1) is None
+    assert "EPOCHS-EXPORT-OCCUPIED" in lab.refused("export-checkpoint", f"{there}/old", *login)
+    lab.produce("gh")
+    lab.types("export-checkpoint", f"{there}/new", *login)
+    lab.streamed(session, f"{there}/new")
+    assert lab.shown("lake") == "abcdefgh"
+
+
+@contextmanager
+def next_commit_fails(lab: Lab) -> Iterator[None]:
+    """The sink takes the next batch, and then the query dies, since it cannot write to commits."""
+    batch = 1 + max(int(path.name) for path in lab.checkpoint.glob("commits/[0-9]*"))
+    in_the_way = lab.checkpoint / "commits" / str(batch)
+    in_the_way.mkdir()
+    yield
+    in_the_way.rmdir()
 
 
 def test_a_query_that_failed_before_its_sink_took_the_batch_has_lost_nothing(lab: Lab, session: Any) -> None:
@@ -128,37 +180,50 @@ def test_a_query_that_failed_before_its_sink_took_the_batch_has_lost_nothing(lab
 
 def test_a_batch_that_the_table_has_and_the_checkpoint_does_not_is_not_read_twice(lab: Lab, session: Any) -> None:
     lab.streamed(session)
-    forgets_its_last_commit(lab)
+    lab.produce("ef")
+    with next_commit_fails(lab):
+        lab.dies(session)
+    assert lab.shown("lake") == "abcdef"
     for other in ("unknown", "empty"):
         (lab.folder / "empty").mkdir(exist_ok=True)
         sure = lab.refused("adopt-checkpoint", str(lab.checkpoint), "--sink-table", str(lab.folder / other))
         assert "EPOCHS-SINK-TABLE-UNKNOWN" in sure and "no Delta table that has a batch of the query" in sure
     screen = lab.types("adopt-checkpoint", str(lab.checkpoint), "--sink-table", str(lab.folder / "lake"))
     assert "nothing comes twice, and nothing is missing" in screen
-    lab.produce("ef")
+    lab.produce("gh")
     assert lab.run(1) is None
-    assert lab.shown("lake") == "abcdef"
+    assert lab.shown("lake") == "abcdefgh"
 
 
 # -- consumer groups --------------------------------------------------------------------------------------------------
 
 
-def consumed(lab: Lab, group: str, records: int) -> list[str]:
+def consumed(lab: Lab, group: str, records: int, reset: str = "earliest") -> list[str]:
     """What a consumer of the group reads next; it commits, and leaves."""
     consumer = Consumer(
-        {"bootstrap.servers": lab.broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        {"bootstrap.servers": lab.broker.bootstrap, "group.id": group, "auto.offset.reset": reset}
         | {"enable.auto.commit": False}
     )
-    found: list[str] = []
     try:
         consumer.subscribe([lab.topic()])
-        while len(found) < records:
-            for message in consumer.consume(records - len(found), timeout=20):
-                assert message.error() is None and message.value()
-                found.append(json.loads(message.value() or b"")["payload"])
+        found = read(consumer, records)
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
+    return found
+
+
+def read(consumer: Consumer, records: int) -> list[str]:
+    """The payloads of the next records."""
+    found: list[str] = []
+
+    def are_read() -> bool:
+        for message in consumer.consume(records - len(found), timeout=1):
+            assert message.error() is None and message.value()
+            found.append(json.loads(message.value() or b"")["payload"])
+        return len(found) == records
+
+    wait_until(are_read)
     return found
 
 
@@ -193,19 +258,65 @@ def test_a_group_that_has_not_read_every_partition_needs_to_be_told_where_the_ot
     assert half.shown("lake") == "bxy"
 
 
-def test_a_group_that_is_at_work_is_refused_until_its_consumers_are_stopped(lab: Lab) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_that_is_at_work_is_refused_until_its_consumers_are_stopped(lab: Lab, protocol: str) -> None:
     group = f"busy-{lab.id}"
-    consumed(lab, group, 2)
-    consumer = Consumer({"bootstrap.servers": lab.broker.bootstrap, "group.id": group})
+    consumer = Consumer(
+        {"bootstrap.servers": lab.broker.bootstrap, "group.id": group, "group.protocol": protocol}
+        | {"auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
     try:
         consumer.subscribe([lab.topic()])
-        wait_until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()))
-        for command in ("adopt-group", "export-group"):
-            if command == "export-group":
-                assert lab.run(1) is None
-            assert "EPOCHS-GROUP-ACTIVE" in lab.refused(command, "--group", group)
+        assert sorted(read(consumer, 4)) == [*"abcd"]
+        consumer.commit(asynchronous=False)
+        assert "EPOCHS-GROUP-ACTIVE" in lab.refused("adopt-group", "--group", group)
+        assert replace(lab, name="other").run(1) is None
+        assert "EPOCHS-GROUP-ACTIVE" in replace(lab, name="other").refused("export-group", "--group", group)
     finally:
         consumer.close()
+    lab.produce("ef")
+    lab.types("adopt-group", "--group", group)
+    pipeline = replace(lab, tables={"lake": "taken"})
+    assert pipeline.run(1) is None
+    assert pipeline.shown("lake") == "ef"
+
+
+def test_offsets_in_a_transaction_count_when_it_is_committed_and_not_before(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, extra = f"eos-{lab.id}", {**lab.kafka.extra, "socket.timeout.ms": "2000"}
+    for name, value in in_the_environment(replace(lab.kafka, extra=extra)).items():
+        monkeypatch.setenv(name, value)
+    ends = [TopicPartition(lab.topic(), partition, 2) for partition in (0, 1)]
+    producer = Producer({"bootstrap.servers": lab.broker.bootstrap, "transactional.id": group})
+    consumer = Consumer({"bootstrap.servers": lab.broker.bootstrap, "group.id": group})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(ends, consumer.consumer_group_metadata(), 20)
+    consumer.close()
+    refused = lab.refused("adopt-group", "--group", group)
+    assert "EPOCHS-GROUP-ACTIVE" in refused and "A transaction has offsets of the consumer group" in refused
+    producer.commit_transaction(20)
+    lab.produce("ef")
+    lab.types("adopt-group", "--group", group)
+    assert lab.run(1) is None
+    assert lab.shown("lake") == "ef"
+
+
+def test_a_group_that_never_read_the_topics_is_refused_also_with_a_place_to_start(lab: Lab) -> None:
+    for words in ([], ["--starting", "earliest"]):
+        refused = lab.refused("adopt-group", "--group", f"mistyped-{lab.id}", *words)
+        assert "EPOCHS-GROUP-OFFSETS-MISSING" in refused and "none at all" in refused
+
+
+def test_consumers_read_a_new_partition_from_its_first_record_on(lab: Lab) -> None:
+    """Whatever their auto.offset.reset says: so would the pipeline."""
+    assert lab.run(1) is None
+    lab.add_partition()
+    lab.produce("xyz", partitions=[2])
+    screen = lab.types("export-group", "--group", f"grown-{lab.id}")
+    assert f"no epoch has read these partitions yet: {lab.topic()}[2] 0" in screen
+    assert consumed(lab, f"grown-{lab.id}", 3, "latest") == [*"xyz"]
 
 
 # -- wrong use, and moments of death -----------------------------------------------------------------------------------
@@ -285,3 +396,87 @@ def test_a_folder_that_is_not_empty_is_not_overwritten(lab: Lab) -> None:
     lab.types("export-checkpoint", folder)
     lines = Path(folder, "offsets/0").read_text().splitlines()
     assert json.loads(lines[-1]) == {lab.topic(): {"0": 2, "1": 2}}
+
+
+def test_a_reader_of_other_topics_is_refused_until_the_dag_reads_them(lab: Lab) -> None:
+    settings = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+    folder = a_checkpoint(lab, **{"offsets/0": f'v1\n{settings}\n{{"{lab.topic("more")}":{{"0":1}}}}'})
+    refused = lab.refused("adopt-checkpoint", folder)
+    assert "EPOCHS-TOPIC-UNKNOWN" in refused and "write its topics into `topics` in the DAG" in refused
+    lab.create_topic("more", 1)
+    lab.produce("xy", "more", [0])
+    both = replace(lab, topics=("in", "more"))
+    assert f"not read before: {lab.topic()}" in both.types("adopt-checkpoint", folder)
+    assert both.run(1) is None
+    assert both.shown("lake") == "abcdy"
+
+
+def test_what_cannot_be_reached_is_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = lab.refused("adopt-checkpoint", str(lab.folder / "nothing"))
+    assert "EPOCHS-CHECKPOINT-UNUSABLE" in nothing and str(lab.folder / "nothing") in nothing
+    for command, words in {"adopt-checkpoint": [a_checkpoint(lab)], "export-checkpoint": ["/new"]}.items():
+        assert "no connection 'unknown'" in lab.refused(command, *words, "--storage-conn-id", "unknown")
+    monkeypatch.delenv("AIRFLOW_CONN_KAFKA")
+    assert "no connection 'kafka'" in lab.refused("adopt-checkpoint", a_checkpoint(lab))
+    assert lab.ledger.identity() is None, "nothing was changed"
+
+
+def test_nothing_is_exported_while_an_epoch_is_in_doubt(lab: Lab) -> None:
+    assert "EPOCHS-POSITION-MISSING" in lab.refused("export-group", "--group", lab.id)
+    with pytest.raises(Crash):
+        lab.run(1, {"committed.lake": crash})
+    folder = lab.folder / "back"
+    for command, words in {"export-checkpoint": [str(folder)], "export-group": ["--group", lab.id]}.items():
+        assert "EPOCHS-EPOCH-UNFINISHED: The epoch is in doubt." in lab.refused(command, *words)
+    assert not folder.exists()
+    assert lab.run(2) is None
+    lab.types("export-group", "--group", lab.id)
+    lab.produce("ef")
+    assert sorted(consumed(lab, lab.id, 2)) == ["e", "f"]
+
+
+@pytest.mark.parametrize("began", ["complete", "aborted"])
+def test_a_pipeline_that_has_begun_goes_where_the_checkpoint_says_by_the_command_that_the_refusal_names(
+    lab: Lab, began: str
+) -> None:
+    if began == "complete":
+        assert lab.run(1) is None
+    else:
+        lab.opened(1)
+        lab.task().abort(Run("dag", "run 1"), "too early")
+    lab.produce("ef")
+    refused = lab.refused("adopt-checkpoint", folder := a_checkpoint(lab))
+    assert "airflow epochs rewind orders --offsets FILE --why" in refused
+    file = lab.folder / "FILE"
+    file.write_text(Path(folder, "offsets/0").read_text().splitlines()[-1])
+    lab.asks("rewind", "--offsets", str(file), "--why", "we move")
+    assert lab.run(2) is None
+    assert lab.shown("lake") == ("abcdef" if began == "complete" else "ef")
+
+
+def test_a_reader_that_goes_on_while_the_question_stands_is_noticed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_checkpoint(lab)
+
+    def meanwhile(question: str) -> bool:
+        for log in ("offsets", "commits"):
+            shutil.copy(Path(folder, log, "0"), Path(folder, log, "1"))
+        return True
+
+    monkeypatch.setattr(asking, "ask_yesno", lambda question: False)
+    assert "EPOCHS-NOT-CONFIRMED" in lab.refused("adopt-checkpoint", folder)
+    monkeypatch.setattr(asking, "ask_yesno", meanwhile)
+    assert "EPOCHS-OTHER-READER-WORKS" in lab.refused("adopt-checkpoint", folder)
+    assert lab.ledger.identity() is None, "nothing was changed"
+    assert "with batch 1, the newest one" in lab.types("adopt-checkpoint", folder)
+    assert lab.ledger.open_record(1, 1)
+
+
+def test_before_and_after_the_first_run_the_lists_say_who_took_over_and_why(lab: Lab) -> None:
+    lab.types("adopt-checkpoint", a_checkpoint(lab))
+    lab.produce("ef")
+    for _ in range(2):
+        [deed] = json.loads(lab.asks("history", "--output", "json"))
+        assert (deed["command"], str(deed["epoch"]), deed["why"]) == ("adopt-checkpoint", "1", "we move")
+        assert "adopt-checkpoint" in lab.asks("list", "--output", "json")
+        assert "adopt-checkpoint" in lab.asks("show", "1")
+        assert lab.run(1) is None

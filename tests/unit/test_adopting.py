@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -38,12 +39,13 @@ def adopt(coordinator: Coordinator, at: int = FIRST_LEFT // 2) -> OpenRecord:
     return adopting.adopt(coordinator.task, attempt, "adopt-group", ME, begin(at))
 
 
-def shown(scenario: Scenario) -> list[int]:
+def shown(scenario: Scenario) -> list[Any]:
     """The records in the sink, after runs without faults and two more records."""
     scenario.produce(2)
     for number in range(100, 103):
         assert scenario.airflow_run(run(number)) is None
-    return sorted(scenario.world.table("orders").values())
+    rows: list[Any] = [*scenario.world.table("orders").values()]
+    return sorted(rows)
 
 
 def left(scenario: Scenario, first: int = FIRST_LEFT) -> list[int]:
@@ -121,7 +123,7 @@ def test_who_and_why_are_told_before_the_first_run_and_after_the_epoch_was_prune
     adopt(scenario.coordinator())
     expected = [("adopt-group", 1, "me", "we move")]
     assert told(scenario) == expected
-    [row] = [view for view in newest_epochs(scenario.ledger, 10)]
+    [row] = newest_epochs(scenario.ledger, 10)
     assert row.opened.command and row.opened.ranges == begin(2).position.ranges
     scenario.keep_epochs = 1
     for number in (1, 2, 3):

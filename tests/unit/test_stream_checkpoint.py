@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_epochs import codes
@@ -34,6 +35,11 @@ OFFSETS = st.dictionaries(
 
 def batch(*sources: str) -> str:
     return "\n".join(["v1", SETTINGS, *sources])
+
+
+def named(*sources: str) -> str:
+    """As Spark 4.2 writes it with ``spark.sql.streaming.offsetLog.formatVersion`` 2."""
+    return "\n".join(["v2", SETTINGS, *sources])
 
 
 def folder(root: Path, **texts: str) -> Path:
@@ -83,7 +89,11 @@ BROKEN = {
     "an empty file": ({"offsets/0": "v1"}, "has 0 sources"),
     "torn": ({"offsets/0": batch('{"t":{"0":2,')}, "is not Kafka"),
     "torn settings": ({"offsets/0": 'v1\n{"batch\n{"t":{"0":2}}'}, "no settings of a query"),
-    "another version": ({"offsets/0": batch('{"t":{"0":2}}').replace("v1", "v2")}, "begins with 'v2'"),
+    "another version": ({"offsets/0": batch('{"t":{"0":2}}').replace("v1", "v3")}, "begins with 'v3'.* knows v1, v2"),
+    "an empty file of commits": ({"commits/0": "\n"}, "commits/0 begins with ''"),
+    "two sources with names": ({"offsets/0": named('a:{"t":{"0":2}}', 'b:{"u":{"0":2}}')}, "has 2 sources"),
+    "a source with a name that has no offsets yet": ({"offsets/0": named("a:-")}, "no offsets yet"),
+    "files, by a name": ({"offsets/0": named('a:{"logOffset":7}')}, "is not Kafka"),
     "another version of commits": ({"commits/0": "v9\n{}"}, "begins with 'v9'"),
     "two sources": ({"offsets/0": batch('{"t":{"0":2}}', '{"u":{"0":2}}')}, "has 2 sources, and a pipeline has one"),
     "no offsets yet": ({"offsets/0": batch("-")}, "no offsets yet"),
@@ -107,15 +117,34 @@ def test_a_folder_that_cannot_be_taken_over_is_refused_with_the_file_and_the_rea
     assert refused.value.code is codes.CHECKPOINT_UNUSABLE and str(tmp_path) in refused.value.what
 
 
+@pytest.mark.parametrize("commits", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("name", ["0", "orders"])
+def test_a_source_with_a_name_is_read_in_the_format_of_spark_4_2(tmp_path: Path, name: str, commits: str) -> None:
+    ends = {f"offsets/{n}": named(f'{name}:{{"t":{{"0":{n}}}}}') for n in (0, 1)}
+    found = read(folder(tmp_path, **ends, **{"commits/0": COMMIT.replace("v1", commits)}))
+    assert (found.offsets, found.uncommitted) == ({"t": {0: 0}}, {"t": (OffsetRange(0, 0, 1),)})
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="neither batches in offsets nor in commits"):
+        read(folder(tmp_path) / "metadata")
+
+
 def test_state_is_told(tmp_path: Path) -> None:
     assert read(folder(tmp_path, **{"state/0/0/1.delta": "x"})).has_state
 
 
+@settings(max_examples=25)
 @given(offsets=OFFSETS)
 def test_what_is_written_is_read_again(offsets: dict[str, dict[int, int]]) -> None:
     texts = checkpoint_of(offsets)
     assert list(texts)[-1] == "metadata"
     assert kafka_offsets(texts["offsets/0"].decode().splitlines()[-1]) == offsets
+    with TemporaryDirectory() as root:
+        write_checkpoint(open_files(root), root, offsets)
+        found = read(Path(root))
+    assert found.query and found.uncommitted == {} and not found.has_state
+    assert (found.batch, found.planned, found.offsets) == (0, 0, offsets)
 
 
 @given(text=st.one_of(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps)))

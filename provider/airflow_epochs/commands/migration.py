@@ -26,8 +26,10 @@ from airflow_epochs.hooks.epochs import connection
 from airflow_epochs.model import JsonDict, OffsetRange, Ranges
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.definitions import Definition
-from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of
+from airflow_epochs.sources.kafka.beginning import Beginning, begin_at, brokers_of, topics_of, unread_partitions
+from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.checkpoint import StreamCheckpoint, read_checkpoint, require_empty, write_checkpoint
+from airflow_epochs.sources.kafka.group_requests import in_transaction
 from airflow_epochs.sources.kafka.logs import Offsets, Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.source import KIND as KAFKA
 from airflow_epochs.sources.kafka.source import KafkaSource
@@ -189,6 +191,7 @@ def adopt_group(args: Namespace) -> None:
     attempt, source = adopting.require_new(found.task()), _kafka(found)
     with located(args.pipeline):
         offsets = _offsets_of_group(source, args.group)
+        _require_any(args.group, offsets, source)
         named = {topic: offsets.get(topic, {}) for topic in {*offsets, *topics_of(source)}}
         beginning = begin_at(source, named, otherwise or Earliest(), environment())
         if otherwise is None:
@@ -220,7 +223,21 @@ def _offsets_of_group(source: KafkaSource, group: str) -> Offsets:
     """What the group has committed. Raises Refused if it has members."""
     with brokers_of(source, environment()) as brokers:
         _require_no_members(group, brokers.members(group))
+        return _committed(brokers, group)
+
+
+def _committed(brokers: Brokers, group: str) -> Offsets:
+    try:
         return _by_topic(brokers.group(group))
+    except NotApplied as error:
+        if not in_transaction(error):
+            raise
+        raise Refused(
+            f"A transaction has offsets of the consumer group {group}, and is not ended yet. Nothing was changed.",
+            code=codes.GROUP_ACTIVE,
+            remedy="Stop the program that commits the group's offsets in its transactions. If it has crashed, wait "
+            "until Kafka has ended its transaction (transaction.timeout.ms). Then type the command again.",
+        ) from error
 
 
 def _by_topic(committed: dict[Partition, tuple[int, str]]) -> Offsets:
@@ -233,8 +250,21 @@ def _by_topic(committed: dict[Partition, tuple[int, str]]) -> Offsets:
 def _require_no_members(group: str, members: list[str]) -> None:
     if members:
         raise Refused(
-            f"The consumer group {group} has {len(members)} member(s): {', '.join(members[:20])}. Nothing was changed.",
+            f"The consumer group {group} has members: {', '.join(members[:20])}. Nothing was changed.",
             code=codes.GROUP_ACTIVE,
+        )
+
+
+def _require_any(group: str, offsets: Offsets, source: KafkaSource) -> None:
+    """With ``--starting`` too: a name that is spelled wrong must not begin a pipeline."""
+    if not offsets.keys() & set(topics_of(source)):
+        of = f"only of {', '.join(sorted(offsets))}" if offsets else "none at all"
+        raise Refused(
+            f"The consumer group {group} has no committed offset of {', '.join(topics_of(source))}: {of}. Nothing was "
+            "changed.",
+            code=codes.GROUP_OFFSETS_MISSING,
+            remedy="Check the group's name, the source's connection, and `topics` in the DAG. To begin without the "
+            "group, set `starting` in the DAG, and type no command.",
         )
 
 
@@ -327,17 +357,25 @@ def export_group(args: Namespace) -> None:
     """``airflow epochs export-group``: commit where the pipeline ends to a group that has no offsets, after a yes."""
     by = account_of(args)
     dag_id, source, offsets = _standing(args)
-    _require_unused(source, args.group, offsets)
+    with located(args.pipeline):
+        _require_unused(source, args.group, offsets)
+        new = unread_partitions(source, offsets, environment())
     confirm(
         args,
         *_ends(args, source, offsets),
+        *_begins_anew(new),
         f"Consumers of the group {args.group} go on there, and so does a Flink job that starts from committed offsets.",
         *_leaves(args, by),
     )
     _require_same(args, offsets)
     with logged("export-group", dag_id=dag_id, by=caller()):
-        _commit(source, args.group, offsets)
+        _commit(source, args.group, {topic: {**new.get(topic, {}), **of} for topic, of in offsets.items()})
     print(f"The consumer group {args.group} has these offsets.")
+
+
+def _begins_anew(new: Offsets) -> list[str]:
+    """A consumer would begin in these partitions where its own ``auto.offset.reset`` says, perhaps at their end."""
+    return [f"  no epoch has read these partitions yet: {partitions(_as_ranges(new))}"] if new else []
 
 
 def _standing(args: Namespace) -> tuple[str, KafkaSource, Offsets]:
@@ -370,7 +408,7 @@ def _require_same(args: Namespace, offsets: Offsets) -> None:
 def _require_unused(source: KafkaSource, group: str, offsets: Offsets) -> None:
     with brokers_of(source, environment()) as brokers:
         _require_no_members(group, brokers.members(group))
-        taken = sorted(_by_topic(brokers.group(group)).keys() & offsets.keys())
+        taken = sorted(_committed(brokers, group).keys() & offsets.keys())
     if taken:
         raise Refused(
             f"The consumer group {group} has committed offsets of {', '.join(taken)}. Nothing was changed.",
@@ -380,14 +418,13 @@ def _require_unused(source: KafkaSource, group: str, offsets: Offsets) -> None:
 
 def _commit(source: KafkaSource, group: str, offsets: Offsets) -> None:
     with brokers_of(source, environment()) as brokers:
-        try:
-            brokers.commit(group, offsets, "")
-        except NotApplied as error:
-            if error.code is not codes.GROUP_OFFSETS_REFUSED:
-                raise
+        if failed := brokers.rejected(group, offsets, ""):
+            more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""
             raise OutcomeUnknown(
-                f"Kafka has not taken all offsets of the consumer group {group}.", code=codes.EXPORT_INCOMPLETE
-            ) from error
+                f"Kafka has not taken these offsets of the consumer group {group}: {', '.join(failed[:20])}{more}. It "
+                "may have taken the others.",
+                code=codes.EXPORT_INCOMPLETE,
+            )
 
 
 # -- folders ------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class LocalFiles:
         with _local_errors(self._root):
             try:
                 return set(os.listdir(self._root / folder))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return set()
 
     def read(self, path: str) -> bytes | None:

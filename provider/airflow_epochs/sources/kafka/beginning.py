@@ -58,6 +58,8 @@ def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: En
             f"The other reader has read {', '.join(sorted(unread)) or 'no topic'}, and the pipeline reads "
             f"{', '.join(topics_of(source))}. Nothing was changed.",
             code=codes.TOPIC_UNKNOWN,
+            remedy="Name the folder or the group of the reader that the pipeline takes over from. If this is it, write "
+            "its topics into `topics` in the DAG.",
         )
     with brokers_of(source, env) as brokers:
         cluster = brokers.look(topics)
@@ -66,6 +68,20 @@ def begin_at(source: KafkaSource, offsets: Offsets, otherwise: Starting, env: En
     named = {topic: offsets[topic] for topic in topics}
     without = {t: sorted(cluster.topics[t].partitions.keys() - of.keys()) for t, of in named.items()}
     return Beginning(move=begun(named, otherwise, cluster, index), without=without, unread=unread)
+
+
+def unread_partitions(source: KafkaSource, offsets: Offsets, env: Environment) -> Offsets:
+    """The partitions that the topics in ``offsets`` have and ``offsets`` has not, with 0, where an epoch would begin.
+
+    Raises Refused: The brokers do not have one of the topics.
+    """
+    with brokers_of(source, env) as brokers:
+        cluster = brokers.look([*offsets])
+        require_topics([*offsets], cluster)
+    new = {
+        topic: dict.fromkeys(sorted(cluster.topics[topic].partitions.keys() - of), 0) for topic, of in offsets.items()
+    }
+    return {topic: of for topic, of in new.items() if of}
 
 
 def _index(brokers: Brokers, cluster: ClusterLog, otherwise: Starting) -> TimeIndex:

@@ -11,6 +11,7 @@ from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.kafka.client import RETRY_S, KafkaClient
 from airflow_epochs.kafka.connection import KafkaAccess
+from airflow_epochs.sources.kafka.group_requests import committed, members
 from airflow_epochs.sources.kafka.history import batches, epoch_ends, log_sizes, open_producers, transactions_of
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Offsets, Partition, TopicLog
 from airflow_epochs.sources.kafka.waiting import OpenTransaction, Waiting, blocking
@@ -131,19 +132,15 @@ class Brokers:
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     def group(self, group: str) -> dict[Partition, tuple[int, str]]:
-        """A consumer group's committed offsets with their metadata. Empty if the group does not exist."""
-        found = self._client.ask(f"list offsets of group {group}", lambda admin: admin.list_group_offsets(group))
-        return {
-            (tp.topic, tp.partition): (at.offset, at.metadata or "")
-            for tp, at in found.get(group, {}).items()
-            if at.offset >= 0
-        }
+        """A consumer group's committed offsets with their metadata. Empty if the group does not exist.
+
+        Offsets may be part of a transaction: waits until it has ended, as long as for any answer.
+        """
+        return self._client.ask(f"list offsets of group {group}", lambda admin: committed(admin, group))
 
     def members(self, group: str) -> list[str]:
         """The members of a consumer group, for people: client id and host. Empty if the group does not exist."""
-        found = self._client.ask(f"describe group {group}", lambda admin: admin.describe_groups([group]))
-        members = found.get(group, {}).get("members", [])
-        return sorted(f"{each['client_id']} on {each['client_host'].lstrip('/')}" for each in members)
+        return self._client.ask(f"describe group {group}", lambda admin: members(admin, group))
 
     def commit(self, group: str, offsets: Offsets, metadata: str) -> None:
         """Commit the offsets for a consumer group. Idempotent.
@@ -151,6 +148,15 @@ class Brokers:
         Raises:
             NotApplied: Kafka did not take the offsets of some partitions. It may have taken the others.
         """
+        if failed := self.rejected(group, offsets, metadata):
+            raise NotApplied(
+                f"Kafka rejected offsets of the consumer group {group}: {', '.join(failed[:20])}. This affects lag "
+                "monitors only.",
+                code=codes.GROUP_OFFSETS_REFUSED,
+            )
+
+    def rejected(self, group: str, offsets: Offsets, metadata: str) -> list[str]:
+        """Commit the offsets for a consumer group; the partitions that Kafka did not take, with its reasons."""
         from kafka import TopicPartition
         from kafka.structs import OffsetAndMetadata
 
@@ -159,13 +165,7 @@ class Brokers:
             TopicPartition(topic, partition): OffsetAndMetadata(at, metadata, -1) for topic, partition, at in flat
         }
         results = self._client.ask(f"commit offsets of group {group}", lambda admin: _committed(admin, group, wanted))
-        failed = sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
-        if failed:
-            raise NotApplied(
-                f"Kafka rejected offsets of the consumer group {group}: {', '.join(failed[:20])}. This affects lag "
-                "monitors only.",
-                code=codes.GROUP_OFFSETS_REFUSED,
-            )
+        return sorted(f"{tp.topic}[{tp.partition}]: {error.__name__}" for tp, error in results.items() if error.errno)
 
     def _describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
         """Describe the topics that exist. Repeats the question for missing ones, for ``SETTLE_S`` seconds."""

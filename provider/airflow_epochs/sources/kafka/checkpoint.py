@@ -5,7 +5,8 @@ batch of ``commits`` says how far the query is. A batch that is in ``offsets`` a
 whole: Spark would run it again.
 
 Both are text files. ``offsets/N``: ``v1``, a line of settings, and a line for each source, which is ``-`` if the source
-had nothing yet. A Kafka source's line is JSON: topic -> partition -> the first offset that is not read.
+had nothing yet. A Kafka source's line is JSON: topic -> partition -> the first offset that is not read. In ``v2``, for
+which Spark 4.2 can be set, the source's name and a colon come before it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from airflow_epochs.sources.kafka.logs import Offsets
 from airflow_epochs.storage.files import Files
 
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
-VERSION = "v1"
+WRITTEN_VERSION = "v1"
+_NAMED = "v2"
+_VERSIONS = {OFFSETS: ("v1", _NAMED), COMMITS: ("v1", "v2", "v3")}
+"""All that Spark 4.2 can write. What ``commits`` say from ``v2`` on is about state and sinks."""
 OFFSET_MAX = 2**63 - 1
 _COMPACTED = re.compile(r"\d+\.(compact|delta|snapshot)")
 _SETTINGS = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":"))
@@ -88,7 +92,7 @@ def read_checkpoint(files: Files, place: str, taken: int | None = None) -> Strea
             else "Name the folder that the query has as `checkpointLocation`: it has offsets and commits in it.",
         )
     newest, last = max(committed), max([*planned, max(committed)])
-    folder.require_version(f"{COMMITS}/{newest}")
+    folder.lines(COMMITS, newest)
     if taken is not None:
         _require_between(folder, newest, taken, last)
         newest = taken
@@ -155,7 +159,7 @@ class _Folder:
     def offsets(self, batch: int) -> Offsets:
         """Where a batch ends."""
         path = f"{OFFSETS}/{batch}"
-        settings, *sources = self.lines(path) or [""]
+        version, settings, *sources = self.lines(OFFSETS, batch)
         if settings and not isinstance(_json(settings), dict):
             raise self.unusable(f"the second line of {path} has no settings of a query")
         if len(sources) != 1:
@@ -164,19 +168,17 @@ class _Folder:
                 "Make a pipeline with `starting=` for each topic: their offsets are in this file, a line for each "
                 "source, in the form of `starting`. Two sources that a transform joins cannot be taken over.",
             )
-        if sources[0] == "-":
+        source = sources[0].partition(":")[2] if version == _NAMED else sources[0]
+        if source == "-":
             raise self.unusable(f"in {path}, the source has no offsets yet (`-`)")
-        offsets = kafka_offsets(sources[0])
+        offsets = kafka_offsets(source)
         if offsets is None:
-            raise self.unusable(f"the source in {path} is not Kafka: {sources[0][:200]}")
+            raise self.unusable(f"the source in {path} is not Kafka: {source[:200]}")
         return offsets
 
-    def require_version(self, path: str) -> None:
-        """Raise Refused unless the file is there, in the version that is known."""
-        self.lines(path)
-
-    def lines(self, path: str) -> list[str]:
-        """The lines after the version."""
+    def lines(self, log: str, batch: int) -> list[str]:
+        """The lines of a batch's file: its version, which is known, and at least one more, which may be empty."""
+        path = f"{log}/{batch}"
         content = self.files.read(path)
         if content is None:
             raise self.unusable(f"the file {path} is missing, and the batch is committed")
@@ -184,13 +186,14 @@ class _Folder:
             version, *lines = content.decode().rstrip("\n").split("\n")
         except UnicodeDecodeError:
             raise self.unusable(f"{path} is not a text") from None
-        if version != VERSION:
+        if version not in _VERSIONS[log]:
             raise self.unusable(
-                f"{path} begins with {version[:50]!r}, and this version of the provider knows {VERSION!r}",
-                "Let a Spark that writes this version start the query once more, if it can. Else begin where the "
-                "offsets in this file say: write them into `starting` in the DAG.",
+                f"{path} begins with {version[:50]!r}, and this version of the provider knows "
+                f"{', '.join(_VERSIONS[log])}",
+                "If the file is empty or torn, restore it. If a later Spark has written it, begin where the offsets in "
+                f"{OFFSETS}/{batch} say: write them into `starting` in the DAG.",
             )
-        return lines
+        return [version, *(lines or [""])]
 
     def unusable(self, why: str, remedy: str | None = None) -> Refused:
         """The error for a folder that cannot be taken over."""
@@ -253,8 +256,8 @@ def checkpoint_of(offsets: Offsets) -> Mapping[str, bytes]:
         separators=(",", ":"),
     )
     texts = {
-        f"{OFFSETS}/0": f"{VERSION}\n{_SETTINGS}\n{line}",
-        f"{COMMITS}/0": f"{VERSION}\n{_COMMITTED}",
+        f"{OFFSETS}/0": f"{WRITTEN_VERSION}\n{_SETTINGS}\n{line}",
+        f"{COMMITS}/0": f"{WRITTEN_VERSION}\n{_COMMITTED}",
         METADATA: json.dumps({"id": str(uuid.uuid4())}),
     }
     return {path: text.encode() for path, text in texts.items()}

@@ -1,0 +1,74 @@
+"""Asks the coordinator of a consumer group who its members are, and what it has committed for good."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_epochs.sources.kafka.logs import Partition
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
+
+_NOT_A_CLASSIC_GROUP = "Dead"
+"""What brokers say of a group that does not exist, and of one with another protocol (KIP-848, KIP-1071)."""
+_AT_REST = ("Empty", "Dead", "")
+_STABLE_VERSIONS = (2, 7)
+"""Of the request for offsets: 7 (Kafka 2.5) is the first that can wait for transactions. All brokers still take it."""
+
+
+def members(admin: KafkaAdminClient, group: str) -> list[str]:
+    """The members of a consumer group, for people. Empty if it has none, or does not exist.
+
+    Raises KafkaError: The coordinator does not tell; some of these errors pass by themselves.
+    """
+    described: dict[str, Any] = admin.describe_groups([group])[group]
+    if described["group_state"] == _NOT_A_CLASSIC_GROUP:
+        return _of_another_protocol(admin, group)
+    _raise(described["error"], group)
+    return sorted(f"{each['client_id']} on {each['client_host'].lstrip('/')}" for each in described["members"])
+
+
+def _of_another_protocol(admin: KafkaAdminClient, group: str) -> list[str]:
+    """Such a group is only listed here, with its state: kafka-python cannot ask for its members."""
+    listed = [each for each in admin.list_groups() if each["group_id"] == group]
+    return [
+        f"consumers of the protocol {each.get('group_type') or each['protocol_type']} (the group is {state})"
+        for each in listed
+        if (state := each.get("group_state") or "") not in _AT_REST
+    ]
+
+
+def _raise(error: str | None, group: str) -> None:
+    """``error``: as kafka-python puts it, a text that begins with the code."""
+    from kafka.errors import for_code
+
+    if error:
+        found = re.match(r"\[Error (-?\d+)\]", error)
+        raise for_code(int(found[1]) if found else -1)(f"{group}: {error}")
+
+
+def committed(admin: KafkaAdminClient, group: str) -> dict[Partition, tuple[int, str]]:
+    """The group's committed offsets with their metadata. Empty if the group does not exist.
+
+    Raises UnstableOffsetCommitError, which may pass: a transaction has offsets of the group, and is not ended yet.
+    """
+    from kafka.protocol.consumer import OffsetFetchRequest
+
+    lowest, highest = _STABLE_VERSIONS
+    request = OffsetFetchRequest(
+        group_id=group, topics=None, require_stable=True, min_version=lowest, max_version=highest
+    )
+
+    async def ask() -> Any:
+        return await admin._manager.send(request, node_id=await admin._find_coordinator_id(group))
+
+    found = admin._parse_group_offsets(admin._manager.run(ask))
+    return {(tp.topic, tp.partition): (at.offset, at.metadata or "") for tp, at in found.items() if at.offset >= 0}
+
+
+def in_transaction(error: BaseException) -> bool:
+    """Whether ``committed`` has failed because a transaction that has offsets of the group did not end."""
+    from kafka.errors import UnstableOffsetCommitError
+
+    return isinstance(error.__cause__, UnstableOffsetCommitError)
