@@ -142,7 +142,7 @@ def test_a_sink_that_shows_an_epoch_of_the_pipeline_says_that_the_ledger_was_los
     store = DictStore()
     task = memory_coordinator(scenario.world, scenario.pipeline, store=store)
     with pytest.raises(Corrupt, match="airflow epochs rebuild"):
-        adopt(task)
+        adopting.require_new(task.task)
     assert not store.list("")
 
 
@@ -151,7 +151,7 @@ def test_a_pipeline_of_another_dag_is_not_taken(scenario: Scenario) -> None:
     task = scenario.coordinator().task
     other = Coordinator(replace(task, pipeline=replace(task.pipeline, dag_id="other")))
     with pytest.raises(Refused, match="airflow epochs takeover"):
-        adopt(other)
+        adopting.require_new(other.task)
 
 
 def test_in_a_signed_ledger_the_command_is_signed_and_a_forged_one_is_not_obeyed() -> None:
