@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
@@ -223,12 +223,12 @@ def _offsets_of_group(source: KafkaSource, group: str) -> Offsets:
     """What the group has committed. Raises Refused if it has members."""
     with brokers_of(source, environment()) as brokers:
         _require_no_members(group, brokers.members(group))
-        return _committed(brokers, group)
+        return _committed(brokers, group, topics_of(source))
 
 
-def _committed(brokers: Brokers, group: str) -> Offsets:
+def _committed(brokers: Brokers, group: str, topics: Sequence[str]) -> Offsets:
     try:
-        return _by_topic(brokers.group(group))
+        return _by_topic(brokers.group(group, brokers.partitions(topics)))
     except NotApplied as error:
         if not in_transaction(error):
             raise
@@ -408,7 +408,7 @@ def _require_same(args: Namespace, offsets: Offsets) -> None:
 def _require_unused(source: KafkaSource, group: str, offsets: Offsets) -> None:
     with brokers_of(source, environment()) as brokers:
         _require_no_members(group, brokers.members(group))
-        taken = sorted(_committed(brokers, group).keys() & offsets.keys())
+        taken = sorted(_committed(brokers, group, [*offsets]).keys() & offsets.keys())
     if taken:
         raise Refused(
             f"The consumer group {group} has committed offsets of {', '.join(taken)}. Nothing was changed.",

@@ -131,12 +131,13 @@ class Brokers:
         found = self._list_offsets(dict.fromkeys(partitions, ms), stable=True)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
-    def group(self, group: str) -> dict[Partition, tuple[int, str]]:
+    def group(self, group: str, partitions: Iterable[Partition] = ()) -> dict[Partition, tuple[int, str]]:
         """A consumer group's committed offsets with their metadata. Empty if the group does not exist.
 
-        Offsets may be part of a transaction: waits until it has ended, as long as for any answer.
+        Offsets may be part of a transaction: waits until it has ended, as long as for any answer. ``partitions``: as in
+        ``committed``.
         """
-        return self._client.ask(f"list offsets of group {group}", lambda admin: committed(admin, group))
+        return self._client.ask(f"list offsets of group {group}", lambda admin: committed(admin, group, partitions))
 
     def members(self, group: str) -> list[str]:
         """The members of a consumer group, for people: client id and host. Empty if the group does not exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs.sources.kafka.logs import Partition
@@ -48,16 +49,32 @@ def _raise(error: str | None, group: str) -> None:
         raise for_code(int(found[1]) if found else -1)(f"{group}: {error}")
 
 
-def committed(admin: KafkaAdminClient, group: str) -> dict[Partition, tuple[int, str]]:
+def committed(
+    admin: KafkaAdminClient, group: str, partitions: Iterable[Partition] = ()
+) -> dict[Partition, tuple[int, str]]:
     """The group's committed offsets with their metadata. Empty if the group does not exist.
+
+    Args:
+        admin: The client.
+        group: The group.
+        partitions: Of these, also transactions count that would commit the group's first offset.
 
     Raises UnstableOffsetCommitError, which may pass: a transaction has offsets of the group, and is not ended yet.
     """
+    found = _fetched(admin, group, None)
+    return {**found, **_fetched(admin, group, partitions)} if partitions else found
+
+
+def _fetched(
+    admin: KafkaAdminClient, group: str, partitions: Iterable[Partition] | None
+) -> dict[Partition, tuple[int, str]]:
+    """``partitions``: None for all that have an offset."""
     from kafka.protocol.consumer import OffsetFetchRequest
 
     lowest, highest = _STABLE_VERSIONS
+    topics = None if partitions is None else _by_topic(partitions, OffsetFetchRequest.OffsetFetchRequestTopic)
     request = OffsetFetchRequest(
-        group_id=group, topics=None, require_stable=True, min_version=lowest, max_version=highest
+        group_id=group, topics=topics, require_stable=True, min_version=lowest, max_version=highest
     )
 
     async def ask() -> Any:
@@ -65,6 +82,13 @@ def committed(admin: KafkaAdminClient, group: str) -> dict[Partition, tuple[int,
 
     found = admin._parse_group_offsets(admin._manager.run(ask))
     return {(tp.topic, tp.partition): (at.offset, at.metadata or "") for tp, at in found.items() if at.offset >= 0}
+
+
+def _by_topic(partitions: Iterable[Partition], topic_of: Any) -> list[Any]:
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return [topic_of(name=topic, partition_indexes=of) for topic, of in found.items()]
 
 
 def in_transaction(error: BaseException) -> bool:
