@@ -475,6 +475,7 @@ def test_a_reader_that_goes_on_while_the_question_stands_is_noticed(lab: Lab, mo
 def test_before_and_after_the_first_run_the_lists_say_who_took_over_and_why(lab: Lab) -> None:
     lab.types("adopt-checkpoint", a_checkpoint(lab))
     lab.produce("ef")
+    assert "The next run obeys `adopt-checkpoint`" in lab.asks("in-doubt")
     for _ in range(2):
         for command in ("history", "list"):
             assert "adopt-checkpoint" in lab.asks(command, "--output", "plain")
