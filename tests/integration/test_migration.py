@@ -97,10 +97,7 @@ def lab(tmp_path: Path, broker: Broker, request: pytest.FixtureRequest, monkeypa
     return lab
 
 
-NEWEST_FORMATS = (
-    "spark.sql.streaming.offsetLog.formatVersion",
-    "spark.sql.streaming.stateStore.checkpointFormatVersion",
-)
+NEWEST_FORMATS = ("offsetLog.formatVersion", "stateStore.checkpointFormatVersion")
 
 
 @pytest.fixture
