@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_epochs.commands import asking
 from airflow_epochs.model import Run
 from airflow_epochs.operators import definitions
+from airflow_epochs.storage.files import open_files
+from airflow_epochs.storage.options import storage_options
 from airflow_epochs.testing import Crash
 from stack.broker import Broker
 from stack.spark import S3Access
@@ -142,10 +145,20 @@ def test_checkpoints_in_an_object_store_are_written_and_taken_over(
     lab.streamed(session, there)
     assert "EPOCHS-EXPORT-OCCUPIED" in lab.refused("export-checkpoint", there, *login)
     again = replace(lab, name="again")
-    again.types("adopt-checkpoint", there, *login)
+    copy = a_table_of_the_query(there, storage_options(connection(s3)), batch=1)
+    screen = again.types("adopt-checkpoint", there, *login, "--sink-table", copy)
+    assert f"with batch 1, the newest one that {copy} has" in screen
     again.produce("gh")
     assert again.run(1) is None
     assert lab.shown("lake") == "abcdefgh"
+
+
+def a_table_of_the_query(checkpoint: str, options: dict[str, str], batch: int) -> str:
+    """A table beside the checkpoint that has a batch, as Spark's Delta sink marks it."""
+    query = json.loads(open_files(checkpoint, options).read("metadata") or b"")["id"]
+    commit = CommitProperties(app_transactions=[Transaction(query, batch)])
+    write_deltalake(f"{checkpoint}-table", pa.table({"n": [1]}), storage_options=options, commit_properties=commit)
+    return f"{checkpoint}-table"
 
 
 @contextmanager

@@ -24,9 +24,9 @@ def members(admin: KafkaAdminClient, group: str) -> list[str]:
     Raises KafkaError: The coordinator does not tell; some of these errors pass by themselves.
     """
     described: dict[str, Any] = admin.describe_groups([group])[group]
+    _raise(described["error"], group)
     if described["group_state"] == _NOT_A_CLASSIC_GROUP:
         return _of_another_protocol(admin, group)
-    _raise(described["error"], group)
     return sorted(f"{each['client_id']} on {each['client_host'].lstrip('/')}" for each in described["members"])
 
 
@@ -41,12 +41,15 @@ def _of_another_protocol(admin: KafkaAdminClient, group: str) -> list[str]:
 
 
 def _raise(error: str | None, group: str) -> None:
-    """``error``: as kafka-python puts it, a text that begins with the code."""
-    from kafka.errors import for_code
+    """``error``: as kafka-python puts it, a text that begins with the code. That a group is not found is no error."""
+    from kafka.errors import GroupIdNotFoundError, for_code
 
-    if error:
-        found = re.match(r"\[Error (-?\d+)\]", error)
-        raise for_code(int(found[1]) if found else -1)(f"{group}: {error}")
+    if not error:
+        return
+    found = re.match(r"\[Error (-?\d+)\]", error)
+    kind = for_code(int(found[1]) if found else -1)
+    if kind is not GroupIdNotFoundError:
+        raise kind(f"{group}: {error}")
 
 
 def committed(
