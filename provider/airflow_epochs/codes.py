@@ -871,6 +871,14 @@ DELTA_SOURCE_UNREADABLE = DELTA_SOURCE.code(
     "what versions append. If deltalake cannot open the table at all, let the source read another table, without the "
     "feature that the message names. Then clear the failed task.",
 )
+FIRST_EPOCH_TOO_LARGE = DELTA_SOURCE.code(
+    "EPOCHS-FIRST-EPOCH-TOO-LARGE",
+    Refused,
+    "An epoch that reads all rows of the table would read more than `max_files` or `max_bytes` of the source.",
+    "Set `starting` of the DeltaSource to 0: then the epochs go through the table's versions in steps. If the old "
+    "versions are gone, remove `max_files` and `max_bytes` from the DAG for this one epoch. Then clear the failed "
+    "task.",
+)
 SOURCE_TABLE_REPLACED = DELTA_SOURCE.code(
     "EPOCHS-SOURCE-TABLE-REPLACED",
     Corrupt,
@@ -1246,6 +1254,15 @@ SPARK_JOB_FAILED = SPARK.code(
     "A Spark job failed.",
     "Look at Spark's message and at the driver's log, and correct the cause. Then clear the failed task.",
 )
+YARN_UNREACHABLE = SPARK.code(
+    "EPOCHS-YARN-UNREACHABLE",
+    NotApplied,
+    "YARN's ResourceManager does not answer, so the task cannot see whether its application has ended. An application "
+    "that was submitted runs on.",
+    "Check that the ResourceManager runs, and that `yarn_resourcemanager_webapp_address` in the extra of the Spark "
+    "connection, or yarn-site.xml, has its address. Then clear the failed task: it goes on with the application that "
+    "it submitted.",
+)
 SPARK_VERSION_MIXED = SPARK.code(
     "EPOCHS-SPARK-VERSION-MIXED",
     Refused,
@@ -1368,8 +1385,8 @@ DELTA_UNREACHABLE = DELTA.code(
     "EPOCHS-DELTA-UNREACHABLE",
     NotApplied,
     "The provider cannot reach the table.",
-    "Check that the table's store is up, and that the sink's storage connection is correct. Then clear the failed "
-    "task.",
+    "Check that the table's store is up, and that the storage connection of the sink or source is correct. Then clear "
+    "the failed task.",
 )
 DELTA_NOT_A_TABLE = DELTA.code(
     "EPOCHS-DELTA-NOT-A-TABLE",

@@ -96,6 +96,60 @@ class SparkRunner(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Following:
+    """How a task waits for the end of a job that outlives it.
+
+    Attributes:
+        elsewhere: Whether the task waits elsewhere, so that ``RunsOn`` is raised in place of waiting.
+        awaited: What the task has waited for elsewhere: ``RunsOn.job``. If that failed, the task fails.
+    """
+
+    elsewhere: bool = False
+    awaited: str | None = None
+
+
+class RunsOn(Exception):
+    """A job runs on without its task, which now waits for its end elsewhere. Nothing has failed.
+
+    Attributes:
+        job: What the place where it runs calls it.
+        addresses: Where to ask about it. No secrets.
+    """
+
+    def __init__(self, what: str, job: str, addresses: Sequence[str]) -> None:
+        super().__init__(f"{what} runs")
+        self.job, self.addresses = job, tuple(addresses)
+
+
+@runtime_checkable
+class Rejoining(Protocol):
+    """A ``SparkRunner`` that may find the job of an earlier task again. ``run`` of a stage job may raise ``RunsOn``."""
+
+    def follow(self, following: Following) -> None:
+        """Say how this task waits for stage jobs from now on."""
+        ...
+
+    def outlives(self) -> bool:
+        """Whether stage jobs outlive their task. Their sessions must then not be stopped before ``rejoin``."""
+        ...
+
+    def rejoin(self, session: JsonDict) -> JsonDict | None:
+        """Go on with the stage job that an earlier try submitted under this session, and return its report.
+
+        None: there is nothing to go on with, so that the job must be run anew. Idempotent.
+
+        Raises:
+            RunsOn: The job runs, and the task waits elsewhere.
+            NotApplied: The job failed while this task waited for it.
+        """
+        ...
+
+    def release(self, session: JsonDict) -> None:
+        """Forget the report of a session that is staged. Idempotent. Never raises."""
+        ...
+
+
 class Environment(Protocol):
     """What sinks and sources may use: connections, Spark, and named phases at which tests interfere."""
 
@@ -177,9 +231,9 @@ class Awaited:
 
 
 class NotYet(Exception):
-    """There is not enough data yet. Nothing was opened."""
+    """It is too early for an epoch: data is missing, or it cannot be complete before a moment. Nothing was opened."""
 
-    def __init__(self, awaited: Awaited) -> None:
+    def __init__(self, awaited: Awaited | datetime) -> None:
         super().__init__(f"waits for {awaited}")
         self.awaited = awaited
 
@@ -301,7 +355,7 @@ class Pacing(Protocol):
 
         Raises:
             NoNewData: There is new data, and the source waits for more.
-            NotYet: It would wait for data now, and ``limits`` say that the task waits elsewhere.
+            NotYet: It would wait now, and ``limits`` say that the task waits elsewhere.
         """
         ...
 

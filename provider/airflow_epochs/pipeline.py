@@ -128,7 +128,8 @@ class EpochPipeline(TaskGroup):
         state: Tables of keyed state, which the transform reads and changes. They are sinks of the same decision.
         layout: "tasks": a task per step, and an epoch per run. "single": one task, and several epochs per run.
         for_seconds, max_epochs: Of the layout "single": see ``EpochsOperator``.
-        deferrable: Whether ``open`` waits for data in Airflow's triggerer, where no worker slot is held.
+        deferrable: Whether ``open`` waits for data, and ``stage`` for an application that YARN runs in cluster mode, in
+            Airflow's triggerer, where no worker slot is held.
         operator_args: More arguments for every operator of the group (``pool``, ``queue``, ``retries`` …).
         task_group_args: More arguments for the TaskGroup.
 
@@ -212,7 +213,7 @@ class EpochPipeline(TaskGroup):
 
 def _build(shared: dict[str, Any], sinks: Sequence[str], deferrable: bool) -> dict[str, Asset]:
     opened = OpenEpochOperator(task_id="open", deferrable=deferrable, **shared)
-    staged = StageEpochOperator(task_id="stage", checkpoint=opened.output, **shared)
+    staged = StageEpochOperator(task_id="stage", deferrable=deferrable, checkpoint=opened.output, **shared)
     voted = VoteEpochOperator(task_id="vote", checkpoint=staged.output, **shared)
     commits = [
         CommitSinkOperator(task_id=f"commit.{sink}", sink=sink, checkpoint=voted.output, **shared) for sink in sinks

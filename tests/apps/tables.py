@@ -40,3 +40,8 @@ def judged(batch: DataFrame, epoch: EpochContext) -> dict[str, DataFrame]:
     """Rows with an amount; the others are rejected."""
     bad = batch.where("amount is null").select(F.lit("no amount").alias("error"), F.to_json(F.struct("*")).alias("row"))
     return {"rows": batch.where("amount is not null").select(epoch.record, "*"), "rejected": bad}
+
+
+def renamed(batch: DataFrame, epoch: EpochContext) -> DataFrame:
+    """Rows of a table whose column mapping lets a name have a space."""
+    return batch.select(F.col("`an id`").alias("id"), "day", "_change_type")

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
+from airflow.triggers.base import TriggerEvent
 
 from airflow_epochs import DeltaSink, KafkaSource
+from airflow_epochs.contracts import Past
+from airflow_epochs.coordinator import opening
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.pipeline import EpochPipeline
 from stack.broker import Broker
 from tests.support.airflow_harness import Harness
+from tests.support.deferred_world import deferred, submit, trigger_of
 from tests.support.kafka_staging import TopicSpark
 from tests.support.remedies import in_the_environment, ordered
 from tests.support.sql_world import new_sqlite
@@ -56,7 +60,7 @@ class Lab:
         for number, payload in enumerate("abcd"):
             world.produce(payload, at=NINE + number * HOUR)
 
-    def dag(self, schedule: Any, **source: Any) -> Harness:
+    def dag(self, schedule: Any, *, deferrable: bool = False, **source: Any) -> Harness:
         options = {"conn_id": "kafka", "max_wait": 0, "bounds": "data_interval", **source}
         with DAG(
             f"intervals_{next(_numbers)}", schedule=schedule, start_date=NINE, catchup=False, max_active_runs=1
@@ -68,6 +72,7 @@ class Lab:
                 sinks=[DeltaSink("lake", str(self.world.folder / "lake"))],
                 spark=self.spark,  # type: ignore[arg-type]  # the double has the runner's methods itself
                 wait_for_others=0,
+                deferrable=deferrable,
                 operator_args={"retries": 0},
             )
         return Harness(dag)
@@ -104,6 +109,28 @@ def test_a_backfill_makes_an_epoch_of_each_hour_and_again_after_a_rewind(lab: La
     assert dag.clear(runs[1], "open", "complete").xcoms["orders.complete"]["epoch"] == 4
     assert dag.clear(runs[0]).xcoms["orders.complete"]["epoch"] == 1
     assert lab.shown() == "abbccd"
+
+
+def test_a_run_waits_in_the_triggerer_for_the_end_of_the_grace_and_takes_what_came_late(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag = lab.dag(EVERY_HOUR, deferrable=True, grace="100h")
+    last = NINE + 3 * HOUR
+    over = last + 101 * HOUR
+    [run] = dag.backfill(last, last)
+    waits = iter(["it is woken too early, by another machine's clock", "the time is over"])
+
+    def triggerer() -> None:
+        task = deferred(dag.dag.dag_id)
+        assert task and task.task_id == "orders.open" and lab.world.ledger.newest_complete() == 0
+        assert trigger_of(task.trigger_id).moment == over
+        if next(waits) == "the time is over":
+            lab.world.produce("e", at=last)
+            monkeypatch.setattr(opening, "Past", lambda **past: Past(**{**past, "clock": lambda: over}))
+        submit(task.trigger_id, TriggerEvent(over))
+
+    assert dag.drive(run, triggerer).state == "success"
+    assert not list(waits) and lab.shown() == "de"
 
 
 def test_deleted_runs_and_a_failed_one_are_read_again_after_a_rewind_too(lab: Lab) -> None:

@@ -21,6 +21,7 @@ from tests.support.faults_world import crash
 from tests.support.remedies import in_the_environment, typed
 from tests.support.sql_world import new_sqlite
 from tests.support.topic_world import TopicWorld
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.jvm
 
@@ -162,7 +163,9 @@ def test_history_before_the_beginning_is_refused_and_read_after_the_command_of_t
     error = failed(hour(world, 9), 2)
     assert error.code is codes.INTERVAL_BEFORE
     screen = typed(world.ledger_root, error, "rewind")
-    assert "read again, so their rows come twice" in screen
+    topic = world.topic()
+    assert f"older than the first epoch: 2 offsets, {topic}[0] [0, 2)\n  Their rows come for the first time" in screen
+    assert f"read again, so their rows come twice: 1 offsets, {topic}[0] [2, 3)\n" in screen
     for number, shown in ((9, "ac"), (10, "abc"), (11, "abcc"), (12, "abccd")):
         assert hour(world, number).run(10 + number) is None
         assert world.shown("lake") == shown, "hour by hour, and the hour that was shown before comes twice, as told"
@@ -174,6 +177,21 @@ def test_a_pipeline_that_read_what_was_there_goes_on_by_intervals(world: TopicWo
     send(world, ("c", at(9.7)), ("d", at(10)))
     assert failed(hour(world, 8), 2).code is codes.INTERVAL_BEFORE
     assert hour(world, 9).run(3) is None
+    assert world.shown("lake") == "abc"
+
+
+def test_where_the_broker_gives_the_times_an_epoch_has_exactly_the_records_that_came_in_its_interval(
+    world: TopicWorld,
+) -> None:
+    world.set_option("message.timestamp.type", "LogAppendTime")
+    world.produce("a", at=at(9))
+    middle = datetime.now(timezone.utc) + 10 * MS
+    wait_until(lambda: datetime.now(timezone.utc) > middle)
+    world.produce("bc", at=at(9))
+    minute = timedelta(minutes=1)
+    assert world.but(interval=Interval(middle - minute, middle)).run(1) is None
+    assert world.shown("lake") == "a", "whatever time its producer gave it"
+    assert world.but(interval=Interval(middle, middle + minute), clock=lambda: middle + minute).run(2) is None
     assert world.shown("lake") == "abc"
 
 

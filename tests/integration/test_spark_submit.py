@@ -157,8 +157,8 @@ def test_two_workers_stage_an_epoch_with_udfs_and_sibling_modules(
     assert {(row["partition"], row["offset"]) for table in tables.values() for row in staged_rows(table)} == {
         (partition, offset) for partition in (0, 1) for offset in range(50)
     }
-    executors = re.findall(r"Launching executor app-\S+/(\d+)", standalone_log(standalone))
-    assert len(set(executors)) == 2
+    workers = re.findall(r"Launching executor app-\S+ on worker (\S+)", standalone_log(standalone))
+    assert len(set(workers)) == 2
 
 
 def test_the_operators_of_a_transform_are_shipped_and_run_in_two_workers(

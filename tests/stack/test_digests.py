@@ -23,7 +23,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EPOCHS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(digests, "RECORDED", tmp_path / "jars.sha256")
     root = tmp_path / "cache" / "jars" / jars._key()
-    for conf, name in (("broker", BROKER), ("broker", "lz4-java-1.10.2.jar"), ("spark", "delta.jar"), ("s3", "s3.jar")):
+    lone = {"spark": "delta.jar", "s3": "s3.jar", "yarn": "yarn.jar"}
+    for conf, name in (("broker", BROKER), ("broker", "lz4-java-1.10.2.jar"), *lone.items()):
         (root / conf).mkdir(parents=True, exist_ok=True)
         (root / conf / name).write_bytes(name.encode())
     digests.record(root, jars.CONFS)
@@ -39,7 +40,7 @@ def test_the_record_is_one_that_sha256sum_checks(cache: Path) -> None:
     assert program
     checked = subprocess.run([program, "-c", str(digests.RECORDED)], cwd=cache, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
-    assert checked.stdout.count(": OK") == 4
+    assert checked.stdout.count(": OK") == 5
 
 
 def changed(broker: Path) -> None:

@@ -98,8 +98,8 @@ def deferred(dag_id: str) -> Any:
         return found
 
 
-def event_of(trigger_id: int) -> Any:
-    """What a trigger that is in the database fires first; as the triggerer would, in an event loop of its own."""
+def trigger_of(trigger_id: int) -> Any:
+    """A trigger that is in the database."""
     from airflow._shared.module_loading import import_string
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session
@@ -107,7 +107,12 @@ def event_of(trigger_id: int) -> Any:
     with create_session() as session:
         row = session.get(Trigger, trigger_id)
         assert row
-        trigger = import_string(row.classpath)(**row.kwargs)
+        return import_string(row.classpath)(**row.kwargs)
+
+
+def event_of(trigger_id: int) -> Any:
+    """What a trigger that is in the database fires first; as the triggerer would, in an event loop of its own."""
+    trigger = trigger_of(trigger_id)
 
     async def first() -> Any:
         return await anext(trigger.run())

@@ -21,12 +21,14 @@ from airflow_epochs.errors import EpochError
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import OpenRecord, Run
+from airflow_epochs.operators import definitions
 from airflow_epochs.operators.transform_file import find_transform
 from airflow_epochs.testing import run_epoch
 from orders_demo.duck import duck
 from stack.broker import Broker
 from tests.support import remedies
 from tests.support.environment import Action, Environment
+from tests.support.rebuilt import Found
 from tests.support.spark_world import APPS
 
 PIPELINE = "reader"
@@ -104,10 +106,13 @@ class TableLab:
         pipeline: Pipeline | None = None,
     ) -> None:
         """A run of the pipeline, or of another one, in a task process of its own."""
+        run_epoch(Coordinator(self.task(pipeline, at)), Run("dag", f"run{next(self.runs)}"), limits)
+
+    def task(self, pipeline: Pipeline | None = None, at: Mapping[str, Action] | None = None) -> TaskTry:
+        """A task process of the pipeline, or of another one."""
         pipeline, env = pipeline or self.pipeline, Environment(self.connections, dict(at or {}))
         env.spark = self.spark.runner(env)
-        coordinator = Coordinator(TaskTry(pipeline=pipeline, ledger=self.ledger_of(pipeline.name), env=env))
-        run_epoch(coordinator, Run("dag", f"run{next(self.runs)}"), limits)
+        return TaskTry(pipeline=pipeline, ledger=self.ledger_of(pipeline.name), env=env)
 
     def ledger_of(self, pipeline: str) -> Ledger:
         return Ledger(LocalStore(self.folder / "ledger"), pipeline)
@@ -136,8 +141,15 @@ class TableLab:
 
     def ordered(self, command: str, *words: str) -> str:
         """A command that no error names."""
-        with patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())):
-            return remedies.ordered(self.folder / "ledger", "epochs", command, PIPELINE, *words, "--why", "a test")
+        return self.printed(command, *words, "--why", "a test")
+
+    def printed(self, command: str, *words: str) -> str:
+        """A command that is not asked why. It finds this pipeline in the DAGs."""
+        with (
+            patch.dict("os.environ", remedies.in_the_environment(*self.connections.values())),
+            patch.object(definitions, "find", lambda *asked, **named: Found(self.task)),
+        ):
+            return remedies.ordered(self.folder / "ledger", "epochs", command, PIPELINE, *words)
 
     # -- what is there -----------------------------------------------------------------------------------------------
 

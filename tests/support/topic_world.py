@@ -26,7 +26,7 @@ from stack.broker import Broker
 from tests.support.environment import Action, connected
 from tests.support.faults_disk import PARTITIONS
 from tests.support.faults_world import airflow_run
-from tests.support.kafka_sink_world import create, seen_by_confluent, values
+from tests.support.kafka_sink_world import create, seen_by_confluent, set_config, values
 from tests.support.kafka_staging import TopicSpark
 from tests.support.sql_world import SqliteDb
 from tests.support.waiting import wait_until
@@ -65,6 +65,10 @@ class TopicWorld:
 
     def create_topic(self, name: str = "in", partitions: int = len(PARTITIONS)) -> None:
         create(self._admin, self.topic(name), partitions)
+
+    def set_option(self, option: str, value: str) -> None:
+        """Of the topic ``in``."""
+        set_config(self._admin, self.topic(), option, value)
 
     def delete_topic(self, name: str = "in") -> None:
         topic, admin = self.topic(name), self._admin

@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from deltalake import DeltaTable
 
-from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect, codes
+from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, SparkConnect, codes, records_waiting
 from airflow_epochs.config import Pipeline, Transform
 from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import BadArgument, Code, Corrupt, EpochError, Refused
@@ -76,9 +76,15 @@ def code_of(error: EpochError) -> tuple[Code | None, str]:
         ({"table": "main.silver.orders"}, "a name in a catalog"),
         ({"table": "s3://me:secret@lake/orders"}, "`table` is a URL with a login"),
         ({"changes": "all"}, "`changes` is 'all'. It must be 'appends' or 'feed'"),
-        ({"starting": "soon"}, "`starting` is 'soon'. It must be 'earliest', 'latest', or a version"),
+        ({"starting": "soon"}, "`starting` is 'soon'. It must be 'earliest', 'latest', a version"),
         ({"starting": -1}, "`starting` is -1. It must be"),
         ({"starting": True}, "`starting` is True. It must be"),
+        ({"starting": 10**30}, f"`starting` is {10**30}. It must be"),
+        ({"starting": {"/lake/orders": {"1": 5}}}, "`starting` is {'/lake/orders': {'1': 5}}. It must be"),
+        ({"starting": "{nonsense"}, "`starting` is '{nonsense'. It must be"),
+        ({"starting": {"/lake/other": {"0": 5}}}, "`starting` has a version of '/lake/other', and `table` is"),
+        ({"max_files": 0}, "`max_files` is 0. It must be a whole number, 1 or larger"),
+        ({"max_bytes": "much"}, "`max_bytes` is 'much'. It must be a number of bytes, 1 or larger, or a text like"),
         ({"max_versions": 0}, "`max_versions` is 0. It must be a whole number, 1 or larger"),
         ({"max_versions": "many"}, "`max_versions` is 'many'. It must be a whole number"),
         ({"max_wait": -1}, "`max_wait` is -1. It must be a number of seconds from 0 to 86400"),
@@ -114,6 +120,12 @@ def test_options_may_be_templates() -> None:
     assert source.reads() == set()
     source.table, source.starting, source.max_versions = "/lake/orders", "5", "2"
     assert source.reads() == {"/lake/orders"}
+
+
+def test_records_of_a_table_are_not_counted_for_an_asset() -> None:
+    with pytest.raises(BadArgument, match="`source` is a DeltaSource") as error:
+        records_waiting("p", DeltaSource("/lake/orders"))  # type: ignore[arg-type]  # what a user may try
+    assert "Schedule a DAG that reads a table on the asset of the table" in str(error.value)
 
 
 def pipeline(source: DeltaSource, **options: Any) -> Pipeline:
@@ -153,7 +165,7 @@ def test_a_pipeline_cannot_write_to_the_table_that_it_reads(tmp_path: Path) -> N
     assert late.value.code is codes.LOOP
 
 
-@pytest.mark.parametrize("name", ["max_records", "max_bytes", "min_records", "max_delay", "target_duration"])
+@pytest.mark.parametrize("name", ["max_records", "min_records", "max_delay", "target_duration"])
 def test_a_param_that_counts_records_is_refused(lab: TableLab, name: str) -> None:
     lab.write(1)
     with pytest.raises(Refused, match=f"The run has the param {name}"):
@@ -205,6 +217,124 @@ def test_an_epoch_has_at_most_max_versions_but_for_the_whole_table(lab: TableLab
     assert (versions(first), versions(second)) == ((0, 2), (2, 4))
 
 
+def bytes_of(lab: TableLab, *numbers: int) -> int:
+    actions = [json.loads(line) for number in numbers for line in entry(lab, number).read_text().splitlines()]
+    return sum(action["add"]["size"] for action in actions if "add" in action)
+
+
+def test_an_epoch_has_at_most_so_many_files_and_bytes_and_one_version_whatever_its_size(lab: TableLab) -> None:
+    for number in range(3):
+        lab.write(number)
+    lab.write(*range(3, 3000))
+    lab.write(3000)
+    lab.options |= {"starting": 1, "max_bytes": bytes_of(lab, 1, 2)}
+    first = planned(lab)
+    second = planned(lab, first)
+    third = planned(lab, second)
+    assert [versions(epoch) for epoch in (first, second, third)] == [(1, 3), (3, 4), (4, 5)]
+    assert versions(planned(lab, max_bytes=1)) == (1, 2)
+    lab.options |= {"max_bytes": None, "max_files": 3}
+    assert versions(planned(lab)) == (1, 4)
+
+
+def test_the_bounds_count_the_files_of_changes_in_a_feed(lab: TableLab) -> None:
+    lab.write(1, 2, configuration=FEED)
+    lab.write(3)
+    lab.delta.update(updates={"amount": "9"}, predicate="id = 1")
+    lab.write(4)
+    lab.options |= {"changes": "feed", "starting": 1, "max_files": 2}
+    assert versions(planned(lab)) == (1, 3)
+
+
+def test_the_history_of_a_table_comes_in_steps_from_version_0_on(lab: TableLab) -> None:
+    for number in range(4):
+        lab.write(number)
+    lab.options |= {"starting": 0, "max_files": 3}
+    first = planned(lab)
+    assert (versions(first), versions(planned(lab, first))) == ((0, 3), (3, 4))
+
+
+def test_a_whole_table_that_is_larger_than_an_epoch_may_be_is_refused(lab: TableLab) -> None:
+    lab.write(*range(3000))
+    lab.options["max_bytes"] = 1
+    assert versions(planned(lab)) == (0, 1)
+    lab.write(1)
+    code, text = code_of(stopped(lab))
+    assert code is codes.FIRST_EPOCH_TOO_LARGE
+    assert f"in 2 files with {bytes_of(lab, 0, 1)} bytes, and the source has max_bytes=1." in text
+    lab.options["max_bytes"] = bytes_of(lab, 0, 1)
+    assert versions(planned(lab)) == (0, 2)
+
+
+def test_a_history_that_is_gone_cannot_be_read_in_steps_but_the_table_of_today_can(lab: TableLab) -> None:
+    for number in range(3):
+        lab.write(number)
+    lab.delta.optimize.compact()
+    vacuumed(lab)
+    lab.delta.create_checkpoint()
+    entry(lab, 1).unlink()
+    for bounds, text in (({"max_versions": 1}, "1 of its files are gone"), ({"max_files": 1}, "entry of version 1 is")):
+        lab.options = {"starting": 0, **bounds}
+        code, told = code_of(stopped(lab))
+        assert (code, text in told) == (codes.VERSIONS_GONE, True), told
+        assert "Set `starting` of the DeltaSource to 'earliest'" in told
+    lab.options = {"starting": "earliest"}
+    assert versions(planned(lab)) == (0, lab.delta.version() + 1)
+
+
+@pytest.mark.parametrize("gone", ["the log entry", "the files"])
+def test_a_start_at_a_version_that_is_gone_is_refused_with_the_first_one_that_is_there(
+    lab: TableLab, gone: str
+) -> None:
+    lab.write(0)
+    lab.write(1)
+    lab.write(2)
+    lab.delta.optimize.compact()
+    vacuumed(lab)
+    if gone == "the log entry":
+        lab.delta.create_checkpoint()
+        for number in range(3):
+            entry(lab, number).unlink()
+    lab.options["starting"] = 1
+    code, text = code_of(stopped(lab))
+    assert code is codes.STARTING_UNUSABLE
+    assert "Version 1 of the table" in text
+    assert "to 3, the first version after it that can be read" in text
+    assert "airflow epochs" not in text
+    lab.options["starting"] = 3
+    assert versions(planned(lab))[0] == 3
+
+
+def test_a_start_at_a_version_without_a_change_feed_is_refused_with_the_first_one_that_has_it(lab: TableLab) -> None:
+    lab.write(1)
+    lab.write(2)
+    lab.options |= {"changes": "feed", "starting": 1}
+    code, text = code_of(stopped(lab))
+    assert (code, "Or set it to 'latest'" in text) == (codes.STARTING_UNUSABLE, True)
+    lab.delta.alter.set_table_properties(FEED)
+    code, text = code_of(stopped(lab))
+    assert "the table did not record its changes" in text
+    assert "to 2, the first version after it" in text
+
+
+def test_a_pipeline_begins_at_the_savepoint_of_another_one(lab: TableLab) -> None:
+    for number in range(3):
+        lab.write(number)
+    for starting in ({str(lab.table): {"0": 2}}, json.dumps({str(lab.table): {"0": 2}})):
+        lab.options["starting"] = starting
+        assert versions(planned(lab)) == (2, 3)
+
+
+def test_a_wait_is_no_longer_than_what_is_left_of_the_tasks_time(
+    lab: TableLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.options["max_wait"] = 3600
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
+    assert plan(lab, first, wait_at_most=0.0) is None
+
+
 def test_a_version_that_comes_while_open_waits_is_read(lab: TableLab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.write(1)
     first = planned(lab)
@@ -215,6 +345,34 @@ def test_a_version_that_comes_while_open_waits_is_read(lab: TableLab, monkeypatc
 
 def test_a_table_that_is_not_there_is_refused(lab: TableLab) -> None:
     assert code_of(stopped(lab))[0] is codes.DELTA_SOURCE_MISSING
+
+
+def test_a_folder_or_a_file_that_is_no_table_is_refused_as_a_source(lab: TableLab) -> None:
+    lab.table.mkdir()
+    (lab.table / "orders.csv").write_text("1,2")
+    code, text = code_of(stopped(lab))
+    assert code is codes.DELTA_SOURCE_MISSING
+    assert "is not a Delta table, and not empty: it has orders.csv" in text
+    assert "correct `table` of the DeltaSource" in text
+    lab.table = lab.table / "orders.csv"
+    assert code_of(stopped(lab))[0] is codes.DELTA_SOURCE_UNREADABLE
+
+
+@pytest.mark.parametrize("url", ["hdfs://host/lake/orders", "nonsense://lake/orders", "s3://lake"])
+def test_a_place_that_deltalake_does_not_know_is_an_error_with_a_remedy(url: str) -> None:
+    source = DeltaSource(url, max_wait=0)
+    with pytest.raises(EpochError) as error:
+        source.plan(None, Limits(), Environment())
+    assert error.value.remedy
+
+
+def test_a_table_whose_name_looks_like_a_pattern_is_read(lab: TableLab) -> None:
+    lab.write(1)
+    first = planned(lab)
+    lab.write(2)
+    lab.table = lab.table.rename(lab.folder / "orders [a]{1} 50%*")
+    second = planned(lab, first)
+    assert (versions(second), len(read_of(lab, second).files)) == ((1, 2), 1)
 
 
 def test_an_optimize_brings_no_rows(lab: TableLab) -> None:

@@ -59,6 +59,13 @@ class AirflowApi:
     def trigger(self, dag: str, run_id: str) -> None:
         self.post(f"dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
 
+    def mark_failed(self, dag: str, run_id: str) -> None:
+        """As "mark as failed" does: the tasks that run are stopped."""
+        self._call("PATCH", f"dags/{dag}/dagRuns/{run_id}", {"state": "failed"})
+
+    def pause(self, dag: str) -> None:
+        self._call("PATCH", f"dags/{dag}", {"is_paused": True})
+
     def unpause(self, dag: str) -> None:
         self._call("PATCH", f"dags/{dag}", {"is_paused": False})
 

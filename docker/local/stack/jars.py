@@ -25,7 +25,7 @@ from stack.digests import require_recorded
 from stack.processes import StackError
 
 IVY_XML = Path(__file__).parents[1] / "ivy.xml"
-CONFS = ("spark", "broker", "s3")
+CONFS = ("spark", "broker", "s3", "yarn")
 FETCH_S = 600
 
 

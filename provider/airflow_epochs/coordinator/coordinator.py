@@ -152,7 +152,7 @@ class Coordinator:
         """Stage this run's attempt, in fresh places; after an abort, open the next attempt first.
 
         Does nothing once the attempt is decided GLOBAL_COMMIT. A repeat stages again, in other places: the Spark job of
-        a killed try may still be writing to its own.
+        a killed try may still be writing to its own. Or it goes on with that job, where Spark can (``Rejoining``).
 
         Raises:
             Fenced: Another run is in charge of the epoch. Nothing was staged.
@@ -163,7 +163,7 @@ class Coordinator:
             return self.checkpoint(view)
         with self.task.unless_overtaken(view):
             opened = reopen(self.task, view, run) if view.state is State.ABORTED else view.opened
-        stop_earlier_tries(self.task, opened.txn.epoch)
+        stop_earlier_tries(self.task, opened.txn.epoch, spared=opened.txn_id)
         report = stage_attempt(self.task, opened)
         complete = self.task.ledger.complete_record(view.number)
         if complete:  # another run completed the epoch meanwhile, and may have swept it before these places were there

@@ -16,6 +16,7 @@ from airflow_epochs.contracts import (
     Fitting,
     Located,
     Planning,
+    Rejoining,
     Replacing,
     Sink,
     SinkAttempt,
@@ -71,6 +72,7 @@ def stage_attempt(task: TaskTry, opened: OpenRecord, put_try: PutTry | None = No
     tries = [_Try.of(task, opened, sinks) for sinks in _by_input(opened)]
     _require_own_tables(task, opened, tries)
     reports = [_staged(task, opened, each, put_try=put_try) for each in tries]
+    _release(task, opened)
     return StageReport(
         txn_id=opened.txn_id,
         try_id=reports[0].try_id,
@@ -143,14 +145,36 @@ def _staged(
     task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None = None, put_try: PutTry | None = None
 ) -> StageReport:
     source, ranges = task.pipeline.source, opened.ranges_of(next(iter(this.sinks)))
-    try_id, session = this.try_id, task.env.spark.new_session()
     # Hours may have passed since ``open``, and Spark does not notice a topic that was recreated meanwhile.
     if not opened.restored_to:
         source.check(ranges, opened.source_state, task.env)
+    may_rejoin = promised is None and put_try is None
+    this, told = (may_rejoin and _rejoined(task, opened, this)) or _begun(task, opened, this, promised, put_try)
+    restored = {name: StagedClaim(place=this.places[name]) for name in this.sinks.keys() & opened.restores.keys()}
+    report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn) if told else StageOutcome(sinks={})
+    # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
+    if isinstance(source, Confirming) and not opened.restored_to:
+        source.confirm(ranges, opened.source_state, task.env)
+    task.env.reached("stage.done")
+    return StageReport(
+        txn_id=opened.txn_id,
+        try_id=this.try_id,
+        claims={**restored, **{name: _claim(told) for name, told in report.sinks.items()}},
+        metrics=_metrics(report, task.pipeline.dead_letters if report.metrics.rows_in is not None else None),
+        warnings=tuple(map(secrecy.scrubbed, report.warnings)),
+        event_times=report.event_times,
+    )
+
+
+def _begun(
+    task: TaskTry, opened: OpenRecord, this: _Try, promised: Staged | None, put_try: PutTry | None
+) -> tuple[_Try, JsonDict]:
+    """The try, on record, and the report of its Spark job; the report is empty if no sink needs one."""
+    session = task.env.spark.new_session()
     (put_try or task.ledger.put_try)(  # first: clean-up deletes only places that are on record
         TryRecord(
             txn_id=opened.txn_id,
-            try_id=try_id,
+            try_id=this.try_id,
             places=this.places,
             session=session,
             started_at=task.now(),
@@ -158,28 +182,57 @@ def _staged(
         )
     )
     plans = {
-        name: planned(sink, attempt, try_id, this.places[name], task.env)
+        name: planned(sink, attempt, this.try_id, this.places[name], task.env)
         for name, (sink, attempt) in this.sinks.items()
     }
     task.env.reached("stage.start")
-    restored = {name: StagedClaim(place=this.places[name]) for name in plans.keys() & opened.restores.keys()}
-    filled = {name: plan for name, plan in plans.items() if name not in restored}
-    report = StageOutcome(sinks={})
-    if filled:
-        told = task.env.spark.run(_stage_job(task, opened, this, filled, promised), session)
-        report = reports.understood(StageOutcome, told, StagePlan.JOB, opened.txn)
-    # Between the check and Spark's last read a topic may have been recreated, or a log truncated, and filled again.
-    if isinstance(source, Confirming) and not opened.restored_to:
-        source.confirm(ranges, opened.source_state, task.env)
-    task.env.reached("stage.done")
-    return StageReport(
-        txn_id=opened.txn_id,
-        try_id=try_id,
-        claims={**restored, **{name: _claim(told) for name, told in report.sinks.items()}},
-        metrics=_metrics(report, task.pipeline.dead_letters if report.metrics.rows_in is not None else None),
-        warnings=tuple(map(secrecy.scrubbed, report.warnings)),
-        event_times=report.event_times,
-    )
+    filled = {name: plan for name, plan in plans.items() if name not in opened.restores}
+    if not filled:
+        return this, {}
+    return this, task.env.spark.run(_stage_job(task, opened, this, filled, promised), session)
+
+
+def _rejoined(task: TaskTry, opened: OpenRecord, this: _Try) -> tuple[_Try, JsonDict] | None:
+    """An earlier try of the same sinks whose Spark job has outlived its task, and its report; None: there is none.
+
+    Its rows were staged by the same code from the same input, in places that are on record.
+    """
+    if not (spark := _outlives(task)):
+        return None
+    for earlier in _rejoinable(task, opened, this):
+        if told := spark.rejoin(earlier.session):
+            log.info("epoch %s: going on with the earlier try %s", opened.txn.epoch, earlier.try_id)
+            return replace(this, try_id=earlier.try_id, places=dict(earlier.places)), told
+        with tolerated(f"stopping the earlier try {earlier.try_id}"):
+            task.env.spark.stop(earlier.session)
+    return None
+
+
+def _rejoinable(task: TaskTry, opened: OpenRecord, this: _Try) -> list[TryRecord]:
+    """The tries of the attempt that staged these sinks with today's code."""
+    code = code_changes.of_try(task, opened)
+    return [each for each in _tries(task, opened) if set(each.places) == set(this.sinks) and each.code == code]
+
+
+def _tries(task: TaskTry, opened: OpenRecord) -> list[TryRecord]:
+    """The tries of the attempt whose records may name a session."""
+    today = task.env.spark.new_session()
+    return [
+        each for each in task.ledger.tries(opened.txn.epoch) if each.txn_id == opened.txn_id and may_stop(each, today)
+    ]
+
+
+def _release(task: TaskTry, opened: OpenRecord) -> None:
+    """Forget the reports of all tries of an attempt that is staged."""
+    if spark := _outlives(task):
+        for earlier in _tries(task, opened):
+            spark.release(earlier.session)
+
+
+def _outlives(task: TaskTry) -> Rejoining | None:
+    """Spark, if its stage jobs outlive their task."""
+    spark: object = task.env.spark
+    return spark if isinstance(spark, Rejoining) and spark.outlives() else None
 
 
 def _metrics(report: StageOutcome, letters: str | None) -> JsonDict:
@@ -369,13 +422,16 @@ def _event_time_plan(task: TaskTry, opened: OpenRecord) -> EventTimePlan | None:
     )
 
 
-def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None) -> None:
+def stop_earlier_tries(task: TaskTry, epoch: int, only: str | None = None, *, spared: str | None = None) -> None:
     """Stop the Spark jobs that killed tries of the epoch may have left running. A failure is logged.
 
-    ``only``: stop just the tries that staged this sink and no other.
+    ``only``: stop just the tries that staged this sink and no other. ``spared``: the id of the attempt whose jobs a new
+    try may go on with.
     """
+    if spared and not _outlives(task):
+        spared = None
     for earlier in task.ledger.tries(epoch):
-        if only is not None and set(earlier.places) != {only}:
+        if earlier.txn_id == spared or (only is not None and set(earlier.places) != {only}):
             continue
         with tolerated(f"stopping the earlier try {earlier.try_id}"):
             if may_stop(earlier, task.env.spark.new_session()):

@@ -1,4 +1,4 @@
-"""How long ``open`` still waits for data, and where: in the triggerer, or here, in its worker slot."""
+"""How long tasks wait, and where: in the triggerer, or here, in their worker slot. ``Wait`` is that of ``open``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ GRACE_S = 60.0
 WORTH_DEFERRING_S = 1.0
 """A shorter wait costs less here."""
 QUIET_S_MAX = 60.0
+LOOK_AGAIN_S = 3600.0
+"""If no event has come for so long, a deferred ``stage`` looks itself whether its application has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Wait:
     @classmethod
     def after_failure(cls, told: JsonDict) -> Wait:
         """After a trigger that failed, or fired nothing in time. Airflow has forgotten when the wait began."""
-        return cls(end=_now() if "timeout" in str(told.get("error")).lower() else None, here=True)
+        return cls(end=_now() if is_timeout(told) else None, here=True)
 
     def at_most(self, seconds: float) -> Wait:
         """The same; a wait that begins now lasts so long."""
@@ -75,6 +77,11 @@ class Wait:
     def here_within(self, limits: Limits) -> Limits:
         """The limits, with what is left of the wait."""
         return replace(limits, max_wait=max(self.left_s, 0.0)) if self.end else limits
+
+
+def is_timeout(told: JsonDict) -> bool:
+    """Whether Airflow resumes a task because nothing has fired in time; else its trigger has failed."""
+    return "timeout" in str(told.get("error")).lower()
 
 
 def _now() -> datetime:

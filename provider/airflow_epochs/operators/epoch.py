@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -29,14 +29,21 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
-from airflow_epochs.operators.deferral import GRACE_S, TRIGGER_FAILED, WORTH_DEFERRING_S, Wait
+from airflow_epochs.operators.deferral import (
+    GRACE_S,
+    LOOK_AGAIN_S,
+    TRIGGER_FAILED,
+    WORTH_DEFERRING_S,
+    Wait,
+    is_timeout,
+)
 from airflow_epochs.operators.intervals import interval_of
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
     from airflow_epochs.ballot import VoteFunction
-    from airflow_epochs.contracts import Awaited, Limits, Sink, Source
+    from airflow_epochs.contracts import Awaited, Limits, RunsOn, Sink, Source
     from airflow_epochs.coordinator.coordinator import Coordinator
     from airflow_epochs.event_time import EventTime
     from airflow_epochs.expectations import Expectations
@@ -295,6 +302,10 @@ class OpenEpochOperator(NeedsTransform):
         self._wait = Wait()
         return self._told(context)
 
+    def open_now(self, context: Context, event: object = None) -> JsonDict:
+        """Run the step anew, after a moment that it waited for elsewhere. By its own clock, it may be too early."""
+        return self.execute(context)
+
     def look_again(self, context: Context, event: JsonDict | None = None, **waited: Any) -> JsonDict:
         """Run the step anew, after a wait elsewhere."""
         self._wait = Wait.after(event, **waited)
@@ -323,14 +334,30 @@ class OpenEpochOperator(NeedsTransform):
             try:
                 return coordinator.open_epoch(run, replace(limits, defers=True))
             except NotYet as early:
-                wait = wait.at_most(early.awaited.max_wait_s)
-                if wait.left_s > WORTH_DEFERRING_S:
-                    self._defer(early.awaited, wait)
+                awaited = early.awaited
+            wait = self._wait_until(awaited) if isinstance(awaited, datetime) else self._wait_for(awaited)
         return coordinator.open_epoch(run, wait.here_within(limits))
 
-    def _defer(self, awaited: Awaited, wait: Wait) -> NoReturn:
+    def _wait_until(self, moment: datetime) -> Wait:
+        """Wait in the triggerer. If the moment is near, return how to wait here."""
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+        left_s = Wait(end=moment).left_s
+        if left_s <= WORTH_DEFERRING_S:
+            return self._wait
+        self.defer(
+            trigger=DateTimeTrigger(moment),
+            method_name=self.open_now.__name__,
+            timeout=timedelta(seconds=left_s + GRACE_S),
+        )
+
+    def _wait_for(self, awaited: Awaited) -> Wait:
+        """Wait in the triggerer. If little is left of the wait, return how to wait here."""
         from airflow_epochs.triggers.records import RecordsTrigger
 
+        wait = self._wait.at_most(awaited.max_wait_s)
+        if wait.left_s <= WORTH_DEFERRING_S:
+            return wait
         self.defer(
             trigger=RecordsTrigger.of(awaited, wait.until, wait.quiet_s),
             method_name=self.look_again.__name__,
@@ -340,16 +367,63 @@ class OpenEpochOperator(NeedsTransform):
 
 
 class StageEpochOperator(NeedsTransform):
-    """Runs the Spark micro-batch. It makes every sink's rows durable where no reader sees them."""
+    """Runs the Spark micro-batch. It makes every sink's rows durable where no reader sees them.
+
+    Args:
+        deferrable: Whether it waits in the triggerer for an application that YARN runs in cluster mode: no worker slot
+            is held then. What wakes it up is only a hint. Other ways to run Spark hold the slot as ever.
+        kwargs: As ``EpochOperator``.
+    """
 
     step = "stage"
     retry_defaults = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
+    def __init__(self, *, deferrable: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+        self._here = False
+        self._awaited: str | None = None
+
+    def execute(self, context: Context) -> JsonDict:
+        """Run the step, or go on with the application that an earlier try has submitted."""
+        self._here, self._awaited = False, None
+        return self._told(context)
+
+    def look_again(self, context: Context, event: JsonDict | None = None) -> JsonDict:
+        """Run the step anew, after a wait elsewhere."""
+        self._awaited = (event or {}).get("job")
+        return self._told(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: JsonDict | None, context: Context) -> Any:
+        """Go on after the wait. If its trigger failed, this task waits here; if nothing fired, it defers again."""
+        if next_method != TRIGGER_FAILED:
+            return super().resume_execution(next_method, next_kwargs, context)
+        self.log.warning("the wait in the triggerer ended without an event: %s", next_kwargs)
+        self._here = not is_timeout(next_kwargs or {})
+        return self._told(context)
+
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Stage all sinks, and log Spark's warnings."""
+        from airflow_epochs.contracts import Following, Rejoining, RunsOn
         from airflow_epochs.operators import phases
 
-        return phases.stage(coordinator, run)
+        spark: object = self.environment.spark
+        if isinstance(spark, Rejoining):
+            spark.follow(Following(elsewhere=self.deferrable and not self._here, awaited=self._awaited))
+        try:
+            return phases.stage(coordinator, run)
+        except RunsOn as submitted:
+            self.log.info("%s; this task waits for its end in the triggerer", submitted)
+            self._defer(submitted)
+
+    def _defer(self, submitted: RunsOn) -> NoReturn:
+        from airflow_epochs.triggers.application import ApplicationTrigger
+
+        self.defer(
+            trigger=ApplicationTrigger(submitted.addresses, submitted.job),
+            method_name=self.look_again.__name__,
+            timeout=timedelta(seconds=LOOK_AGAIN_S),
+        )
 
 
 class VoteEpochOperator(NeedsTransform):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,18 @@ ROUNDS_MAX = 5
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def end_submits_with(token: str) -> int:
+    """As ``end_all_with``, but only spark-submit itself: a driver in cluster mode may be on this host, and goes on."""
+    return _end(token, _submits)
+
+
 def end_all_with(token: str) -> int:
-    """End every process on this host that got ``token`` from ``submit``; return their number. Idempotent.
+    """End every process on this host that got ``token`` from ``submit``; return their number. Idempotent."""
+    return _end(token, _was_given)
+
+
+def _end(token: str, is_meant: Callable[[list[str], str], bool]) -> int:
+    """End the processes whose arguments are meant.
 
     It works in rounds, because spark-submit's shell starts a JVM, which starts Python. psutil checks a process's start
     time before it signals, so it spares another program that has got the same process id.
@@ -38,7 +48,7 @@ def end_all_with(token: str) -> int:
         return 0
     ended = 0
     for _ in range(ROUNDS_MAX):
-        found = list(_with_token(token))
+        found = list(_with_token(token, is_meant))
         if not found:
             break
         ended += len(found)
@@ -52,17 +62,21 @@ def end_all_with(token: str) -> int:
     return ended
 
 
-def _with_token(token: str) -> Iterator[psutil.Process]:
+def _with_token(token: str, is_meant: Callable[[list[str], str], bool]) -> Iterator[psutil.Process]:
     import psutil
 
     for process in psutil.process_iter(["cmdline"]):
-        if _was_given(process.info["cmdline"] or [], token) and process.pid != os.getpid():
+        if is_meant(process.info["cmdline"] or [], token) and process.pid != os.getpid():
             yield process
 
 
 def _was_given(arguments: list[str], token: str) -> bool:
     """Whether ``submit`` put the token there: as the argument of its program or as its Spark setting."""
-    return (ARGUMENT, token) in pairwise(arguments) or any(a.endswith(f"{SETTING}={token}") for a in arguments)
+    return (ARGUMENT, token) in pairwise(arguments) or _submits(arguments, token)
+
+
+def _submits(arguments: list[str], token: str) -> bool:
+    return any(argument.endswith(f"{SETTING}={token}") for argument in arguments)
 
 
 def _signal(process: psutil.Process, send: object) -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict, TransactionId
 from airflow_epochs.spark.driver.wire import Dataclass, from_json
+
+if TYPE_CHECKING:
+    from airflow_epochs.storage.files import Files
 
 R = TypeVar("R", bound=Dataclass)
 
@@ -36,7 +39,15 @@ def understood(kind: type[R], told: JsonDict, job: str, txn: TransactionId | Non
 
 
 def take(where: str, connection: Connection | None) -> JsonDict | None:
-    """Read the report; None if the driver wrote none, or not to its end. Deletes a report in a shared folder.
+    """As ``read``, and deletes a report in a shared folder."""
+    report = read(where, connection)
+    if report is not None:
+        delete(where, connection)
+    return report
+
+
+def read(where: str, connection: Connection | None) -> JsonDict | None:
+    """Read the report; None if the driver wrote none, or not to its end.
 
     Args:
         where: A local path, or the URL of a folder that Spark wrote as text.
@@ -49,20 +60,45 @@ def take(where: str, connection: Connection | None) -> JsonDict | None:
         return None
 
 
+def delete(where: str, connection: Connection | None) -> None:
+    """Delete a report in a shared folder, if there is one. A local one goes with its folder."""
+    if "://" in where:
+        root, _, folder = where.rpartition("/")
+        _open(root, connection).delete(folder)
+
+
+def place_of(work_url: str, token: str) -> str:
+    """Where the driver of a submit leaves its report below ``work_url``."""
+    return f"{work_url.rstrip('/')}/{token}"
+
+
+def result_of(report: JsonDict, job: str, conn_id: str) -> JsonDict:
+    """The result of the Spark job ``job`` out of its report. Raises Refused if it has none."""
+    result = report.get("result")
+    if not isinstance(result, dict):
+        raise Refused(
+            f"The report of the Spark job {job!r} through {conn_id} has no result.",
+            code=codes.SPARK_REPORT_UNFIT,
+        )
+    return result
+
+
 def _from_file(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _from_folder(url: str, connection: Connection | None) -> str | None:
-    from airflow_epochs.storage.files import open_files
-    from airflow_epochs.storage.options import storage_options
-
     root, _, folder = url.rpartition("/")
-    files = open_files(root, storage_options(connection))
+    files = _open(root, connection)
     names = files.names(folder)
     if "_SUCCESS" not in names:
         return None
     parts = sorted(name for name in names if name.startswith("part-"))
-    text = b"".join(files.read(f"{folder}/{part}") or b"" for part in parts).decode()
-    files.delete(folder)
-    return text
+    return b"".join(files.read(f"{folder}/{part}") or b"" for part in parts).decode()
+
+
+def _open(root: str, connection: Connection | None) -> Files:
+    from airflow_epochs.storage.files import open_files
+    from airflow_epochs.storage.options import storage_options
+
+    return open_files(root, storage_options(connection))

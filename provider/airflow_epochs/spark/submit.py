@@ -2,7 +2,8 @@
 
 In client mode, the plan, the report and the credentials are files in a folder that only this user can read. In cluster
 mode (YARN, Kubernetes), the plan travels with ``--files``, the driver writes its report below ``work_url``, and the
-credentials must already be settings of the cluster.
+credentials must already be settings of the cluster. On YARN, a later try goes on with the stage job of an earlier one:
+see ``on_yarn``.
 
 A session is a token among the arguments of every process of a submit. By this token, a later try on the same host finds
 the processes of a killed try and ends them. On another host, or in cluster mode, they go on and do no harm: they write
@@ -17,21 +18,23 @@ import os
 import socket
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection, Environment, SparkJob
+from airflow_epochs.contracts import Connection, Environment, Following, SparkJob
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.model import JsonDict
-from airflow_epochs.spark import processes, reports
+from airflow_epochs.spark import on_yarn, processes, reports
 from airflow_epochs.spark.driver import kafka_read, main, user_files
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.plans import StagePlan
 from airflow_epochs.spark.driver.wire import as_json, from_json
 from airflow_epochs.spark.runners import stop_session
 from airflow_epochs.spark.work_folder import work_folder
+from airflow_epochs.spark.yarn import ResourceManager
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -72,6 +75,7 @@ class SubmitRunner:
     def __init__(self, config: SparkSubmit, env: Environment) -> None:
         self._config, self._env = config, env
         self._running: list[tuple[JsonDict, SparkSubmitHook]] = []
+        self._yarn = on_yarn.OnYarn(config, env)
 
     def new_session(self) -> JsonDict:
         """Draw the token of a submit that does not exist yet. The host is part of the session: see ``stop``."""
@@ -88,16 +92,57 @@ class SubmitRunner:
         Raises:
             Refused: The job is wrong, or this deploy mode cannot run it.
             NotApplied: The submit or the job failed. A job that commits may still have taken effect.
+            RunsOn: The job was submitted, and the task waits for it elsewhere: see ``follow``.
         """
         session = session or self.new_session()
         secrecy.keep_options(job.secrets)
         connection = self._env.connection(self._config.conn_id)
         mode = _deploy_mode(self._config, connection)
         self._refuse_what_cannot_work(job, connection, mode)
+        if job.kind == StagePlan.JOB and self.outlives() and (manager := self._yarn.manager(connection)):
+            return self._run_on_yarn(manager, job, session)
         with work_folder() as folder:
             submit = _Submit(folder, job, session, self._config, mode)
             failure = self._submit(submit, session)
             return self._outcome(submit, job, failure)
+
+    def _run_on_yarn(self, manager: ResourceManager, job: SparkJob, session: JsonDict) -> JsonDict:
+        """Submit, and wait for the application, not for spark-submit."""
+        conf = on_yarn.settings(self._config.conf, session["session_id"])
+        with work_folder() as folder, self._yarn.followed(manager, session):
+            submit = _Submit(folder, job, session, self._config, CLUSTER, conf)
+            if failure := self._submit(submit, session):
+                return self._outcome(submit, job, failure)
+        return self._yarn.result(manager, session)
+
+    def follow(self, following: Following) -> None:
+        """Say how this task waits for stage jobs on YARN."""
+        self._yarn.following = following
+
+    def outlives(self) -> bool:
+        """Whether stage jobs run on YARN in cluster mode."""
+        connection = self._env.connection(self._config.conn_id)
+        cluster = _deploy_mode(self._config, connection) == CLUSTER and bool(self._config.work_url)
+        return cluster and _master(connection).startswith("yarn")
+
+    def rejoin(self, session: JsonDict) -> JsonDict | None:
+        """The result of the application that was submitted under this session; None if there is none to wait for.
+
+        A submit of a killed try that is still under way on this host is ended first, so that it comes to nothing.
+        """
+        if session["kind"] != KIND or session.get("conn_id") != self._config.conn_id:
+            return None
+        manager = self._yarn.manager(self._env.connection(self._config.conn_id))
+        if manager is None:
+            return None
+        if session["host"] == socket.gethostname():
+            processes.end_submits_with(session["session_id"])
+        return self._yarn.rejoined(manager, session)
+
+    def release(self, session: JsonDict) -> None:
+        """Delete the report of a session."""
+        if session["kind"] == KIND:
+            self._yarn.release(session)
 
     def stop(self, session: JsonDict) -> None:
         """End the processes of a submit on this host. Idempotent; does nothing about a submit of another host."""
@@ -107,7 +152,8 @@ class SubmitRunner:
             processes.end_all_with(session["session_id"])
 
     def cancel(self) -> None:
-        """Stop the job that ``run`` runs now. For ``on_kill``."""
+        """Stop the job that ``run`` runs now, also on YARN. For ``on_kill``."""
+        self._yarn.end()
         for session, hook in list(self._running):
             try:
                 hook.on_kill()
@@ -183,30 +229,33 @@ class SubmitRunner:
                 code=codes.SPARK_JOB_FAILED,
                 remedy="Look at the driver's log above, and correct the cause. Then clear the failed task.",
             )
-        result = report.get("result")
-        if not isinstance(result, dict):
-            raise Refused(
-                f"The report of the Spark job {job.kind!r} through {self._config.conn_id} has no result.",
-                code=codes.SPARK_REPORT_UNFIT,
-            )
-        return result
+        return reports.result_of(report, job.kind, self._config.conn_id)
 
     def _storage(self) -> Connection | None:
         return self._env.connection(self._config.work_conn_id) if self._config.work_conn_id else None
 
 
 class _Submit:
-    """One submit: its files and its hook."""
+    """One submit: its files and its hook. ``conf``: settings that the user's do not override."""
 
-    def __init__(self, folder: Path, job: SparkJob, session: JsonDict, config: SparkSubmit, mode: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        job: SparkJob,
+        session: JsonDict,
+        config: SparkSubmit,
+        mode: str,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
         self._config, self._mode, self._token = config, mode, session["session_id"]
+        self._conf = dict(conf or {})
         self.application = _write(folder / "airflow_epochs_main.py", (Path(main.__file__)).read_bytes())
         self._packed = self._pack(folder, job)
         plan = json.dumps({"kind": job.kind, "args": _with_source(job)}).encode()
         self._plan = _write(folder / f"plan-{self._token}.json", plan)
         self._digest = hashlib.sha256(plan).hexdigest()
-        work_url = config.work_url and config.work_url.rstrip("/")
-        self.report = f"{work_url}/{self._token}" if work_url else str(folder / "report.json")
+        work_url = config.work_url
+        self.report = reports.place_of(work_url, self._token) if work_url else str(folder / "report.json")
         self._secrets = None
         if job.secrets and mode == CLIENT:
             self._secrets = _write(folder / "secrets.json", json.dumps(job.secrets).encode())
@@ -217,7 +266,7 @@ class _Submit:
         config = self._config
         return SparkSubmitHook(
             conn_id=config.conn_id,
-            conf={**_DEFAULT_CONF, **config.conf, SESSION_CONF: self._token},
+            conf={**_DEFAULT_CONF, **config.conf, **self._conf, SESSION_CONF: self._token},
             name=config.name,
             jars=config.jars,
             packages=config.packages,

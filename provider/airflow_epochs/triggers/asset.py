@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.config import require_name
+from airflow_epochs.errors import BadArgument
 from airflow_epochs.names import is_template
 from airflow_epochs.sources.kafka.config import read_config
 from airflow_epochs.sources.kafka.starting import bad, parse_starting, starting_json
@@ -47,6 +48,7 @@ def records_waiting(
     Raises:
         BadArgument: An argument is not valid.
     """
+    _require_topics(source)
     named = {name: getattr(source, name) for name in ("topics", "conn_id", "starting", "min_records", "max_delay")}
     if templates := [name for name, value in named.items() if is_template(value)]:
         raise bad(f"`{templates[0]}` is a template. An asset is watched before there is a run to render it for.")
@@ -65,6 +67,17 @@ def records_waiting(
     )
     name = f"{pipeline}-records-waiting"
     return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
+def _require_topics(source: object) -> None:
+    from airflow_epochs.sources.kafka.source import KafkaSource
+
+    if not isinstance(source, KafkaSource):
+        raise BadArgument(
+            f"`source` is a {type(source).__name__}. Records are counted in topics only, so it must be a KafkaSource. "
+            "Schedule a DAG that reads a table on the asset of the table, or on a timetable.",
+            code=codes.DELTA_SOURCE_ARGUMENT,
+        )
 
 
 class RecordsWaitingTrigger(BaseEventTrigger):

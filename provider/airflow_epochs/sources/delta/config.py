@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.names import normalised
+from airflow_epochs.sources.delta.bounds import Bounds
+from airflow_epochs.sources.sizes import FORMS, bytes_in
 
 APPENDS, FEED = "appends", "feed"
 EARLIEST, LATEST = "earliest", "latest"
@@ -20,10 +23,14 @@ DEFAULTS: Mapping[str, Any] = {
     "starting": EARLIEST,
     "max_versions": 1000,
     "max_wait": 60.0,
+    "max_files": None,
+    "max_bytes": None,
 }
 _CATALOG_NAME = re.compile(r"[A-Za-z0-9_]\w*(\.\w+){0,2}")
 _LOGIN = re.compile(r"[a-z0-9+.-]+://[^/]*@", re.IGNORECASE)
 _WAIT_S_MAX = 86_400
+_DIGITS_MAX = 18
+"""Of a version. Delta counts in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,7 @@ class DeltaConfig:
     starting: str | int
     max_versions: int
     max_wait_s: float
+    bounds: Bounds
 
 
 def read_config(raw: Mapping[str, Any]) -> DeltaConfig:
@@ -45,13 +53,18 @@ def read_config(raw: Mapping[str, Any]) -> DeltaConfig:
         BadArgument: An option is not valid. The text names it and the accepted values.
     """
     given = {**DEFAULTS, **raw}
+    table = _table(given["table"]) if "table" in given else ""
     return DeltaConfig(
-        table=_table(given["table"]) if "table" in given else "",
+        table=table,
         storage_conn_id=None if _none(given["storage_conn_id"]) else _text("storage_conn_id", given["storage_conn_id"]),
         feed=_changes(given["changes"]) == FEED,
-        starting=parse_starting(given["starting"]),
+        starting=parse_starting(given["starting"], table),
         max_versions=_count("max_versions", given["max_versions"]),
         max_wait_s=_seconds("max_wait", given["max_wait"]),
+        bounds=Bounds(
+            max_files=None if _none(given["max_files"]) else _count("max_files", given["max_files"]),
+            max_bytes=None if _none(given["max_bytes"]) else _bytes("max_bytes", given["max_bytes"]),
+        ),
     )
 
 
@@ -60,14 +73,43 @@ def bad(what: str) -> BadArgument:
     return BadArgument(what, code=codes.DELTA_SOURCE_ARGUMENT)
 
 
-def parse_starting(value: object) -> str | int:
-    """The version, or one of the two words, that the user's value means. Raises BadArgument."""
-    text = str(value).strip().lower()
+def parse_starting(value: object, table: str = "") -> str | int:
+    """The version, or one of the two words, that the user's value means. Raises BadArgument.
+
+    A savepoint of another pipeline names its version as offsets: ``{table: {"0": version}}``.
+    """
+    found = _in_offsets(value, table)
+    text = str(found).strip().lower()
     if text in (EARLIEST, LATEST):
         return text
-    if not isinstance(value, bool) and text.isascii() and text.isdigit():
+    if not isinstance(found, bool) and text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
         return int(text)
-    raise bad(f"`starting` is {value!r}. It must be {EARLIEST!r}, {LATEST!r}, or a version of the table, from 0.")
+    raise bad(
+        f"`starting` is {value!r}. It must be {EARLIEST!r}, {LATEST!r}, a version of the table, from 0, or offsets "
+        f"such as {{{table or '/lake/orders'!r}: {{'0': 57}}}}, whose 57 is a version."
+    )
+
+
+def _in_offsets(value: object, table: str) -> object:
+    """The version in offsets of this table; any other value as it is."""
+    offsets = _from_json(value) if isinstance(value, str) and value.strip().startswith("{") else value
+    if not isinstance(offsets, Mapping) or len(offsets) != 1:
+        return value
+    ((name, of),) = offsets.items()
+    if table and normalised(str(name)) != table:
+        raise bad(
+            f"`starting` has a version of {name!r}, and `table` is {table!r}. Versions of one table mean nothing "
+            "in another."
+        )
+    is_ours = isinstance(of, Mapping) and [*map(str, of)] == ["0"]
+    return next(iter(of.values())) if is_ours else value
+
+
+def _from_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _table(value: object) -> str:
@@ -106,6 +148,12 @@ def _count(name: str, value: object) -> int:
     if number < 1 or not number.is_integer():
         raise bad(f"`{name}` is {value!r}. It must be a whole number, 1 or larger.")
     return int(number)
+
+
+def _bytes(name: str, value: object) -> int:
+    if (size := bytes_in(value)) is None:
+        raise bad(f"`{name}` is {value!r}. It must be {FORMS}.")
+    return size
 
 
 def _seconds(name: str, value: object) -> float:

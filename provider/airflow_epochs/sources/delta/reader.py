@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from urllib.parse import unquote
@@ -22,9 +23,10 @@ from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict, Ranges
 from airflow_epochs.names import resolved
 from airflow_epochs.sources.delta import moves
+from airflow_epochs.sources.delta.bounds import Bounds, Size
 from airflow_epochs.sources.delta.config import EARLIEST, LATEST, DeltaConfig, parse_starting
 from airflow_epochs.sources.delta.moves import DIGEST, TABLE_ID, of_versions, versions_in
-from airflow_epochs.sources.delta.table_now import TableNow, look, whole
+from airflow_epochs.sources.delta.table_now import TableNow, Whole, look, whole
 from airflow_epochs.sources.delta.versions import (
     CHANGE_FEED,
     Unreadable,
@@ -89,7 +91,9 @@ class DeltaReader:
         if newest < start:
             return None
         now = now if newest == now.newest else look(self.location, feed=self.config.feed)
-        return self._planned(now, start, self._end(now, start))
+        with self._telling_where_to_start(now, start) if position is None else nullcontext():
+            end = self._end(now, start)
+        return self._planned(now, start, end)
 
     def _first(self, now: TableNow) -> int:
         starting = self.config.starting
@@ -104,6 +108,24 @@ class DeltaReader:
                 "it, start a run with another value.",
             )
         return start
+
+    @contextmanager
+    def _telling_where_to_start(self, now: TableNow, start: int) -> Iterator[None]:
+        """No command moves a pipeline that has no epoch yet, so an error must not name one."""
+        try:
+            yield
+        except Corrupt as unreadable:
+            if start == 0:
+                raise
+            first = self._first_readable(now, start)
+            known = f"{first}, the first version after it that can be read" if first <= now.newest else repr(LATEST)
+            raise Refused(
+                f"`starting` is {start}. {unreadable.what}",
+                code=codes.STARTING_UNUSABLE,
+                remedy=f"Set `starting` of the DeltaSource to {EARLIEST!r}: the first epoch then reads all rows that "
+                f"the table has. Or set it to {known}. Then clear the failed task. If a param of the run set it, start "
+                "a run with another value.",
+            ) from unreadable
 
     def _go_on(self, now: TableNow, position: Position) -> int:
         self._require_of_table(position)
@@ -121,16 +143,54 @@ class DeltaReader:
 
     def _end(self, now: TableNow, start: int) -> int:
         """The first version that the epoch leaves to the next. Raises Corrupt if it could read none."""
-        end = now.newest + 1
-        if start > 0 or self.config.starting != EARLIEST:
-            end = min(end, start + self.config.max_versions)
+        if start == 0 and self.config.starting == EARLIEST:
+            return self._end_of_all(now)
+        end = min(now.newest + 1, start + self.config.max_versions)
         if start == 0:
-            self._require_whole(now, end - 1)
-            return end
-        _, flaw = self._readable(now, start, end)
+            return self._end_of_beginning(now, end)
+        versions, flaw = self._readable(now, start, end)
         if flaw and flaw.version == start:
             raise flaw.error
-        return flaw.version if flaw else end
+        return start + self._fitting(start, [version.size(feed=self.config.feed) for version in versions])
+
+    def _end_of_all(self, now: TableNow) -> int:
+        """For an epoch that reads the whole table. Raises Refused if that is more than the user allows."""
+        size = self._require_whole(now, now.newest, _REPAIR).size
+        if now.newest > 0 and self.config.bounds.exceeded_by(size):
+            raise Refused(
+                f"The epoch would read all rows that the table {now.location.name} has, in {size}, and the source has "
+                f"{self.config.bounds}.",
+                code=codes.FIRST_EPOCH_TOO_LARGE,
+            )
+        return now.newest + 1
+
+    def _end_of_beginning(self, now: TableNow, end: int) -> int:
+        """For an epoch that begins at version 0 and may end before the newest one."""
+        if self.config.bounds != Bounds():
+            end = self._fitting(0, self._sizes_of_beginning(now, end))
+        self._require_whole(now, end - 1, _READ_ALL)
+        return end
+
+    def _sizes_of_beginning(self, now: TableNow, end: int) -> Iterator[Size]:
+        for number in range(end):
+            version = read_version(now.location.files, number)
+            if version is None:
+                raise Corrupt(
+                    f"The entry of version {number} is gone from the log of the table {now.location.name}, so nobody "
+                    "knows how large it is.",
+                    code=codes.VERSIONS_GONE,
+                    remedy=_READ_ALL,
+                )
+            yield version.size(feed=False)
+
+    def _fitting(self, start: int, sizes: Iterable[Size]) -> int:
+        """How many versions the epoch reads. One that is larger than an epoch may be is an epoch of its own."""
+        told = list(sizes)
+        if self.config.bounds.exceeded_by(told[0]):
+            log.warning(
+                "version %s has %s, more than %s: it is an epoch of its own", start, told[0], self.config.bounds
+            )
+        return self.config.bounds.fitting(told)
 
     def _planned(self, now: TableNow, start: int, end: int) -> PlannedEpoch:
         state = {TABLE_ID: now.id, DIGEST: digest_of(now.location.files, end - 1)}
@@ -155,7 +215,7 @@ class DeltaReader:
 
     def _require_readable(self, now: TableNow, start: int, end: int) -> None:
         if start == 0 and end > 0:
-            self._require_whole(now, end - 1)
+            self._require_whole(now, end - 1, _PLAN_ANEW)
         elif flaw := self._readable(now, start, end)[1]:
             raise flaw.error
 
@@ -171,16 +231,18 @@ class DeltaReader:
             return True  # the log no longer tells it, nor anything else: then that is what is said
         return str(configuration.get(CHANGE_FEED, "")).lower() == "true"
 
-    def _require_whole(self, now: TableNow, version: int) -> None:
-        """Raise Corrupt unless all files of a version are there."""
-        missing = sorted(now.location.files.missing(whole(now.at(version)).files))
+    def _require_whole(self, now: TableNow, version: int, remedy: str) -> Whole:
+        """The files of a version. Raises Corrupt unless all are there."""
+        found = whole(now.at(version, remedy))
+        missing = sorted(now.location.files.missing(found.files))
         if missing:
             raise Corrupt(
                 f"The epoch begins with all rows of version {version} of the table {now.location.name}, and "
                 f"{len(missing)} of its files are gone, for example {missing[0]}.",
                 code=codes.VERSIONS_GONE,
-                remedy=_PLAN_ANEW,
+                remedy=remedy,
             )
+        return found
 
     # -- is it the same table ----------------------------------------------------------------------------------------
 
@@ -217,10 +279,14 @@ class DeltaReader:
     def past_losses(self, position: Position, topics: Sequence[str]) -> Move:
         """Go on with the first version that can be read."""
         now, start = self._standing(position, topics)
+        return moves.moved(position, self.config.table, now.id, self._first_readable(now, start), now.newest)
+
+    def _first_readable(self, now: TableNow, start: int) -> int:
+        """The first version from ``start`` on that can be read; the one after the newest if there is none."""
         to = start
         while 0 < to <= now.newest and (flaw := self._readable(now, to, to + 1)[1]):
             to = self._oldest_entry(now, to) if flaw.error.code == codes.VERSIONS_GONE else to + 1
-        return moves.moved(position, self.config.table, now.id, to, now.newest)
+        return to
 
     def _oldest_entry(self, now: TableNow, lost: int) -> int:
         """The next version of which the log has an entry."""
@@ -239,7 +305,7 @@ class DeltaReader:
         return moves.to_another(position, self.config.table, now.id, to, now.newest)
 
     def _version_of(self, now: TableNow, starting: object) -> int:
-        parsed = parse_starting(starting)
+        parsed = parse_starting(starting, self.config.table)
         return 0 if parsed == EARLIEST else now.newest + 1 if parsed == LATEST else self._there(now, int(parsed))
 
     def _version_in(self, now: TableNow, offsets: Mapping[str, Mapping[int, int]]) -> int:
@@ -337,6 +403,11 @@ def _require_distinct(now: TableNow, files: Mapping[str, tuple[str | None, ...]]
             )
 
 
+_READ_ALL = (
+    "Set `starting` of the DeltaSource to 'earliest': the epoch then reads all rows that the table has now. Then clear "
+    "the failed task."
+)
+_REPAIR = "Put the files back, or repair the table, and clear the failed task."
 _PLAN_ANEW = (
     "Put the files back, and clear the failed task. If they are gone for good, plan the epoch anew, with the rows that "
     "the table has now: `airflow epochs replan PIPELINE --why …`. Then clear the failed task."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import codes
@@ -33,9 +33,13 @@ class DeltaSource:
             pipeline. ``"feed"``: Delta's change data feed, with the columns ``_change_type``, ``_commit_version`` and
             ``_commit_timestamp``; the table must have ``delta.enableChangeDataFeed``.
         starting: Where the first epoch begins; it has no effect later. ``"earliest"``: with all rows that the table has
-            at its newest version. ``"latest"``: with the next version. A number: with this version.
+            at its newest version. ``"latest"``: with the next version. A number: with this version;
+            offsets, as a savepoint has them, name a version too.
         max_versions: The largest number of versions per epoch.
         max_wait: For how many seconds ``open`` waits for a new version. Then the run is skipped.
+        max_files: The largest number of files that an epoch reads. One version is read, however many it has.
+        max_bytes: The largest number of bytes of these files, as they are stored: a number, or a text such as
+            ``"10 GiB"``. One version is read, however large it is.
 
     Raises:
         BadArgument: An option is not valid.
@@ -44,9 +48,11 @@ class DeltaSource:
     table: str
     storage_conn_id: str | None = DEFAULTS["storage_conn_id"]
     changes: str = DEFAULTS["changes"]
-    starting: str | int = DEFAULTS["starting"]
+    starting: str | int | JsonDict = DEFAULTS["starting"]
     max_versions: int | str = DEFAULTS["max_versions"]
     max_wait: float | str = DEFAULTS["max_wait"]
+    max_files: int | str | None = DEFAULTS["max_files"]
+    max_bytes: int | str | None = DEFAULTS["max_bytes"]
 
     template_fields: ClassVar[Sequence[str]] = (
         "table",
@@ -55,6 +61,8 @@ class DeltaSource:
         "starting",
         "max_versions",
         "max_wait",
+        "max_files",
+        "max_bytes",
     )
     lacks: ClassVar[Mapping[str, str]] = {
         "event_time": "its rows have no partitions, whose newest event times a watermark needs",
@@ -148,7 +156,10 @@ class DeltaSource:
     def _config(self, limits: Limits | None = None) -> DeltaConfig:
         """Today's rendered options, with a run's own limits in place of theirs."""
         try:
-            return read_config({**self._raw(), **(_own(limits) if limits else {})})
+            config = read_config({**self._raw(), **(_own(limits) if limits else {})})
+            if limits and limits.wait_at_most is not None:
+                return replace(config, max_wait_s=min(config.max_wait_s, limits.wait_at_most))
+            return config
         except ValueError as error:
             raise Refused(
                 f"An argument of the DeltaSource is not valid. {without_code(error)}",
@@ -156,12 +167,17 @@ class DeltaSource:
             ) from error
 
 
+_OF_THE_TASK = ("defers", "wait_at_most")
+"""Of the limits, what no user has set."""
+
+
 def _own(limits: Limits) -> dict[str, Any]:
-    given = {name: value for name, value in vars(limits).items() if value is not None and name != "defers"}
+    given = {name: value for name, value in vars(limits).items() if value is not None and name not in _OF_THE_TASK}
     if strange := sorted(given.keys() - DEFAULTS.keys()):
         raise Refused(
             f"The run has the param {strange[0]}, which a DeltaSource does not have: it counts versions, not records.",
             code=codes.SOURCE_MISCONFIGURED,
-            remedy="Start a run without it. `max_versions` of the DeltaSource says how large an epoch is.",
+            remedy="Start a run without it. `max_versions`, `max_files` and `max_bytes` of the DeltaSource say how "
+            "large an epoch is.",
         )
     return given

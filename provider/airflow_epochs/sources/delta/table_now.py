@@ -12,6 +12,7 @@ from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import CannotOpen, TableLocation, first_line, open_table
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
+from airflow_epochs.sources.delta.bounds import Size
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,7 +29,7 @@ class TableNow:
     newest: int
     shape: TableShape
 
-    def at(self, version: int) -> DeltaTable:
+    def at(self, version: int, remedy: str | None = None) -> DeltaTable:
         """The table at a version.
 
         Raises:
@@ -43,6 +44,7 @@ class TableNow:
             raise Corrupt(
                 f"Version {version} of the table {self.location.name} cannot be read any more: {first_line(error)}",
                 code=codes.VERSIONS_GONE,
+                remedy=remedy,
             ) from error
 
     def schema_at(self, version: int) -> JsonDict:
@@ -65,6 +67,10 @@ def look(location: TableLocation, *, feed: bool) -> TableNow:
             f"deltalake cannot open the table {location.name}, which the source reads: {error}",
             code=codes.DELTA_SOURCE_UNREADABLE,
         ) from error
+    except Refused as error:
+        if error.code is codes.DELTA_NOT_A_TABLE:
+            raise Refused(error.what, code=codes.DELTA_SOURCE_MISSING) from error
+        raise
     if table is None:
         raise Refused(f"There is no Delta table at {location.name}.", code=codes.DELTA_SOURCE_MISSING)
     shape = TableShape.of_table(table)
@@ -82,6 +88,7 @@ class Whole:
 
     files: tuple[str, ...]
     records: int
+    size: Size
 
 
 def whole(table: DeltaTable) -> Whole:
@@ -91,4 +98,5 @@ def whole(table: DeltaTable) -> Whole:
     return Whole(
         files=tuple(path for path in paths if ":/" not in path),
         records=sum(int(each.get("num_records") or 0) for each in found),
+        size=Size(len(found), sum(int(each["size_bytes"]) for each in found)),
     )

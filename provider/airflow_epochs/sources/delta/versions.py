@@ -12,6 +12,7 @@ from airflow_epochs.delta.log import actions_of, log_entry
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import JsonDict
+from airflow_epochs.sources.delta.bounds import Size
 from airflow_epochs.storage.files import Files
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
@@ -32,10 +33,17 @@ class Version:
     operation: str
     timestamp_ms: int
 
+    def size(self, *, feed: bool) -> Size:
+        """Of the files that are read for this version."""
+        read = self._read(feed=feed)
+        return Size(len(read), sum(int(each.get("size") or 0) for each in read))
+
     def files_read(self, *, feed: bool) -> list[str]:
         """The files that are read for this version, relative to the table, as far as they lie in it."""
-        read = (self.cdc or (*self.adds, *self.removes)) if feed else self.adds
-        return [path for each in read if ":/" not in (path := unquote(each["path"]))]
+        return [path for each in self._read(feed=feed) if ":/" not in (path := unquote(each["path"]))]
+
+    def _read(self, *, feed: bool) -> tuple[JsonDict, ...]:
+        return (self.cdc or (*self.adds, *self.removes)) if feed else self.adds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from airflow_epochs.errors import BadArgument
 from airflow_epochs.kafka.topics import require_topic_name
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Starting, bad, parse_starting
+from airflow_epochs.sources.sizes import FORMS, bytes_in
 
 DEFAULTS: Mapping[str, Any] = {
     "conn_id": "kafka_default",
@@ -41,7 +41,6 @@ _CONNECTION = {"kafka.bootstrap.servers", "kafka.security.protocol"}
 _CONNECTION_PREFIX = ("kafka.sasl.", "kafka.ssl.")
 
 
-_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE | re.ASCII)
 DURATION_S_MAX = 7 * 86_400
 
 
@@ -176,18 +175,9 @@ def _seconds(name: str, value: object) -> float:
 
 
 def _bytes(name: str, value: object) -> int:
-    found = _BYTES.fullmatch(value) if isinstance(value, str) else None
-    number = _sized(*found.groups()) if found else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 1 <= number < math.inf:
-        raise bad(
-            f"`{name}` is {value!r}. It must be a number of bytes, 1 or larger, or a text like '256MiB' or '1 GB'."
-        )
-    return int(number)
-
-
-def _sized(number: str, prefix: str, binary: str) -> float:
-    factor: int = (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ")
-    return float(number) * factor
+    if (size := bytes_in(value)) is None:
+        raise bad(f"`{name}` is {value!r}. It must be {FORMS}.")
+    return size
 
 
 def _duration(name: str, value: object, least_s: float = 1) -> float:

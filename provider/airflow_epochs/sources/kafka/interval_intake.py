@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timedelta, timezone
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Interval, Past, Position
+from airflow_epochs.contracts import Interval, NotYet, Past, Position
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.sources.kafka import interval
 from airflow_epochs.sources.kafka.brokers import Brokers
@@ -19,18 +19,21 @@ from airflow_epochs.sources.kafka.starting import AtTime, Starting, ms_of
 from airflow_epochs.sources.kafka.waiting import told
 
 
-def find_interval(brokers: Brokers, config: KafkaConfig, position: Position | None, past: Past) -> Found:
+def find_interval(
+    brokers: Brokers, config: KafkaConfig, position: Position | None, past: Past, *, defers: bool = False
+) -> Found:
     """Look at the logs until all records of the interval can be read, or ``max_wait`` is over. Looks at least once.
 
     Raises:
         NoNewData: Epochs have read the interval.
+        NotYet: With ``defers``, in place of waiting for the end of the interval and its grace.
         NotApplied: Records of the interval wait for an open transaction.
         Refused: The run has no interval; it is not over; the pipeline began later; or earlier ones were left out.
     """
     at = interval.require_interval(past.interval)
     covered = interval.coverage_of(position.state) if position else _from(config.starting)
     interval.require_unread(at, covered, past.epochs())
-    _wait_until_over(at, config, past)
+    _wait_until_over(at, config, past, defers)
     deadline = time.monotonic() + config.max_wait_s
     while held := told(brokers.waiting(_uncut(brokers, config, at))):
         if (left := deadline - time.monotonic()) <= 0:
@@ -46,7 +49,7 @@ def _from(starting: Starting) -> interval.Coverage | None:
     return interval.Coverage(begins, begins)
 
 
-def _wait_until_over(at: Interval, config: KafkaConfig, past: Past) -> None:
+def _wait_until_over(at: Interval, config: KafkaConfig, past: Past, defers: bool) -> None:
     over = at.end + timedelta(seconds=config.grace_s)
     left = (over - past.clock()).total_seconds()
     if left > config.max_wait_s + config.grace_s:
@@ -54,6 +57,8 @@ def _wait_until_over(at: Interval, config: KafkaConfig, past: Past) -> None:
             f"The run's data interval {at} is not over: records may still come.",
             code=codes.INTERVAL_NOT_OVER,
         )
+    if defers and left > 0:
+        raise NotYet(over)
     time.sleep(max(0.0, left))
 
 

@@ -97,7 +97,7 @@ class KafkaReader:
             Refused: A topic or a starting offset does not exist, or the brokers refuse the login or the right.
             NotApplied: The brokers did not answer in time.
             NoNewData: There are records, fewer than ``min_records``, and none has waited for ``max_delay``.
-            NotYet: With ``defers``, in place of waiting for data.
+            NotYet: With ``defers``, in place of waiting for data, or for the end of the interval and its grace.
         """
         config = self.config
         known = position.ranges if position else {}
@@ -131,7 +131,7 @@ class KafkaReader:
     def _found(self, brokers: Brokers, position: Position | None, past: Past) -> Found:
         """What there is for the next epoch: of the run's interval, or now, or once enough has come."""
         if self.config.by_interval:
-            return find_interval(brokers, self.config, position, past)
+            return find_interval(brokers, self.config, position, past, defers=self.defers)
         if self.defers:
             return look_for_data(brokers, self.config, position, past, self.config.starting)
         return wait_for_data(brokers, self.config, position, past)

@@ -72,9 +72,8 @@ def _appended(spark: SparkSession, read: TableRead, schema: StructType) -> DataF
     if not read.files:
         return spark.createDataFrame([], schema)
     stored = StructType([field for field in schema.fields if field.name not in read.partition_by])
-    # Spark would take folder names for partition columns; what the log says counts.
-    reader = spark.read.schema(stored).options(**STRICT, recursiveFileLookup="true")
-    rows = reader.parquet(*(path_of(read.location, file) for file in read.files))
+    # Each file is named, so Spark takes no folder's name for a partition column: what the log says counts.
+    rows = spark.read.schema(stored).options(**STRICT).parquet(*(path_of(read.location, file) for file in read.files))
     return _with_partitions(spark, read, rows, schema) if read.partition_by else rows
 
 

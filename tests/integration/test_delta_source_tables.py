@@ -1,0 +1,199 @@
+"""A pipeline that reads tables of every kind: odd names, features of Delta, an object store. DuckDB counts the rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from airflow_epochs import DeltaSource, codes
+from airflow_epochs.contracts import Limits
+from airflow_epochs.errors import Corrupt, NoNewData, Refused
+from airflow_epochs.storage.options import storage_options
+from stack.connect import ConnectServer
+from tests.support.environment import Environment
+from tests.support.s3_access import connection
+from tests.support.table_lab import TableLab
+
+pytestmark = pytest.mark.jvm
+FEED = "delta.enableChangeDataFeed = true"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, connect: ConnectServer) -> TableLab:
+    return TableLab(tmp_path, connect.where)
+
+
+def sql(session: Any, lab: TableLab, statement: str) -> None:
+    """A statement of Spark's about the table ``t``."""
+    session.sql(statement.replace(" t ", f" delta.`{lab.table}` "))
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_tables_own_files_are_read_wherever_it_lies_and_whatever_its_partitions_are(
+    lab: TableLab, session: Any
+) -> None:
+    places = ["50 %", "a=b", "c/d", "day=1/e%2Ff g", "[x]{1}*?", None]
+    lab.table = lab.folder / "orders [a]{1}"
+    rows = session.createDataFrame([(0, 0.0, "first")], "id long, amount double, place string")
+    rows.write.format("delta").partitionBy("place").save(str(lab.table))
+    lab.run()
+    for number, place in enumerate(places, 1):
+        row = session.createDataFrame([(number, number / 4, place)], "id long, amount double, place string")
+        row.write.format("delta").mode("append").save(str(lab.table))
+    stray = pa.table({"id": pa.array([99], pa.int64()), "amount": pa.array([9.0])})
+    for folder in (lab.table, *lab.table.glob("place=*"), lab.folder / "orders a1"):
+        folder.mkdir(exist_ok=True)
+        pq.write_table(stray, folder / "stray.parquet")
+    lab.run()
+    expected = [(0, "first"), *enumerate(places, 1)]
+    assert lab.asked("SELECT id, place FROM t ORDER BY id") == expected
+    assert lab.asked("SELECT sum(amount) FROM t") == [(sum(range(len(places) + 1)) / 4,)]
+
+
+# -- an object store -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BucketLab(TableLab):
+    """What the pipeline reads is at ``url`` on S3; what it writes is on the disk."""
+
+    url: str = ""
+
+    @property
+    def source(self) -> DeltaSource:
+        return DeltaSource(self.url, storage_conn_id="s3", **{"max_wait": 0, **self.options})
+
+    @property
+    def stored(self) -> dict[str, str]:
+        return storage_options(self.connections["s3"])
+
+    def write(self, *ids: int, mode: Any = "append", **options: Any) -> None:
+        write_deltalake(
+            self.url, pa.table({"id": pa.array(ids, pa.int64())}), mode=mode, storage_options=self.stored, **options
+        )
+
+
+@pytest.mark.parametrize("changes", ["appends", "feed"])
+def test_versions_of_a_table_on_s3_come_once(tmp_path: Path, connect: ConnectServer, s3: Any, changes: str) -> None:
+    lab = BucketLab(tmp_path, connect.where, {"changes": changes}, url=f"s3://{s3.bucket}/{uuid.uuid4().hex}/orders")
+    lab.connections["s3"] = connection(s3)
+    lab.write(1, 2, configuration={"delta.enableChangeDataFeed": "true"})
+    lab.run()
+    lab.write(3)
+    lab.write(4)
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3, 4])
+    assert lab.versions() == [(0, 1), (1, 3)]
+
+
+# -- features of Delta -----------------------------------------------------------------------------------------------
+
+
+def test_deletion_vectors_hide_rows_of_a_whole_table_and_are_deletes_in_a_feed_and_an_error_among_appends(
+    lab: TableLab, session: Any
+) -> None:
+    lab.write(*range(6))
+    sql(session, lab, f"ALTER TABLE t SET TBLPROPERTIES (delta.enableDeletionVectors = true, {FEED})")
+    sql(session, lab, "DELETE FROM t WHERE id = 0")
+    lab.options["changes"] = "feed"
+    lab.run()
+    sql(session, lab, "DELETE FROM t WHERE id IN (1, 2)")
+    sql(session, lab, "UPDATE t SET amount = 7 WHERE id = 3")
+    lab.run()
+    counted = lab.asked("SELECT _change_type, count(*), sum(id) FROM t GROUP BY ALL ORDER BY ALL")
+    assert counted == [("delete", 2, 3), ("insert", 5, 15), ("update_postimage", 1, 3), ("update_preimage", 1, 3)]
+    lab.options = {"starting": 3}
+    with pytest.raises(Corrupt, match="it updates or deletes rows"):
+        lab.source.check({str(lab.table): lab.opened(2).ranges[str(lab.table)]}, {}, Environment(lab.connections))
+
+
+def test_a_table_with_column_mapping_is_read_through_its_feed_and_refused_among_appends(
+    lab: TableLab, session: Any
+) -> None:
+    properties = f"'delta.columnMapping.mode' = 'name', {FEED}"
+    sql(
+        session,
+        lab,
+        f"CREATE TABLE t (`an id` long, amount double, day string) USING delta "
+        f"PARTITIONED BY (day) TBLPROPERTIES ({properties})",
+    )
+    sql(session, lab, "INSERT INTO t VALUES (1, 1, 'mon'), (2, 2, 'tue')")
+    lab.transform = "renamed"
+    with pytest.raises(Refused) as error:
+        lab.run()
+    assert error.value.code is codes.DELTA_SOURCE_UNREADABLE
+    assert "has column mapping" in str(error.value)
+    lab.options["changes"] = "feed"
+    lab.run()
+    sql(session, lab, "INSERT INTO t VALUES (3, 3, 'mon')")
+    sql(session, lab, "DELETE FROM t WHERE `an id` = 1")
+    lab.run()
+    counted = lab.asked("SELECT id, day, _change_type FROM t ORDER BY ALL")
+    assert counted == [(1, "mon", "delete"), (1, "mon", "insert"), (2, "tue", "insert"), (3, "mon", "insert")]
+
+
+@pytest.mark.parametrize("changes", ["appends", "feed"])
+def test_rows_from_before_and_after_a_change_of_the_schema_are_in_one_epoch(
+    lab: TableLab, session: Any, changes: str
+) -> None:
+    lab.options |= {"changes": changes, "starting": 1}
+    lab.write(0, configuration={"delta.enableChangeDataFeed": "true"})
+    lab.write(1)
+    lab.write(2)
+    sql(session, lab, "ALTER TABLE t ADD COLUMNS (note string FIRST)")
+    sql(session, lab, "INSERT INTO t VALUES ('new', 3, 3)")
+    sql(session, lab, "OPTIMIZE t ")
+    lab.run()
+    assert lab.asked("SELECT id, amount, note FROM t ORDER BY id") == [(1, 0.25, None), (2, 0.5, None), (3, 3.0, "new")]
+    with pytest.raises(NoNewData):
+        lab.run()
+
+
+def test_an_optimize_alone_brings_no_row_again(lab: TableLab, session: Any) -> None:
+    lab.write(1)
+    lab.write(2)
+    lab.run()
+    sql(session, lab, "OPTIMIZE t ")
+    lab.run()
+    assert lab.ids() == Counter([1, 2])
+    assert lab.versions() == [(0, 2), (2, 3)]
+
+
+def test_a_restore_of_the_source_stops_the_appends_and_is_read_from_the_feed(lab: TableLab, session: Any) -> None:
+    lab.write(1, configuration={"delta.enableChangeDataFeed": "true"})
+    lab.write(2)
+    lab.run()
+    sql(session, lab, "RESTORE TABLE t TO VERSION AS OF 0")
+    with pytest.raises(Corrupt, match=r"it updates or deletes rows \(RESTORE\)") as error:
+        lab.run()
+    assert error.value.code is codes.ROWS_CHANGED
+    lab.options["changes"] = "feed"
+    planned = lab.source.plan(None, Limits(starting="2"), Environment(lab.connections))
+    assert planned is not None
+
+
+def test_a_log_that_was_checkpointed_and_cleaned_up_behind_the_pipeline_loses_no_row(lab: TableLab) -> None:
+    lab.write(1)
+    lab.write(2)
+    lab.run()
+    lab.delta.create_checkpoint()
+    lab.write(3)
+    for number in (0, 1):
+        (lab.table / "_delta_log" / f"{number:020}.json").unlink()
+    lab.run()
+    assert lab.ids() == Counter([1, 2, 3])
+    other = TableLab(lab.folder / "other", lab.where)
+    other.folder.mkdir()
+    other.table = lab.table
+    other.run()
+    assert other.ids() == Counter([1, 2, 3])
