@@ -16,6 +16,8 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
 LAKE = os.environ.get("LAKE", "/lake")
 FOR_SECONDS = float(os.environ.get("ORDERS_FOR_SECONDS", "600"))
+# Small epochs are over before code for them would be compiled.
+INTERPRETED = {"spark.sql.codegen.wholeStage": False, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 with DAG("orders_continuous", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
     EpochPipeline(
@@ -23,12 +25,12 @@ with DAG("orders_continuous", schedule="@continuous", max_active_runs=1, catchup
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", max_records=1_000_000, max_wait=FOR_SECONDS),
         transform="spark_apps/orders.py:orders",
         sinks=[
-            DeltaSink("orders", f"{LAKE}/silver/orders_continuous", partition_by=["day"]),
-            DeltaSink("rejected", f"{LAKE}/silver/orders_continuous_rejected"),
+            DeltaSink("orders", f"{LAKE}/continuous/silver/orders", partition_by=["day"]),
+            DeltaSink("rejected", f"{LAKE}/continuous/silver/orders_rejected"),
         ],
         dead_letters="rejected",
         layout="single",
         for_seconds=FOR_SECONDS,
-        spark=SparkConnect("spark_connect_default"),
+        spark=SparkConnect("spark_connect_default", session_conf=INTERPRETED),
         ledger_conn_id="epochs_default",
     )

@@ -21,7 +21,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, jars: Jars) -> Iterator[Ru
     folder, own = tmp_path_factory.mktemp("stack"), tmp_path_factory.mktemp("own")
     # a cleared run waits for the active one, which waits for new orders
     env = {"ORDERS_MAX_RECORDS": str(EPOCH_RECORDS_MAX), "ORDERS_MAX_WAIT": "1", "TROUBLES": str(own / "troubles")}
-    env["ORDERS_ENOUGH"] = str(ENOUGH)
+    env |= {"ORDERS_ENOUGH": str(ENOUGH), "ORDERS_FOR_SECONDS": "60"}
     (own / "troubles").mkdir()
     with Stack(folder, jars, dags=project(own), env=env) as stack:
         state = stack.state

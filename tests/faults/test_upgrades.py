@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.errors import Refused
+from airflow_epochs.errors import Corrupt, Refused
 from tests.support.cells import fired
-from tests.support.faults_golden import ABORTED, PHASES, resealed, unpack
+from tests.support.faults_golden import ABORTED, PASSWORDS, PHASES, resealed, unpack
 from tests.support.faults_history import finished
 from tests.support.faults_steps import DECIDED, STEPS
 from tests.support.faults_world import DiskWorld
@@ -20,10 +20,11 @@ STEP = {**STEPS, ABORTED: 14}
 
 @pytest.mark.parametrize("successor", [CLEARED, NEXT], ids=["cleared", "next"])
 @pytest.mark.parametrize("phase", [*PHASES, ABORTED])
-def test_an_epoch_opened_by_the_first_format_is_finished_by_todays_code(
-    tmp_path: Path, phase: str, successor: int
+@pytest.mark.parametrize("written", PASSWORDS, ids=lambda number: f"format {number}")
+def test_an_epoch_opened_by_an_earlier_version_is_finished_by_todays_code(
+    tmp_path: Path, written: int, phase: str, successor: int
 ) -> None:
-    world = unpack(phase, tmp_path)
+    world = unpack(phase, tmp_path, written)
     left = world.left(epoch=2)
     assert left.txn
     assert world.run(successor) is None
@@ -37,6 +38,20 @@ def change(path: Path, old: bytes, new: bytes) -> None:
     before, found, after = path.read_bytes().rpartition(old)
     assert found
     path.write_bytes(resealed(before + new + after))
+
+
+def test_a_signed_record_of_an_earlier_version_that_somebody_has_changed_is_refused(tmp_path: Path) -> None:
+    world = unpack("complete.put", tmp_path, 2)
+    for path in records(world):
+        right = path.read_bytes()
+        change(path, b'"format":', b'"unknown":1,"format":')
+        before = world.snapshot()
+        error = world.run(CLEARED)
+        assert isinstance(error, Corrupt) and "signature" in error.what, path
+        assert world.snapshot() == before
+        path.write_bytes(right)
+    assert world.run(CLEARED) is None
+    fired("F20", 12, finished(world, world.left(epoch=2)))
 
 
 def records(world: DiskWorld) -> list[Path]:

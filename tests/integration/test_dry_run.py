@@ -333,3 +333,23 @@ def test_a_killed_command_leaves_what_the_next_one_clears_away(lab: Lab, db: Db)
     lake = next(each for each in told["sinks"] if each["sink"] == "lake")
     assert {"rows_then": 5, "rows_now": 5, "only_then": 3, "only_now": 3, "vote": "VOTE_COMMIT"}.items() <= lake.items()
     assert [json.loads(row)["amount"] for row in lake["sample_now"]] == [500]
+
+
+@pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")
+def test_a_transform_that_raises_is_corrected_and_the_command_run_again(lab: Lab, db: Db) -> None:
+    initialised()
+    sent(lab, *ORDERS)
+    lab.run(orders(lab, db))
+    dag_file(lab, db)
+    file = code(lab, NOW)
+    words = ("--epoch", "1", "--transform", str(file), "--output", "json")
+    right = file.read_text()
+    file.write_text(f"{right}\nraise ValueError\n")
+    wrong = typed(lab, *words)
+    assert wrong.returncode == 1 and "EPOCHS-TRANSFORM-BROKEN" in wrong.stderr, wrong.stderr
+    assert "run the command again" in wrong.stderr.lower() and "clear the" not in wrong.stderr
+    file.write_text(right)
+    again = typed(lab, *words)
+    assert again.returncode == 0, again.stderr
+    told = json.loads(again.stdout[again.stdout.index("{\n") :])
+    assert [(each["rows_then"], each["rows_now"]) for each in told["sinks"] if each["sink"] == "lake"] == [(5, 5)]

@@ -113,9 +113,9 @@ def test_the_continuous_orders_are_shown_by_several_epochs_of_one_task(
     long = {"max_records": 20, "for_seconds": 120, "max_epochs": 2}
     for outcome in (continuous.run("run_1", long), continuous.clear("run_1")):
         assert (outcome.state, outcome.xcoms["orders_continuous.epochs"]["epoch"]) == ("success", 2)
-    shown = lab.seen_by_duckdb("silver/orders_continuous", "order_id")
+    shown = lab.seen_by_duckdb("continuous/silver/orders", "order_id")
     assert sorted(row[0] for row in shown) == ids(range(1, 30))
-    assert lab.rejected("silver/orders_continuous_rejected") == told(sent, {b'"no order"': "not an order in JSON"})
+    assert lab.rejected("continuous/silver/orders_rejected") == told(sent, {b'"no order"': "not an order in JSON"})
 
 
 def test_customers_have_their_newest_state_in_whatever_order_their_changes_come(lab: Lab) -> None:

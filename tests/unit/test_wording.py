@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_epochs import codes
-from airflow_epochs.operators.wording import in_one_task
+from airflow_epochs.operators.wording import in_dry_run, in_one_task
 
 PACKAGE = Path(codes.__file__).parent
 CLEARS = re.compile(r"\bclear\b[^.:;]*\b(?:tasks?|`\w+`)", re.IGNORECASE)
@@ -54,3 +54,16 @@ def test_no_text_that_says_to_clear_a_task_names_one_that_a_run_of_one_task_lack
 )
 def test_a_remedy_says_to_clear_the_one_task(said: str, says: str) -> None:
     assert in_one_task(said) == says
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("Correct {}. Then clear the failed task.", "Correct {}. Then run the command again."),
+        ("Clear the open task with its downstream tasks: it goes on.", "Run the command again: it goes on."),
+        ("Let Airflow retry, or clear the failed task: it looks first.", "Run the command again: it looks first."),
+        ("Choose another epoch.", "Choose another epoch."),
+    ],
+)
+def test_a_remedy_of_a_dry_run_says_to_run_the_command_again(said: str, says: str) -> None:
+    assert in_dry_run(said) == says

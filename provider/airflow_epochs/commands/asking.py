@@ -38,7 +38,7 @@ Command = Callable[[Namespace], None]
 
 
 def tells_refusals(command: Command) -> Command:
-    """Let the command end with the text of the error, and with exit code 1."""
+    """Let the command end with the text of the error, and with exit code 1; 2 if it is not for such a pipeline."""
 
     @wraps(command)
     def telling(args: Namespace) -> None:
@@ -52,9 +52,18 @@ def tells_refusals(command: Command) -> Command:
             raise SystemExit(with_remedy(str(error), error.code.remedy)) from error
         except EpochError as error:
             error.pipeline = error.pipeline or pipeline
-            raise SystemExit(str(error)) from error
+            raise _ending(error) from error
 
     return telling
+
+
+def _ending(error: EpochError) -> SystemExit:
+    """Python prints the text of an exit only if its code is the text, and then exits with 1."""
+    ending = SystemExit(str(error))
+    if error.code is codes.SOURCE_NOT_MOVABLE:
+        print(error, file=sys.stderr)
+        ending.code = 2  # as for a command that is spelled wrong
+    return ending
 
 
 @contextmanager

@@ -21,10 +21,11 @@ from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
 from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import cause_and_remedy
+from airflow_epochs.errors import EpochError, cause_and_remedy
 from airflow_epochs.model import SHORT_CODE, DecisionKind
 from airflow_epochs.operators import definitions
 from airflow_epochs.operators.transform_file import find_transform
+from airflow_epochs.operators.wording import in_dry_run
 
 SAMPLE = 5
 
@@ -64,7 +65,7 @@ def show_dry_run(args: Namespace) -> None:
     task = found.task()
     if args.transform:
         task = _with_transform(task, args.transform)
-    with _ended_in_order():
+    with _ended_in_order(), _worded():
         told = dry_run(task, args.epoch, args.sample)
     if args.output == "json":
         print(json.dumps(_as_json(told), indent=2))
@@ -79,6 +80,16 @@ def _with_transform(task: TaskTry, text: str) -> TaskTry:
     named = text if ":" in Path(text).name else f"{text}:{task.pipeline.transform.function}"
     transform: Transform = find_transform(named, [Path.cwd()])
     return replace(task, pipeline=replace(task.pipeline, transform=transform))
+
+
+@contextmanager
+def _worded() -> Iterator[None]:
+    """Errors say to run the command again, where those of a task say to clear it."""
+    try:
+        yield
+    except EpochError as error:
+        error.remedy = in_dry_run(error.remedy)
+        raise
 
 
 @contextmanager

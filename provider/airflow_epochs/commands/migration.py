@@ -109,16 +109,17 @@ def adopt_checkpoint(args: Namespace) -> None:
     """``airflow epochs adopt-checkpoint``: begin where a Spark query ended, after a look at its folder and a yes."""
     by, files, place = account_of(args), _files(args), _place(args)
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
+    source = _kafka(found)
     attempt = adopting.require_new(found.task())
     with located(args.pipeline):
         checkpoint = _read(args, files, place)
-        beginning = begin_at(_kafka(found), checkpoint.offsets, Earliest(), environment())
+        beginning = begin_at(source, checkpoint.offsets, Earliest(), environment())
     newest = f"the newest one that {args.sink_table} has" if args.sink_table else "the newest one that is committed"
     confirm(
         args,
         f"Pipeline {args.pipeline} begins where the Spark query of {place} ended: with batch {checkpoint.batch}, "
         f"{newest}.",
-        *_begins(beginning, _kafka(found)),
+        *_begins(beginning, source),
         *_partitions_without(beginning, "its oldest record, as in Spark"),
         *_planned(checkpoint, known=bool(args.sink_table)),
         *_state_stays(checkpoint, place),
@@ -188,7 +189,7 @@ def adopt_group(args: Namespace) -> None:
     """``airflow epochs adopt-group``: begin at a group's committed offsets, after a look at the group and a yes."""
     by, otherwise = account_of(args), _otherwise(args.starting)
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id)
-    attempt, source = adopting.require_new(found.task()), _kafka(found)
+    source, attempt = _kafka(found), adopting.require_new(found.task())
     with located(args.pipeline):
         offsets = _offsets_of_group(source, args.group)
         _require_any(args.group, offsets, source)
@@ -308,7 +309,8 @@ def _kafka(found: Definition) -> KafkaSource:
 def _of_kafka(spec: JsonDict) -> KafkaSource:
     if spec.get("kind") != KAFKA:
         raise Refused(
-            f"The source of the pipeline is of kind {spec.get('kind')!r}. Another reader's offsets mean nothing there.",
+            f"The source of the pipeline is of kind {spec.get('kind')!r}. The command is about the offsets of topics, "
+            "for pipelines that read from Kafka only. Nothing was changed.",
             code=codes.SOURCE_NOT_MOVABLE,
         )
     return KafkaSource.from_spec(spec)

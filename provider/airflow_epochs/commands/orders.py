@@ -242,7 +242,7 @@ def _order(
     confirm(
         args,
         f"Epoch {at.epoch} of pipeline {args.pipeline} will begin elsewhere:",
-        *_told(move, restoration or NO_RESTORATION),
+        *_told(ledger, move, restoration or NO_RESTORATION),
         *_brought_back(at, move, restoration or NO_RESTORATION),
         *_counted_again(at, move, restoration or NO_RESTORATION),
         f"Recorded: {caller()}, because: {by.why}",
@@ -252,16 +252,20 @@ def _order(
     print(_RESTORES if restoration and restoration.points else _NEXT)
 
 
-def _told(move: Move, restoration: Restoration) -> list[str]:
+def _told(ledger: Ledger, move: Move, restoration: Restoration) -> list[str]:
     lines = []
     if move.left:
         lines.append(f"  left for good: the old topics, from these offsets on: {partitions(move.left)}")
         lines.append("  If the new topics have records that the pipeline has read in the old ones, they come twice.")
     if move.lost:
         lines.append(f"  lost for good: {shown(move.lost)}")
-    if move.again:
+    older, again = orders.before_beginning(ledger, move.again)
+    if older:
+        lines.append(f"  older than the first epoch: {shown(older)}")
+        lines.append("  Their rows come for the first time, unless an earlier command went back to them, too.")
+    if again:
         twice = "" if restoration.points else ", so their rows come twice"
-        lines.append(f"  read again{twice}: {shown(move.again)}")
+        lines.append(f"  read again{twice}: {shown(again)}")
     return [*lines, f"  there to be read now: {shown(move.ahead)}"]
 
 

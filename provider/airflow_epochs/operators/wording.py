@@ -1,4 +1,4 @@
-"""What remedies say in a DAG whose pipeline is one task.
+"""What remedies say in a DAG whose pipeline is one task, and at a command that does what a task does.
 
 A remedy may stand in the ledger, as a part of a vote's reason, and be shown by the other layout. So it is written for
 the layout with a task per step, and is put into other words where it is shown.
@@ -18,3 +18,10 @@ _CLEARED = re.compile(
 def in_one_task(remedy: str) -> str:
     """``remedy`` for a run that has no task but one: every step is cleared by clearing that one."""
     return _CLEARED.sub(r"\1 task", remedy).replace("The error of `open` says", "Its error says")
+
+
+def in_dry_run(remedy: str) -> str:
+    """``remedy`` for a dry run: no task has failed, so the command is run again."""
+    again = _CLEARED.sub("run the command again", remedy)
+    alone = re.sub(r"let Airflow retry,? or (?=run the command)", "", again, flags=re.I)
+    return re.sub(r"(^|\. )run the command", r"\1Run the command", alone)
