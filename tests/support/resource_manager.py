@@ -17,8 +17,9 @@ from airflow_epochs.spark.yarn import ADDRESS_EXTRA
 class FakeManager:
     """Answers at ``address``.
 
-    ``apps``: what it knows, as JSON. ``status``: what it answers to everybody; ``text``: the same. ``asked``: methods
-    and paths. A PUT of a state is obeyed; a POST, which no ResourceManager knows, adds an application.
+    ``apps``: what it knows, as JSON. ``status``: what it answers to everybody; ``text``: the same. ``breaks_off``:
+    answers lack their last byte. ``asked``: methods and paths. A PUT of a state is obeyed; a POST, which no
+    ResourceManager knows, adds an application.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class FakeManager:
         self.asked: list[str] = []
         self.status = 200
         self.text: str | None = None
+        self.breaks_off = False
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,7 +36,7 @@ class FakeManager:
                 fake.asked.append(f"{self.command} {self.path}")
                 content = fake.answer(self.command, self.path, json.loads(body or "null")).encode()
                 self.send_response(fake.status)
-                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Content-Length", str(len(content) + fake.breaks_off))
                 self.end_headers()
                 self.wfile.write(content)
 

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_epochs import KafkaSource, SparkConnect
 from airflow_epochs.contracts import Following, RunsOn, SparkJob
-from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.coordinator.coordinator import Coordinator, Pipeline
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.model import JsonDict
 from airflow_epochs.operators.deferral import LOOK_AGAIN_S, TRIGGER_FAILED
@@ -37,12 +37,13 @@ class OutlivingSpark(MemorySpark):
         self.told: dict[int, JsonDict] = {}
         self.failed: set[int] = set()
         self.following = Following(elsewhere=True)
+        self.lasting = True
 
     def follow(self, following: Following) -> None:
         self.following = following
 
     def outlives(self) -> bool:
-        return True
+        return self.lasting
 
     def run(self, job: SparkJob, session: JsonDict | None = None) -> JsonDict:
         if not self.following.elsewhere:
@@ -100,6 +101,7 @@ def finished(scenario: Scenario, spark: OutlivingSpark) -> None:
     """The rest of run 1; then every record is shown once."""
     coordinator = task(scenario, spark)
     report = coordinator.stage(run(1)).stage
+    assert report and report.try_id in {each.try_id for each in scenario.ledger.tries(1)}
     coordinator.vote(run(1), report)
     for sink in BOTH:
         coordinator.commit(run(1), sink)
@@ -191,6 +193,64 @@ def test_what_an_unsigned_record_says_of_another_connection_is_not_gone_on_with(
     drawn = spark.new_session
     monkeypatch.setattr(spark, "new_session", lambda: {**drawn(), "conn_id": "another"})
     assert submitted(scenario, spark) != first
+
+
+def test_if_spark_has_changed_so_that_jobs_end_with_their_task_the_earlier_job_is_stopped(
+    scenario: Scenario, spark: OutlivingSpark
+) -> None:
+    first = submitted(scenario, spark)
+    spark.lasting = False
+    spark.follow(Following())
+    finished(scenario, spark)
+    assert first in [str(session["session"]) for session in spark.stopped]
+    assert tries(scenario) == 2
+
+
+def test_promised_rows_that_are_lost_are_staged_by_a_new_job(spark: OutlivingSpark) -> None:
+    one = Scenario(("orders",))
+    task(one, spark).open(run(1))
+    submitted(one, spark)
+    spark.finish()
+    coordinator = task(one, spark)
+    coordinator.vote(run(1), coordinator.stage(run(1)).stage)
+    asked: list[JsonDict] = []
+    spark.rejoin = lambda session: asked.append(session)  # type: ignore[method-assign]
+    spark.follow(Following())
+    for place in list(one.world.places):
+        one.world.vacuum(place)
+    coordinator.commit(run(1), "orders")
+    coordinator.complete(run(1))
+    one.check_every_row()
+    assert asked == [] and len(spark.jobs) == 2
+
+
+class Backfilling(Scenario):
+    """The sink ``audit`` is new, and begins with epoch 1: its rows come from a job of their own."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return replace(super().pipeline, backfill={"audit": 1})
+
+
+def test_each_job_of_a_stage_is_gone_on_with_for_its_own_sinks(spark: OutlivingSpark) -> None:
+    one = Scenario(("orders",))
+    assert one.airflow_run(run(1)) is None
+    both = Backfilling(BOTH, world=one.world, records=2, produced=one.produced)
+    task(both, spark).open(run(2))
+    for _ in range(2):  # the second job is submitted when the first has ended
+        with pytest.raises(RunsOn):
+            task(both, spark).stage(run(2))
+        spark.finish()
+    coordinator = task(both, spark)
+    coordinator.vote(run(2), coordinator.stage(run(2)).stage)
+    for sink in BOTH:
+        coordinator.commit(run(2), sink)
+    coordinator.complete(run(2))
+    assert len(spark.jobs) == 2
+    assert sorted(sorted(each.places) for each in both.ledger.tries(2)) == [["audit"], ["orders"]]
+    values = sorted(map(str, range(both.produced)))
+    assert sorted(map(str, both.world.table("orders").values())) == values
+    assert sorted(map(str, both.world.table("audit").values())) == values
 
 
 # -- the operator ----------------------------------------------------------------------------------------------------

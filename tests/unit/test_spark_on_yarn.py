@@ -198,6 +198,13 @@ def test_an_application_that_yarn_has_forgotten_is_known_by_its_report(world: Wo
     assert world.task().rejoin(session) == RESULT["result"]
 
 
+def test_the_error_in_the_report_of_a_forgotten_application_is_not_gone_on_with(world: World) -> None:
+    session = world.submitted()
+    world.report(session, {"error": {"type": "Refused", "what": "No.", "code": "EPOCHS-SPARK-PLAN-REFUSED"}})
+    world.manager.apps.clear()
+    assert world.task().rejoin(session) is None
+
+
 def test_a_forgotten_application_without_a_report_fails_the_task_that_waited_and_no_other(world: World) -> None:
     session = world.submitted()
     world.manager.apps.clear()

@@ -14,7 +14,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, Refused
 from airflow_epochs.spark import yarn
-from airflow_epochs.spark.yarn import ResourceManager
+from airflow_epochs.spark.yarn import Application, ResourceManager
 from airflow_epochs.triggers.application import ApplicationTrigger
 from tests.support.resource_manager import FakeManager
 from tests.support.waiting import wait_until
@@ -106,6 +106,14 @@ def test_an_answer_that_no_resource_manager_gives_counts_as_none(fake: FakeManag
     assert failed.value.code is codes.YARN_UNREACHABLE
 
 
+def test_an_answer_that_breaks_off_counts_as_none(fake: FakeManager) -> None:
+    fake.add("mine")
+    fake.breaks_off = True
+    with pytest.raises(NotApplied, match="does not answer") as failed:
+        ResourceManager([fake.address]).with_tag("mine")
+    assert failed.value.code is codes.YARN_UNREACHABLE
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_resource_manager_that_demands_a_login_is_named_with_what_to_do(fake: FakeManager, status: int) -> None:
     fake.status = status
@@ -145,6 +153,28 @@ def test_a_wait_bears_a_resource_manager_that_is_away_for_a_while_and_no_longer(
     monkeypatch.setattr(yarn, "UNREACHABLE_S", 0.0)
     with pytest.raises(NotApplied, match="does not answer"):
         ResourceManager([nowhere()]).wait("mine")
+
+
+def test_a_wait_counts_the_time_of_failures_anew_after_each_answer(
+    fake: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yarn, "UNREACHABLE_S", 20.0)
+    clock = iter(range(0, 1000, 15))  # seconds: 15 from one failure to the next
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    fake.add("mine")
+    answers = iter([503, 200, 503, 200, 503, 200, 503])
+    manager = ResourceManager([fake.address])
+    asked = manager.with_tag
+
+    def ask(tag: str) -> Application | None:
+        fake.status = next(answers, 200)
+        if fake.status == 200 and len(fake.asked) > 6:
+            fake.finish()
+        return asked(tag)
+
+    monkeypatch.setattr(manager, "with_tag", ask)
+    ended = manager.wait("mine")
+    assert ended and ended.has_succeeded
 
 
 def test_pauses_begin_short_and_end_at_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +218,7 @@ def test_the_trigger_waits_while_the_application_runs(fake: FakeManager) -> None
     ending = Thread(target=end)
     ending.start()
     assert fired_by(ApplicationTrigger([fake.address], "mine")) == {"why": "ended", "job": "mine"}
+    assert fake.apps[0]["state"] == "FINISHED"
     ending.join(10)
 
 
@@ -274,6 +305,14 @@ def test_else_yarn_site_names_them_as_hadoop_reads_it(
 ) -> None:
     write(site, **properties)
     assert given() == found
+
+
+def test_a_yarn_site_that_is_no_xml_is_refused_by_name(site: Path) -> None:
+    site.write_text("<configuration><property>")
+    with pytest.raises(Refused, match="cannot be read as XML") as refused:
+        given()
+    assert str(site) in refused.value.what and yarn.ADDRESS_EXTRA in refused.value.remedy
+    assert given("rm:1") == ("http://rm:1",), "the remedy"
 
 
 def test_the_folder_of_yarn_comes_before_that_of_hadoop(

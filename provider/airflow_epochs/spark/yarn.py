@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -146,7 +147,7 @@ class ResourceManager:
         for address in self.addresses:
             try:
                 return _answer(address + path, put)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 _refuse_if_forbidden(address, error)
                 failures.append(f"{address}: {error}")
         raise NotApplied(f"YARN's ResourceManager does not answer: {'; '.join(failures)}.", code=codes.YARN_UNREACHABLE)
@@ -187,7 +188,7 @@ def addresses(connection: Connection) -> tuple[str, ...]:
     """Where the ResourceManagers answer: by the connection's extra, or by yarn-site.xml. Empty: nobody says.
 
     Raises:
-        Refused: An address holds a login.
+        Refused: An address holds a login, or yarn-site.xml cannot be read.
     """
     given = str(connection.extra.get(ADDRESS_EXTRA) or "")
     found = [each.strip() for each in given.split(",") if each.strip()] or _of_site()
@@ -221,7 +222,15 @@ def _of_site() -> list[str]:
 
 
 def _properties(site: Path) -> dict[str, str]:
-    root = ElementTree.parse(site).getroot()
+    try:
+        root = ElementTree.parse(site).getroot()
+    except (ElementTree.ParseError, OSError) as error:
+        raise Refused(
+            f"{site} cannot be read as XML: {error}. It would say where YARN's ResourceManager answers.",
+            code=codes.SPARK_CONNECTION,
+            remedy=f"Correct the file, or add the field `{ADDRESS_EXTRA}` to the extra of the Spark connection, for "
+            "example http://host:8088. Then clear the failed task.",
+        ) from error
     return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in root.iter("property")}
 
 
