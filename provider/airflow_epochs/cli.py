@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, GroupCommand
-from airflow.cli.simple_table import AirflowConsole
 
 from airflow_epochs import codes
 from airflow_epochs.commands.asking import (
@@ -28,14 +27,17 @@ from airflow_epochs.commands.asking import (
     WHY,
     account_of,
     confirm,
+    known_ledger_of,
     ledger_of,
     tells_refusals,
 )
 from airflow_epochs.commands.code import code_command
 from airflow_epochs.commands.dry_run import dry_run_command
 from airflow_epochs.commands.history import history_command
+from airflow_epochs.commands.looking import looking_commands
 from airflow_epochs.commands.migration import migration_commands
 from airflow_epochs.commands.orders import order_commands
+from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.coordinator import admin
@@ -44,6 +46,7 @@ from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
 from airflow_epochs.kafka.connection import read_connection
+from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import (
     Account,
@@ -53,7 +56,6 @@ from airflow_epochs.ledger.queries import (
     newest_opened,
     unfinished,
     waits_for,
-    waivers,
 )
 from airflow_epochs.ledger.signing import RANDOM_KEY
 from airflow_epochs.ledger.view import EpochView
@@ -80,6 +82,7 @@ def get_cli_commands() -> list[CLICommand]:
 
 def _reading() -> list[ActionCommand]:
     return [
+        *looking_commands(),
         ActionCommand(
             name="list",
             help="The newest epochs of a pipeline, newest first",
@@ -88,9 +91,9 @@ def _reading() -> list[ActionCommand]:
         ),
         ActionCommand(
             name="show",
-            help="One epoch, as JSON: its completion record and waivers, or else the records of its newest attempt",
+            help="One epoch, as JSON: all its records, also those of aborted attempts, as far as they are kept",
             func=show_epoch,
-            args=(PIPELINE, EPOCH, CONN),
+            args=(PIPELINE, Arg(("epoch",), nargs="?", type=int, help="Its number; without it, the newest"), CONN),
         ),
         ActionCommand(
             name="in-doubt",
@@ -174,26 +177,29 @@ def _kafka_credentials() -> ActionCommand:
 @tells_refusals
 def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
-    ledger = ledger_of(args)
+    ledger = known_ledger_of(args)
     views = newest_epochs(ledger, args.limit)
     rows = [_printed(EpochRow.of(view, ledger.complete_record(view.number - 1))) for view in views]
-    AirflowConsole().print_as(data=rows, output=args.output)
+    print_rows(rows, args.output)
 
 
 @tells_refusals
 def show_epoch(args: Namespace) -> None:
-    """``airflow epochs show``: print the records of one epoch as JSON. Reads only."""
-    ledger = ledger_of(args)
-    view = ledger.view(args.epoch)
-    if not view.open and not view.complete:
+    """``airflow epochs show``: print all records of one epoch as JSON. Reads only."""
+    ledger = known_ledger_of(args)
+    view = next(newest_epochs(ledger, 1), None) if args.epoch is None else ledger.view(args.epoch)
+    if view is None or not (view.open or view.complete):
         raise Refused(
-            f"The pipeline has no epoch {args.epoch}.",
+            f"The pipeline has no epoch {args.epoch or 'yet'}.",
             code=codes.EPOCH_UNKNOWN,
             remedy=f"Choose an epoch that `airflow epochs list {args.pipeline}` prints.",
         )
-    view = replace(view, waived=waivers(ledger, view))
+    records = epoch_records(ledger, view)
+    view = replace(view, waived=records.waived)
     accounted = accounts(view.complete) if view.complete else {}
-    print(json.dumps({"state": view.state.value, **msgspec.to_builtins(view), **_accounting(accounted)}, indent=2))
+    more = {"attempts": records.attempts, "restaged": records.restaged}
+    told = {"state": view.state.value, **msgspec.to_builtins(view), **msgspec.to_builtins(more)}
+    print(json.dumps({**told, **_accounting(accounted)}, indent=2))
 
 
 def _accounting(accounted: dict[str, Account]) -> dict[str, object]:
@@ -203,7 +209,7 @@ def _accounting(accounted: dict[str, Account]) -> dict[str, object]:
 @tells_refusals
 def show_in_doubt(args: Namespace) -> None:
     """``airflow epochs in-doubt``: print the unfinished epoch, and open transactions that keep records unreadable."""
-    ledger = ledger_of(args)
+    ledger = known_ledger_of(args)
     view = unfinished(ledger)
     print(
         _sentence(view) if view else f"No epoch is unfinished; the newest complete one is {ledger.newest_complete()}."
@@ -219,13 +225,13 @@ def show_in_doubt(args: Namespace) -> None:
 @tells_refusals
 def show_state(args: Namespace) -> None:
     """``airflow epochs state``: print figures of state tables, or the SQL of a view of one. Reads only."""
-    ledger = ledger_of(args)
     if args.sql and not args.name:
         raise Refused(
             "The command does not know which state table the SQL is for.",
             code=codes.STATE_UNKNOWN,
             remedy=f"Type airflow epochs state {args.pipeline} NAME --sql {args.sql}.",
         )
+    ledger = known_ledger_of(args)
     chosen = [args.name] if args.name else state_records.names(ledger)
     found = [_state_of(ledger, args, name) for name in chosen]
     if args.sql:
@@ -234,7 +240,7 @@ def show_state(args: Namespace) -> None:
     else:
         now = micros(datetime.now(timezone.utc))
         rows = [_printed_state(figures(records, state), now) for records, state in found]
-        AirflowConsole().print_as(data=rows, output=args.output)
+        print_rows(rows, args.output)
 
 
 def _state_of(ledger: Ledger, args: Namespace, name: str) -> tuple[StateRecords, ReadableState]:
@@ -253,23 +259,19 @@ def _printed_state(row: StateFigures, now: int) -> dict[str, object]:
         "keys": row.keys,
         "files": row.files,
         "bytes": row.bytes,
-        "rows changed": _or_nothing(row.changed),
-        "files dropped": _or_nothing(row.dropped),
-        "rows late": _or_nothing(row.late),
+        "rows changed": row.changed,
+        "files dropped": row.dropped,
+        "rows late": row.late,
         "watermark": _instant(row.watermark),
-        "lag": "" if row.watermark is None else f"{(now - row.watermark) // 1_000_000} s",
+        "lag": None if row.watermark is None else f"{(now - row.watermark) // 1_000_000} s",
         "next expiry": _instant(row.next_expiry),
     }
 
 
-def _or_nothing(number: int | None) -> object:
-    return "" if number is None else number
-
-
-def _instant(at: int | None) -> str:
+def _instant(at: int | None) -> str | None:
     """An instant in microseconds as text; the number itself if it is outside the calendar of Python."""
     try:
-        return "" if at is None else instant(at).isoformat()
+        return None if at is None else instant(at).isoformat()
     except OverflowError:
         return f"{at} us"
 
@@ -309,7 +311,7 @@ def take_over(args: Namespace) -> None:
 def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
     by = account_of(args)
-    ledger = ledger_of(args)
+    ledger = known_ledger_of(args)
     view = admin.with_promise(ledger, args.epoch, args.sink)
     confirm(
         args,
@@ -328,7 +330,7 @@ def waive(args: Namespace) -> None:
 def sign(args: Namespace) -> None:
     """``airflow epochs sign``: let unsigned records count, after a look at their keys and a yes."""
     by = account_of(args)
-    ledger = ledger_of(args)
+    ledger = known_ledger_of(args)
     if not ledger.signing.has_keys:
         raise Refused(
             f"Connection {args.ledger_conn_id} has no password, so there is no key to sign with. Nothing was changed.",
@@ -410,13 +412,13 @@ def _printed(row: EpochRow) -> dict[str, object]:
         "state": row.state.value,
         "attempt": row.attempt,
         "offsets": row.offsets,
-        "read": _or_nothing(row.read),
+        "read": row.read,
         "rows": row.rows,
-        "dead letters": _or_nothing(row.dead_letters),
-        "waits for": ", ".join(row.waits_for),
-        "commands": ", ".join(row.commands),
-        "code": f"{(row.code or '')[:SHORT_CODE]}{'*' if row.code_changed else ''}",
-        "versions": ", ".join(f"{sink}={version}" for sink, version in row.versions.items()),
+        "dead letters": row.dead_letters,
+        "waits for": list(row.waits_for),
+        "commands": list(row.commands),
+        "code": f"{row.code[:SHORT_CODE]}{'*' if row.code_changed else ''}" if row.code else None,
+        "versions": row.versions,
         "at": row.at,
         "transaction": row.txn_id,
     }

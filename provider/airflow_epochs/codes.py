@@ -516,6 +516,12 @@ PIPELINE_UNKNOWN = COMMANDS.code(
     "The ledger has no pipeline with this name.",
     "Correct the name of the pipeline, or name the connection of its ledger with --ledger-conn-id.",
 )
+LAG_UNKNOWN = COMMANDS.code(
+    "EPOCHS-LAG-UNKNOWN",
+    Refused,
+    "The command cannot tell how far the pipeline is behind.",
+    "Wait for the first complete epoch. Only sources of type KafkaSource tell what is unread.",
+)
 EPOCH_UNKNOWN = COMMANDS.code(
     "EPOCHS-EPOCH-UNKNOWN",
     Refused,

@@ -360,6 +360,34 @@ class Pacing(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """The records of a partition that no epoch has read yet: offsets ``[start, end)``.
+
+    ``ms``: the time of the first one, or of one that came with it, in ms since 1970; None if there is none, or if the
+    source does not tell.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    ms: int | None
+
+
+@runtime_checkable
+class Lagging(Protocol):
+    """A source that can tell how far a position is behind."""
+
+    def unread(self, position: Position, env: Environment) -> list[Unread]:
+        """What can be read behind the position, per partition. Reads only.
+
+        Raises:
+            Corrupt: Records are gone that no epoch has read.
+        """
+        ...
+
+
 @runtime_checkable
 class ByInterval(Protocol):
     """A source whose epochs may belong to the data intervals of their runs."""

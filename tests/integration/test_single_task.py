@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Context
 
-from airflow_epochs.coordinator import series
+from airflow_epochs.coordinator import code_changes, series
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.hooks.epochs import AirflowEnvironment
 from airflow_epochs.model import Run
 from airflow_epochs.operators.single import EpochsOperator
@@ -237,6 +239,21 @@ def test_a_missing_transform_says_to_clear_the_one_task_and_that_helps(lab: Lab,
     app.with_suffix(".away").rename(app)
     assert lab.clear("r1").state == "success"
     assert lab.shown() == [["a"], ["a"]]
+
+
+def test_changed_code_stops_the_one_task_until_it_is_acknowledged(lab: Lab, failures: list[str]) -> None:
+    lab.laid_out(layout="single", on_code_change="stop")
+    lab.produce("a")
+    assert lab.run("r1").state == "success"
+    Path(lab.transform.partition(":")[0]).write_text("def orders(batch, epoch): return batch\n")
+    lab.produce("b")
+    assert lab.run("r2").state == "failed"
+    assert "nobody has acknowledged the new code" in failures[0]
+    typed = re.search(r"acknowledge-code orders --code (\w+) --why …`, and clear the task\.", failures[0])
+    assert typed
+    code_changes.acknowledge(lab.ledger, "orders", typed[1], by=Account(who="me", why="new rates", host="here"))
+    assert lab.clear("r2").state == "success"
+    assert lab.shown() == [["a", "b"], ["a", "b"]]
 
 
 def test_a_savepoint_names_the_last_epoch_of_the_run(lab: Lab) -> None:

@@ -33,12 +33,14 @@ CONN = Arg(("--ledger-conn-id",), default=EpochsHook.default_conn_name, help="Co
 OUTPUT = Arg(("-o", "--output"), default="table", choices=["table", "json", "yaml", "plain"], help="Output format")
 
 
+_UNKNOWN = (codes.PIPELINE_UNKNOWN, codes.CONNECTION_MISSING)
+"""The command names something that is not there: the cause says it all."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 Command = Callable[[Namespace], None]
 
 
 def tells_refusals(command: Command) -> Command:
-    """Let the command end with the text of the error, and with exit code 1; 2 if it is not for such a pipeline."""
+    """Let the command end with the text of the error, and with exit code 1; 2 if it names what is not there."""
 
     @wraps(command)
     def telling(args: Namespace) -> None:
@@ -59,11 +61,15 @@ def tells_refusals(command: Command) -> Command:
 
 def _ending(error: EpochError) -> SystemExit:
     """Python prints the text of an exit only if its code is the text, and then exits with 1."""
-    ending = SystemExit(str(error))
-    if error.code is codes.SOURCE_NOT_MOVABLE:
-        print(error, file=sys.stderr)
-        ending.code = 2  # as for a command that is spelled wrong
-    return ending
+    if error.code in _UNKNOWN:
+        return _misspelled(error.cause)
+    return _misspelled(str(error)) if error.code is codes.SOURCE_NOT_MOVABLE else SystemExit(str(error))
+
+
+def _misspelled(text: str) -> SystemExit:
+    """Exit code 2, as for a command that is spelled wrong."""
+    print(text, file=sys.stderr)
+    return SystemExit(2)
 
 
 @contextmanager
@@ -85,6 +91,20 @@ def _connections_of_the_database() -> Iterator[None]:
 def ledger_of(args: Namespace) -> Ledger:
     """The ledger of the pipeline that the command names."""
     return EpochsHook(args.ledger_conn_id).ledger(args.pipeline)
+
+
+def known_ledger_of(args: Namespace) -> Ledger:
+    """As ``ledger_of``. Raises Refused if there is no such pipeline, and names those that there are."""
+    ledger = ledger_of(args)
+    if ledger.identity() is None and not ledger.newest_complete():
+        known = ", ".join(EpochsHook(args.ledger_conn_id).pipelines())
+        raise Refused(
+            f"The ledger of connection {args.ledger_conn_id} has no pipeline {args.pipeline!r}. It has: "
+            f"{known or 'none'}.",
+            code=codes.PIPELINE_UNKNOWN,
+            pipeline=args.pipeline,
+        )
+    return ledger
 
 
 def account_of(args: Namespace) -> Account:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 from airflow.cli.cli_config import ActionCommand, Arg
-from airflow.cli.simple_table import AirflowConsole
 
 from airflow_epochs.commands.asking import OUTPUT, PIPELINE, tells_refusals
+from airflow_epochs.commands.printing import DOCUMENTS, print_document, print_rows
 from airflow_epochs.config import Transform
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.task import TaskTry
@@ -67,10 +66,8 @@ def show_dry_run(args: Namespace) -> None:
         task = _with_transform(task, args.transform)
     with _ended_in_order(), _worded():
         told = dry_run(task, args.epoch, args.sample)
-    if args.output == "json":
-        print(json.dumps(_as_json(told), indent=2))
-    elif args.output == "yaml":
-        AirflowConsole().print_as_yaml(_as_json(told))
+    if args.output in DOCUMENTS:
+        print_document(_as_json(told), args.output)
     else:
         _print(told, args.output)
 
@@ -112,7 +109,7 @@ def _ended_in_order() -> Iterator[None]:
 def _print(told: DryRun, output: str) -> None:
     codes = f"code {_code(told.code_then)} then, {_code(told.code_now)} now"
     print(f"Epoch {told.epoch} of pipeline {told.pipeline}: {codes}.")
-    AirflowConsole().print_as(data=[_row(each) for each in told.sinks], output=output)
+    print_rows([_row(each) for each in told.sinks], output)
     for each in told.sinks:
         print("\n".join(_details(each)), end="\n" if _details(each) else "")
     for warning in told.warnings:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 
 from airflow.cli.cli_config import ActionCommand, Arg
-from airflow.cli.simple_table import AirflowConsole
 
-from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, ledger_of, tells_refusals
+from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, known_ledger_of, tells_refusals
+from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.ledger.deeds import Deed, deeds
 
 
@@ -25,8 +25,8 @@ def history_command() -> ActionCommand:
 @tells_refusals
 def show_history(args: Namespace) -> None:
     """``airflow epochs history``: print takeovers, waivers and commands, newest first. Reads only."""
-    rows = [_row(each) for each in deeds(ledger_of(args), args.limit)]
-    AirflowConsole().print_as(data=rows, output=args.output)
+    rows = [_row(each) for each in deeds(known_ledger_of(args), args.limit)]
+    print_rows(rows, args.output)
 
 
 def _row(deed: Deed) -> dict[str, object]:

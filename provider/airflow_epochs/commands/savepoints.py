@@ -7,9 +7,18 @@ from argparse import Namespace
 
 import msgspec
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg
-from airflow.cli.simple_table import AirflowConsole
 
-from airflow_epochs.commands.asking import CONN, OUTPUT, PIPELINE, WHY, account_of, confirm, ledger_of, tells_refusals
+from airflow_epochs.commands.asking import (
+    CONN,
+    OUTPUT,
+    PIPELINE,
+    WHY,
+    account_of,
+    confirm,
+    known_ledger_of,
+    tells_refusals,
+)
+from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.model import SavepointRecord, starting_at_ends
@@ -56,7 +65,7 @@ def savepoint_commands() -> list[ActionCommand]:
 @tells_refusals
 def make_savepoint(args: Namespace) -> None:
     """``airflow epochs savepoint``: name a complete epoch. It changes nothing else, so it does not ask."""
-    by, ledger = account_of(args), ledger_of(args)
+    by, ledger = account_of(args), known_ledger_of(args)
     with logged("savepoint", dag_id="", by=caller()):
         made = savepoints.make(ledger, args.pipeline, args.name, args.epoch, by)
     print(f"Savepoint {made.name} is epoch {made.epoch} of pipeline {args.pipeline}.")
@@ -65,7 +74,7 @@ def make_savepoint(args: Namespace) -> None:
 @tells_refusals
 def list_savepoints(args: Namespace) -> None:
     """``airflow epochs savepoints``: print the savepoints. Reads only."""
-    AirflowConsole().print_as(data=[_row(each) for each in ledger_of(args).savepoints()], output=args.output)
+    print_rows([_row(each) for each in known_ledger_of(args).savepoints()], args.output)
 
 
 def _row(savepoint: SavepointRecord) -> dict[str, object]:
@@ -84,7 +93,7 @@ def _row(savepoint: SavepointRecord) -> dict[str, object]:
 @tells_refusals
 def describe_savepoint(args: Namespace) -> None:
     """``airflow epochs describe-savepoint``: print a savepoint as JSON. Reads only."""
-    found = savepoints.find(ledger_of(args), args.pipeline, args.name)
+    found = savepoints.find(known_ledger_of(args), args.pipeline, args.name)
     starting = starting_at_ends(found.complete.ranges)
     print(json.dumps({"epoch": found.epoch, "starting": starting, **msgspec.to_builtins(found)}, indent=2))
 
@@ -92,7 +101,7 @@ def describe_savepoint(args: Namespace) -> None:
 @tells_refusals
 def dispose_savepoint(args: Namespace) -> None:
     """``airflow epochs dispose-savepoint``: let a savepoint not count any more, after a yes."""
-    by, ledger = account_of(args), ledger_of(args)
+    by, ledger = account_of(args), known_ledger_of(args)
     found = savepoints.find(ledger, args.pipeline, args.name)
     confirm(
         args,

@@ -14,10 +14,17 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.records import last_of
 from airflow_epochs.model import Run
 
+_NTH = " #"
+
 
 def nth(run: Run, number: int) -> Run:
     """The run of the n-th epoch, from 1."""
-    return run if number == 1 else Run(run.dag_id, f"{run.run_id} #{number}")
+    return run if number == 1 else Run(run.dag_id, f"{run.run_id}{_NTH}{number}")
+
+
+def airflow_run(run: Run) -> Run:
+    """The run as Airflow knows it: the inverse of ``nth``, for each number."""
+    return Run(run.dag_id, run.run_id.partition(_NTH)[0])
 
 
 def newest(ledger: Ledger, run: Run) -> int:

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.errors import Refused, with_remedy
+from airflow_epochs.errors import EpochError, OutcomeUnknown, Refused, with_remedy
 from airflow_epochs.ledger.signing import KEY_LENGTH_MIN, RANDOM_KEY, Keys
 
 if TYPE_CHECKING:
@@ -122,6 +122,21 @@ class EpochsHook(BaseHook):
         if flaw := self._flaw_of_keys():
             secrecy.warn_once(log, flaw)
         return Ledger(store, pipeline, keys, require_signed=required)
+
+    def pipelines(self) -> list[str]:
+        """The names of the pipelines that have a ledger below the root, sorted."""
+        from airflow_epochs.ledger.overview import pipelines_in
+
+        store = self.get_conn()
+        try:
+            return pipelines_in(store)
+        except EpochError:
+            raise
+        except Exception as error:  # that of a disk or of an object store
+            raise OutcomeUnknown(
+                f"The provider cannot list the ledgers of connection {self.ledger_conn_id!r}: {error!r}.",
+                code=codes.LEDGER_UNREADABLE,
+            ) from error
 
     def _requires_signatures(self) -> bool:
         given = self._described.extra.get("require_signed")

@@ -114,10 +114,11 @@ def _account(read: int, written: int, dead_letters: int) -> Account:
     return Account(read=read, written=written, dead_letters=dead_letters, left_out=rest if rest >= 0 else None)
 
 
-def newest_epochs(ledger: Ledger, limit: int) -> Iterator[EpochView]:
-    """At most ``limit`` epochs, newest first. An unfinished epoch comes first."""
+def newest_epochs(ledger: Ledger, limit: int, before: int | None = None) -> Iterator[EpochView]:
+    """At most ``limit`` epochs, newest first. An unfinished epoch comes first. ``before``: only earlier epochs."""
     newest = ledger.newest_complete()
-    for number in range(newest + 1, max(0, newest + 1 - limit), -1):
+    first = newest + 1 if before is None else min(newest + 1, before - 1)
+    for number in range(first, max(0, first - limit), -1):
         view = ledger.view(number)
         if view.complete or (view.open and number > newest):  # one that was unfinished before a rebuilding is history
             yield view

@@ -43,6 +43,10 @@ class Remembered:
             self._present.add(key)
         return key in self._present
 
+    def folders(self) -> list[str]:
+        """As ``Store.folders``; always asks the store."""
+        return self._store.folders()
+
     def list(self, prefix: str) -> list[str]:
         """As ``Store.list``; always asks the store."""
         return self._store.list(prefix)

@@ -46,6 +46,10 @@ class Store(Protocol):
         """Whether the key has a value."""
         ...
 
+    def folders(self) -> list[str]:
+        """The first parts of all keys, sorted: one for each pipeline. Does not look into the folders."""
+        ...
+
     def list(self, prefix: str) -> list[str]:
         """All keys below the folder ``prefix`` (no slash at its end), recursively, sorted.
 
@@ -104,6 +108,10 @@ class BlobStore:
     def exists(self, key: str) -> bool:
         """As ``Store.exists``."""
         return self._blobs.exists(key)
+
+    def folders(self) -> list[str]:
+        """As ``Store.folders``."""
+        return sorted(self._blobs.folders(""))
 
     def list(self, prefix: str) -> list[str]:
         """As ``Store.list``."""

@@ -39,6 +39,10 @@ class Blobs(Protocol):
         """All paths below a folder, recursively, in no order; none if there is no such folder."""
         ...
 
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly in a folder (empty: the root), in no order. Does not look into them."""
+        ...
+
     def remove(self, path: str) -> None:
         """Delete one file. Idempotent."""
         ...

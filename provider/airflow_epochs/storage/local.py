@@ -67,6 +67,14 @@ class Disk:
         """As ``Blobs.below``."""
         return [str(path.relative_to(self._root)) for path in fsync.files_below(self._root / folder)]
 
+    def folders(self, folder: str) -> list[str]:
+        """As ``Blobs.folders``."""
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return [entry.name for entry in entries if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+
     def remove(self, path: str) -> None:
         """As ``Blobs.remove``."""
         (self._root / path).unlink(missing_ok=True)

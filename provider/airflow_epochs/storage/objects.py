@@ -123,6 +123,13 @@ class Objects:
         """As ``Blobs.below``."""
         return list(self.sizes(folder))
 
+    def folders(self, folder: str) -> list[str]:
+        """As ``Blobs.folders``."""
+        import obstore
+
+        found = obstore.list_with_delimiter(self._store, folder or None)
+        return [str(path).rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+
     def sizes(self, folder: str) -> dict[str, int]:
         """Path -> bytes, for every object below a folder. One listing has both."""
         import obstore

@@ -43,6 +43,10 @@ class DictStore:
         """Whether the key is there."""
         return key in self.values
 
+    def folders(self) -> list[str]:
+        """The first parts of all keys, sorted."""
+        return sorted({key.partition("/")[0] for key in self.values})
+
     def list(self, prefix: str) -> list[str]:
         """All keys below the folder ``prefix``, sorted."""
         return sorted(key for key in self.values if key.startswith(f"{prefix}/"))
@@ -73,8 +77,8 @@ class Fault(Enum):
 class FaultyStore:
     """A store with faults. It asks ``fault(operation, key)`` before each call.
 
-    Operations are ``put``, ``get``, ``exists``, ``list`` and ``delete``. A fault raises ``OSError``, which, like the
-    errors of real stores, says nothing about the effect.
+    Operations are ``put``, ``get``, ``exists``, ``list``, ``folders`` and ``delete``. A fault raises
+    ``OSError``, which, like the errors of real stores, says nothing about the effect.
 
     Attributes:
         calls: All calls: operation and key.
@@ -98,6 +102,10 @@ class FaultyStore:
     def exists(self, key: str) -> bool:
         """Operation ``exists``."""
         return self._through("exists", key, lambda: self._store.exists(key))
+
+    def folders(self) -> list[str]:
+        """Operation ``folders``; the fault gets an empty key."""
+        return self._through("folders", "", self._store.folders)
 
     def list(self, prefix: str) -> list[str]:
         """Operation ``list``; the fault gets the prefix as its key."""

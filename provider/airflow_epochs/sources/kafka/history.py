@@ -22,9 +22,9 @@ ANSWER_BYTES_MAX = 16 << 20
 
 # Kafka's record batch, magic 2 (kafka.apache.org/documentation/#recordbatch):
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta; timestamps and producer; count
-_HEADER = struct.Struct(">qiibIhi30xi")
+_HEADER = struct.Struct(">qiibIhiqq14xi")
 _MAGIC = 2
-_DELETE_HORIZON = 0x40
+_LOG_APPEND_TIME, _DELETE_HORIZON = 0x08, 0x40
 """The attribute that compaction sets in a batch with tombstones or transaction markers (KIP-534)."""
 
 
@@ -158,10 +158,11 @@ def _fetched(
 def _batch_with(offset: int, records: bytes) -> Batch | None:
     if len(records) < _HEADER.size:
         return None
-    base, _, _, magic, crc, attributes, last_delta, count = _HEADER.unpack_from(records)
+    base, _, _, magic, crc, attributes, last_delta, first_ms, last_ms, count = _HEADER.unpack_from(records)
     if magic != _MAGIC or not base <= offset <= base + last_delta:
         return None  # a format from before Kafka 0.11, or compaction has removed the offset
-    return Batch(crc, whole=count == last_delta + 1 and not attributes & _DELETE_HORIZON)
+    is_whole = count == last_delta + 1 and not attributes & _DELETE_HORIZON
+    return Batch(crc, is_whole, ms=last_ms if attributes & _LOG_APPEND_TIME else first_ms)
 
 
 def _ask(

@@ -36,10 +36,14 @@ class Tail(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The batch of a log that holds a certain offset. Compaction makes ``whole`` False and changes ``crc``."""
+    """The batch of a log that holds a certain offset. Compaction makes ``whole`` False and changes ``crc``.
+
+    ``ms``: the time of its first record, in ms since 1970; with LogAppendTime, when the broker got it.
+    """
 
     crc: int
     whole: bool
+    ms: int = -1
 
 
 @dataclass(frozen=True)

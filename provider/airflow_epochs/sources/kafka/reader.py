@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Environment, Move, NotYet, Past, PlannedEpoch, Position, SparkRead
+from airflow_epochs.contracts import Environment, Move, NotYet, Past, PlannedEpoch, Position, SparkRead, Unread
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.connection import KafkaAccess, read_connection
 from airflow_epochs.model import JsonDict, Ranges, ends_of
@@ -33,7 +33,7 @@ from airflow_epochs.sources.kafka.loss import (
     require_same_records,
     require_was_readable,
 )
-from airflow_epochs.sources.kafka.plan import begun_again, begun_at_oldest, new_ends, state_of
+from airflow_epochs.sources.kafka.plan import available, begun_again, begun_at_oldest, new_ends, state_of
 from airflow_epochs.sources.kafka.starting import AtTime, Latest, Starting
 from airflow_epochs.sources.kafka.waiting import Waiting, told
 
@@ -135,6 +135,21 @@ class KafkaReader:
         if self.defers:
             return look_for_data(brokers, self.config, position, past, self.config.starting)
         return wait_for_data(brokers, self.config, position, past)
+
+    def unread(self, position: Position) -> list[Unread]:
+        """What can be read behind the position, per partition. Raises Corrupt if records are gone, as ``plan``."""
+        topics, starting = list(self.config.topics), self.config.starting
+        with Brokers(self.access) as brokers:
+            cluster = brokers.look(topics, epochs_of(position.state))
+            index = time_index(brokers, cluster, starting, position)
+            ranges = _of_topics(available(position, topics, cluster, starting, index), topics)
+            first = {(topic, r.partition): r.start + 1 for topic, of in ranges.items() for r in of if r.end > r.start}
+            times = {at: batch.ms for at, batch in brokers.batches(first, cluster).items() if batch.ms >= 0}
+        return [
+            Unread(topic=topic, partition=r.partition, start=r.start, end=r.end, ms=times.get((topic, r.partition)))
+            for topic, of in ranges.items()
+            for r in of
+        ]
 
     def why_nothing(self) -> str | None:
         """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""

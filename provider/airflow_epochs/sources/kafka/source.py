@@ -14,7 +14,17 @@ from airflow_epochs.sources.kafka.config import DEFAULTS, KafkaConfig, read_conf
 from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, Interval, Limits, Move, Past, PlannedEpoch, Position, SparkRead
+    from airflow_epochs.contracts import (
+        Environment,
+        Interval,
+        Limits,
+        Move,
+        Past,
+        PlannedEpoch,
+        Position,
+        SparkRead,
+        Unread,
+    )
     from airflow_epochs.model import JsonDict, Ranges
     from airflow_epochs.sources.kafka.reader import KafkaReader
 
@@ -190,6 +200,10 @@ class KafkaSource:
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         """Describe a Spark read of exactly these ranges, committed records only."""
         return self._reader(env).spark_read(ranges)
+
+    def unread(self, position: Position, env: Environment) -> list[Unread]:
+        """What can be read behind the position, per partition. Raises Corrupt if records are gone. Reads only."""
+        return self._reader(env).unread(position)
 
     def why_nothing(self, env: Environment) -> str | None:
         """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""

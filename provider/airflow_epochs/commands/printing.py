@@ -1,0 +1,39 @@
+"""Prints rows as ``-o`` says: JSON and YAML with real numbers, lists and nulls; tables for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+from airflow.cli.simple_table import AirflowConsole
+
+Row = Mapping[str, Any]
+DOCUMENTS = ("json", "yaml")
+
+
+def print_rows(rows: Iterable[Row], output: str) -> None:
+    """Print the rows. Values are those of JSON."""
+    found = [dict(row) for row in rows]
+    if output in DOCUMENTS:
+        print_document(found, output)
+    else:
+        cells = [{name: _cell(value) for name, value in row.items()} for row in found]
+        AirflowConsole().print_as(data=cells, output=output)
+
+
+def print_document(value: Any, output: str) -> None:
+    """Print a value of JSON. ``output``: one of ``DOCUMENTS``."""
+    if output == "json":
+        print(json.dumps(value, indent=2))
+    else:
+        print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_cell(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value))
+    return "" if value is None else str(value)

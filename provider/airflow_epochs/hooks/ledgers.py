@@ -1,0 +1,43 @@
+"""Which connections lead to ledgers, for a process that sees Airflow's database: the page and the command line."""
+
+from __future__ import annotations
+
+import os
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.hooks.epochs import EpochsHook, connection
+
+_ENVIRONMENT = "AIRFLOW_CONN_"
+
+
+def ledger_conn_ids() -> list[str]:
+    """The ids of all connections of type ``epochs``, sorted: of the database, of the environment, and the default one.
+
+    A secrets backend cannot list its connections. So of those that only it has, the default one alone is found.
+    """
+    found = {
+        *_in_database(),
+        *filter(_is_ledger, _in_environment()),
+        *filter(_is_ledger, [EpochsHook.default_conn_name]),
+    }
+    return sorted(found)
+
+
+def _in_database() -> list[str]:
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        rows = session.query(Connection.conn_id).filter_by(conn_type=EpochsHook.conn_type)
+        return [str(conn_id) for (conn_id,) in rows]
+
+
+def _in_environment() -> list[str]:
+    return [name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)]
+
+
+def _is_ledger(conn_id: str) -> bool:
+    try:
+        return connection(conn_id).conn_type == EpochsHook.conn_type
+    except Refused:
+        return False

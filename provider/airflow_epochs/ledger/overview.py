@@ -1,0 +1,140 @@
+"""All pipelines of a ledger store at a glance: for the command line and the page. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_epochs.errors import EpochError
+from airflow_epochs.ledger.keys import PIPELINE_KEY
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import unfinished, waits_for
+from airflow_epochs.ledger.store import Store
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import CompleteRecord, Run
+from airflow_epochs.names import is_name
+from airflow_epochs.protocol import State
+
+_PARALLEL = 16
+"""How many pipelines are read at a time: an object store takes some milliseconds for each record."""
+
+
+class Condition(str, Enum):
+    """How a pipeline is, by its ledger alone. The values are shown to people."""
+
+    NEW = "new"
+    IDLE = "idle"
+    RUNNING = "running"
+    ORDERED = "ordered"
+    FAILED = "failed"
+    IN_DOUBT = "in doubt"
+    UNREADABLE = "unreadable"
+
+
+MEANINGS = {
+    Condition.NEW: "no epoch has been opened yet",
+    Condition.IDLE: "every epoch that was opened is complete",
+    Condition.RUNNING: "an epoch is open, and nothing is decided",
+    Condition.ORDERED: "an operator's command waits for the next run",
+    Condition.FAILED: "the newest attempt was aborted; the next run takes the same input",
+    Condition.IN_DOUBT: "an epoch is decided, and not every sink shows it yet",
+    Condition.UNREADABLE: "the ledger cannot be read",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRow:
+    """One pipeline at a glance.
+
+    Attributes:
+        dag_id: The DAG that owns it; empty if the ledger cannot be read.
+        epoch: The newest complete epoch; 0 if there is none.
+        completed_at: When it was completed, ISO 8601; None if there is none.
+        rows: The sum of the rows in its receipts.
+        seconds: How long its steps took, together; None if that was not measured.
+        unfinished: The number of the unfinished epoch; None if there is none.
+        waits_for: The sinks that an epoch in doubt waits for.
+        run: The run that is in charge of the unfinished epoch.
+        problem: Why the ledger cannot be read, or why the newest attempt was aborted; else empty.
+    """
+
+    name: str
+    condition: Condition
+    dag_id: str = ""
+    epoch: int = 0
+    completed_at: str | None = None
+    rows: int = 0
+    seconds: float | None = None
+    unfinished: int | None = None
+    waits_for: tuple[str, ...] = ()
+    run: Run | None = None
+    problem: str = ""
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """Of the newest complete epoch; None if its time was not measured."""
+        return self.rows / self.seconds if self.seconds else None
+
+
+def pipelines_in(store: Store) -> list[str]:
+    """The names of the pipelines that are registered in a store, sorted."""
+    return [name for name in store.folders() if is_name(name) and store.exists(f"{name}/{PIPELINE_KEY}")]
+
+
+def overview(names: Iterable[str], ledger_of: Callable[[str], Ledger]) -> list[PipelineRow]:
+    """The row of each pipeline, in the order of the names. A ledger that cannot be read has a row that says so."""
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(pool.map(lambda name: _row(name, ledger_of), names))
+
+
+def seconds_of(complete: CompleteRecord) -> dict[str, float]:
+    """Step -> how long it took; empty if that was not measured."""
+    found = complete.metrics.get("seconds")
+    return {step: float(took) for step, took in found.items()} if isinstance(found, dict) else {}
+
+
+def _row(name: str, ledger_of: Callable[[str], Ledger]) -> PipelineRow:
+    try:
+        return pipeline_row(name, ledger_of(name))
+    except EpochError as error:
+        return PipelineRow(name=name, condition=Condition.UNREADABLE, problem=error.what)
+
+
+def pipeline_row(name: str, ledger: Ledger) -> PipelineRow:
+    """The row of a pipeline that is registered. Raises as ``Ledger.view``."""
+    identity, view = ledger.identity(), unfinished(ledger)
+    complete = ledger.complete_record(ledger.newest_complete())
+    steps = seconds_of(complete) if complete else {}
+    return PipelineRow(
+        name=name,
+        condition=_condition(view, complete),
+        dag_id=ledger.owner(identity) if identity else "",
+        epoch=complete.txn.epoch if complete else 0,
+        completed_at=complete.completed_at if complete else None,
+        rows=sum(receipt.rows for receipt in complete.receipts.values()) if complete else 0,
+        seconds=sum(steps.values()) if steps else None,
+        unfinished=view.number if view else None,
+        waits_for=waits_for(view) if view else (),
+        run=view.opened.run if view and not view.opened.command else None,
+        problem=_problem(view),
+    )
+
+
+def _condition(view: EpochView | None, complete: CompleteRecord | None) -> Condition:
+    if view is None:
+        return Condition.IDLE if complete else Condition.NEW
+    if view.opened.command:
+        return Condition.ORDERED
+    return {
+        State.OPEN: Condition.RUNNING,
+        State.ABORTED: Condition.FAILED,
+        State.IN_DOUBT: Condition.IN_DOUBT,
+    }[view.state]
+
+
+def _problem(view: EpochView | None) -> str:
+    if view is None or view.decision is None or view.state is not State.ABORTED:
+        return ""
+    return view.decision.reason

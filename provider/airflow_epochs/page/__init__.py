@@ -1,0 +1,1 @@
+"""The Epochs page: what the ledgers say, in Airflow's own UI."""

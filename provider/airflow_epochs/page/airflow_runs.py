@@ -1,0 +1,70 @@
+"""What Airflow's database knows of the runs behind epochs. If it knows nothing, the ledger speaks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from airflow_epochs.coordinator.series import airflow_run
+from airflow_epochs.ledger.overview import Condition, PipelineRow
+from airflow_epochs.model import Run
+
+ACTIVE = ("running", "queued")
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class AirflowRuns:
+    """States of runs, as Airflow names them, and the newest run of each DAG."""
+
+    states: dict[Run, str] = field(default_factory=dict)
+    newest: dict[str, Run] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Collection[PipelineRow]) -> AirflowRuns:
+        """The runs in charge of unfinished epochs, and the newest run of each DAG that owns a pipeline."""
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import func, tuple_
+
+        asked = {(airflow_run(row.run).dag_id, airflow_run(row.run).run_id) for row in rows if row.run}
+        dags = {row.dag_id for row in rows if row.dag_id}
+        with create_session() as session:
+            last = session.query(func.max(DagRun.id)).filter(DagRun.dag_id.in_(dags)).group_by(DagRun.dag_id)
+            newest = session.query(DagRun.dag_id, DagRun.run_id, DagRun.state).filter(DagRun.id.in_(last)).all()
+            named = tuple_(DagRun.dag_id, DagRun.run_id).in_(asked)
+            found = session.query(DagRun.dag_id, DagRun.run_id, DagRun.state).filter(named).all() if asked else []
+        return cls(
+            states={Run(dag_id, run_id): str(state) for dag_id, run_id, state in (*found, *newest)},
+            newest={dag_id: Run(dag_id, run_id) for dag_id, run_id, _ in newest},
+        )
+
+    def condition(self, row: PipelineRow) -> tuple[str, str]:
+        """How the pipeline is, in a word, and why, in a sentence; the second may be empty."""
+        newest = self.newest.get(row.dag_id)
+        newest_failed = newest is not None and self.states.get(newest) == FAILED
+        if row.run and row.condition in (Condition.RUNNING, Condition.IN_DOUBT):
+            return self._unfinished(row, airflow_run(row.run))
+        if (
+            newest_failed
+            and newest
+            and row.condition is Condition.FAILED
+            and row.run
+            and newest != airflow_run(row.run)
+        ):
+            return (
+                "blocked",
+                f"epoch {row.unfinished} belongs to run {row.run.run_id}, and the later run {newest.run_id} failed",
+            )
+        if newest_failed and newest and row.condition in (Condition.IDLE, Condition.NEW):
+            return Condition.FAILED.value, f"run {newest.run_id} failed without an epoch"
+        return row.condition.value, row.problem
+
+    def _unfinished(self, row: PipelineRow, run: Run) -> tuple[str, str]:
+        state = self.states.get(run)
+        if state in ACTIVE:
+            return Condition.RUNNING.value, ""
+        why = f"run {run.run_id} is {state}" if state else f"Airflow does not know run {run.run_id}"
+        if row.condition is Condition.IN_DOUBT:
+            return row.condition.value, f"waits for sink {', '.join(row.waits_for)}; {why}" if row.waits_for else why
+        return Condition.FAILED.value, f"epoch {row.unfinished} is not decided, and {why}"

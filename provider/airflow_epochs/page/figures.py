@@ -1,0 +1,77 @@
+"""Figures of epochs for bars and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_epochs.ledger.overview import seconds_of
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import ACKNOWLEDGE_CODE
+from airflow_epochs.page.render import instant
+from airflow_epochs.protocol import State
+
+PHASES = ("open", "stage", "vote", "commit", "complete")
+
+
+@dataclass(frozen=True)
+class Bars:
+    """How long the phases of an epoch took.
+
+    Attributes:
+        phases: Phase -> its part of the longest epoch on the page, in percent, and its seconds.
+        total: Seconds; None if they were not measured.
+        aborts: How many attempts were aborted.
+    """
+
+    phases: dict[str, tuple[float, float]]
+    total: float | None
+    aborts: int
+
+    @classmethod
+    def of(cls, views: Sequence[EpochView]) -> list[Bars]:
+        """The bars of the epochs on a page."""
+        measured = [_phases(view) for view in views]
+        longest = max((sum(each.values()) for each in measured), default=0.0) or 1.0
+        return [
+            cls(
+                phases={phase: (100 * took / longest, took) for phase, took in each.items()},
+                total=sum(each.values()) if each else None,
+                aborts=_aborts(view),
+            )
+            for view, each in zip(views, measured, strict=True)
+        ]
+
+
+def _phases(view: EpochView) -> dict[str, float]:
+    """Phase -> seconds. Sinks commit side by side: the longest counts."""
+    steps = seconds_of(view.complete) if view.complete else {}
+    found = {phase: steps[phase] for phase in PHASES if phase in steps}
+    if commits := [took for step, took in steps.items() if step.startswith("commit.")]:
+        found["commit"] = max(commits)
+    return {phase: found[phase] for phase in PHASES if phase in found}
+
+
+def _aborts(view: EpochView) -> int:
+    """An operator's command is an attempt, too, and counts as aborted; but it is no failure."""
+    if view.complete:
+        commands = sum(command.name != ACKNOWLEDGE_CODE for command in view.complete.commands)
+        return view.complete.txn.attempt - 1 - commands
+    commands = 1 if view.opened.obeys else 0
+    return view.opened.txn.attempt - commands - (0 if view.state is State.ABORTED else 1)
+
+
+def charts(views: Iterable[EpochView]) -> dict[str, list[Any]]:
+    """Columns for the charts, oldest epoch first: only complete epochs have figures."""
+    rows = [row for view in views if (row := _charted(view))]
+    names = ("at", "epoch", "rows", "seconds", "rate")
+    return dict(zip(names, map(list, zip(*reversed(rows), strict=True)), strict=True)) if rows else {}
+
+
+def _charted(view: EpochView) -> tuple[float, int, int, float | None, float | None] | None:
+    if view.complete is None or (at := instant(view.complete.completed_at)) is None:
+        return None
+    rows = sum(receipt.rows for receipt in view.complete.receipts.values())
+    took = sum(_phases(view).values()) or None
+    return at.timestamp(), view.number, rows, took, rows / took if took else None

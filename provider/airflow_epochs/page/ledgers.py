@@ -1,0 +1,73 @@
+"""Finds what the page shows: the ledgers of all connections, read anew for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastapi import HTTPException, status
+
+from airflow_epochs import secrecy
+from airflow_epochs.errors import EpochError
+from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.ledgers import ledger_conn_ids
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.overview import PipelineRow, overview
+from airflow_epochs.names import is_name
+from airflow_epochs.page.access import GetUserDep, readable_dags, require_readable
+
+log = secrecy.logger(__name__)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A pipeline in the list: the connection of its ledger, and its row."""
+
+    conn_id: str
+    row: PipelineRow
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A connection whose pipelines cannot be listed, and why."""
+
+    conn_id: str
+    why: str
+
+
+def all_pipelines(user: GetUserDep) -> tuple[list[Listed], list[Unreachable]]:
+    """The pipelines that the user may see, and the connections that do not answer."""
+    listed: list[Listed] = []
+    unreachable: list[Unreachable] = []
+    for conn_id in ledger_conn_ids():
+        try:
+            listed += _of_connection(conn_id)
+        except EpochError as error:
+            unreachable.append(Unreachable(conn_id, error.what))
+    readable = readable_dags(user, {each.row.dag_id for each in listed})
+    return [each for each in listed if each.row.dag_id in readable], unreachable
+
+
+def _of_connection(conn_id: str) -> Iterator[Listed]:
+    hook = EpochsHook(conn_id)
+    for row in overview(hook.pipelines(), hook.ledger):
+        yield Listed(conn_id, row)
+
+
+def ledger_for(user: GetUserDep, conn_id: str, pipeline: str) -> Ledger:
+    """The ledger of a pipeline that the user may see.
+
+    Raises:
+        HTTPException: 404: there is none; 403: the user may not read the DAG that owns it.
+    """
+    if conn_id not in ledger_conn_ids() or not is_name(pipeline):
+        raise _unknown(conn_id, pipeline)
+    ledger = EpochsHook(conn_id).ledger(pipeline)
+    if (identity := ledger.identity()) is None:
+        raise _unknown(conn_id, pipeline)
+    require_readable(user, ledger.owner(identity))
+    return ledger
+
+
+def _unknown(conn_id: str, pipeline: str) -> HTTPException:
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"Connection {conn_id} leads to no pipeline {pipeline}.")

@@ -1,0 +1,85 @@
+"""Turns values into HTML. Every value is escaped by Jinja2."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from starlette.exceptions import HTTPException
+
+from airflow_epochs.errors import EpochError
+from airflow_epochs.page.plugin import PREFIX
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def grouped(number: float | None) -> str:
+    """A number with its thousands apart; empty for None."""
+    return "" if number is None else f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def sized(number: float) -> str:
+    """A number of bytes, such as ``1.5 MB``."""
+    for unit in _UNITS:
+        if number < 1000 or unit == _UNITS[-1]:
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+
+
+def lasted(seconds: float | None) -> str:
+    """A duration, such as ``1.5 s`` or ``2 min 3 s``; empty for None."""
+    if seconds is None:
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def instant(text: str | None) -> datetime | None:
+    """ISO 8601 as an instant; None if it is none, because a forged record may hold anything."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("airflow_epochs.page"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"grouped": grouped, "sized": sized, "lasted": lasted}
+    return made
+
+
+_ENVIRONMENT = _environment()
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A template, filled. ``here`` and ``airflow``: the paths of this application and of Airflow's UI."""
+    here = str(request.scope.get("root_path", ""))
+    found = _ENVIRONMENT.get_template(template)
+    return HTMLResponse(found.render(here=here, airflow=here.removesuffix(PREFIX), **values), status)
+
+
+def error_page(request: Request, error: Exception) -> Response:
+    """An error of ours: cause, place and remedy, a line each."""
+    assert isinstance(error, EpochError)
+    return page(request, "error.html", 500, title="The ledger cannot be shown", lines=str(error).splitlines())
+
+
+def refusal_page(request: Request, error: Exception) -> Response:
+    """A refusal, such as 401: HTML for a browser, JSON for others."""
+    assert isinstance(error, HTTPException)
+    if "text/html" not in request.headers.get("accept", ""):
+        return JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
+    return page(request, "error.html", error.status_code, title=f"Error {error.status_code}", lines=[error.detail])

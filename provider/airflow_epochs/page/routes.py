@@ -1,0 +1,138 @@
+"""The pages by their paths. Each reads the ledgers anew; nothing is kept between two requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, HTTPException, Request, Response, status
+from fastapi.responses import RedirectResponse
+
+from airflow_epochs.coordinator import series
+from airflow_epochs.ledger.epoch_records import epoch_records
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.overview import MEANINGS, pipeline_row
+from airflow_epochs.ledger.queries import EpochRow, accounts, newest_epochs
+from airflow_epochs.model import Run
+from airflow_epochs.page.access import GetUserDep
+from airflow_epochs.page.airflow_runs import AirflowRuns
+from airflow_epochs.page.figures import Bars, charts
+from airflow_epochs.page.lags import lag_now
+from airflow_epochs.page.ledgers import Listed, all_pipelines, ledger_for
+from airflow_epochs.page.render import page
+
+router = APIRouter()
+
+SHOWN = 25
+"""Epochs in the table of one page."""
+CHARTED = 200
+"""Epochs in the charts."""
+
+
+@router.get("/")
+def pipelines(request: Request, user: GetUserDep) -> Response:
+    """All pipelines that the user may see."""
+    listed, unreachable = all_pipelines(user)
+    return _list(request, listed, unreachable=unreachable, heading="Pipelines")
+
+
+@router.get("/dags/{dag_id}")
+def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Response:
+    """The tab of a DAG: its pipeline; a list, if it has several or none."""
+    listed = [each for each in all_pipelines(user)[0] if each.row.dag_id == dag_id]
+    if len(listed) == 1:
+        return RedirectResponse(_path(request, listed[0].conn_id, listed[0].row.name))
+    return _list(request, listed, unreachable=[], heading=f"Pipelines of DAG {dag_id}")
+
+
+@router.get("/dags/{dag_id}/runs/{run_id}")
+def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) -> Response:
+    """The tab of a run: the epochs that it worked on."""
+    run, found = Run(dag_id, run_id), []
+    for listed in all_pipelines(user)[0]:
+        if listed.row.dag_id == dag_id:
+            ledger = ledger_for(user, listed.conn_id, listed.row.name)
+            found += [(listed, epoch) for epoch in _epochs_of(ledger, run)]
+    if len(found) == 1:
+        ((listed, epoch),) = found
+        return RedirectResponse(f"{_path(request, listed.conn_id, listed.row.name)}/epochs/{epoch}")
+    return page(request, "run.html", found=found, run=run)
+
+
+def _epochs_of(ledger: Ledger, run: Run) -> list[int]:
+    epochs = (ledger.epoch_of(series.nth(run, number)) for number in range(1, series.newest(ledger, run) + 1))
+    return sorted({epoch for epoch in epochs if epoch is not None})
+
+
+@router.get("/pipelines/{conn_id}/{pipeline}")
+def one_pipeline(
+    request: Request, user: GetUserDep, conn_id: str, pipeline: str, before: int | None = None
+) -> Response:
+    """One pipeline: its state, charts of its newest epochs, and a table of epochs. ``before``: only earlier ones."""
+    ledger = ledger_for(user, conn_id, pipeline)
+    row = pipeline_row(pipeline, ledger)
+    views = list(newest_epochs(ledger, SHOWN, before))
+    shown = [EpochRow.of(view, ledger.complete_record(view.number - 1)) for view in views]
+    return page(
+        request,
+        "pipeline.html",
+        listed=Listed(conn_id, row),
+        condition=AirflowRuns.of([row]).condition(row),
+        meanings=_meanings(),
+        epochs=list(zip(shown, Bars.of(views), strict=True)),
+        older=shown[-1].number if shown and shown[-1].number > 1 else None,
+        newer=before is not None,
+        charts=charts(newest_epochs(ledger, CHARTED)),
+    )
+
+
+@router.get("/pipelines/{conn_id}/{pipeline}/lag")
+def lag(user: GetUserDep, conn_id: str, pipeline: str) -> dict[str, Any]:
+    """How far a pipeline is behind, for the script: it asks the source, which may take longer than the page itself."""
+    found = lag_now(ledger_for(user, conn_id, pipeline), conn_id, pipeline)
+    return {"records": found.records, "seconds": found.seconds} if found else {}
+
+
+@router.get("/pipelines/{conn_id}/{pipeline}/epochs")
+def chosen_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, number: int) -> Response:
+    """Where the form leads that asks for an epoch's number."""
+    return RedirectResponse(f"{_path(request, conn_id, pipeline)}/epochs/{number}")
+
+
+@router.get("/pipelines/{conn_id}/{pipeline}/epochs/{number}")
+def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, number: int) -> Response:
+    """One epoch: everything that the ledger has of it."""
+    ledger = ledger_for(user, conn_id, pipeline)
+    view = ledger.view(number) if 0 < number < 10**20 else None
+    if view is None or not (view.open or view.complete):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"Pipeline {pipeline} has no epoch {number}.")
+    records = epoch_records(ledger, view)
+    newest = records.complete or records.attempts[-1].opened
+    return page(
+        request,
+        "epoch.html",
+        conn_id=conn_id,
+        pipeline=pipeline,
+        records=records,
+        newest=newest,
+        row=EpochRow.of(view, ledger.complete_record(number - 1)),
+        accounts=accounts(records.complete) if records.complete else {},
+        has_next=number <= ledger.newest_complete(),
+        run_of=series.airflow_run,
+    )
+
+
+def _list(request: Request, listed: Sequence[Listed], **values: Any) -> Response:
+    runs = AirflowRuns.of([each.row for each in listed])
+    rows = [(each, *runs.condition(each.row)) for each in listed]
+    return page(request, "pipelines.html", rows=rows, meanings=_meanings(), **values)
+
+
+def _meanings() -> dict[str, str]:
+    known = {condition.value: meaning for condition, meaning in MEANINGS.items()}
+    return {**known, "blocked": "an epoch belongs to an earlier run, and later runs fail because of it"}
+
+
+def _path(request: Request, conn_id: str, pipeline: str) -> str:
+    return f"{request.scope.get('root_path', '')}/pipelines/{quote(conn_id, safe='')}/{quote(pipeline, safe='')}"

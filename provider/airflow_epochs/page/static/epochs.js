@@ -1,0 +1,105 @@
+// Charts, times in the reader's own zone, links to Airflow's pages, and a look every ten seconds. Tables need none of it.
+"use strict";
+
+const REFRESH_MS = 10000;
+
+function ago(date) {
+  const seconds = Math.round((Date.now() - date) / 1000);
+  const steps = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
+  const [, size, unit] = steps.find(([limit]) => Math.abs(seconds) < limit);
+  return `${Math.floor(seconds / size)} ${unit} ago`;
+}
+
+function tellTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const date = new Date(time.getAttribute("datetime"));
+    if (isNaN(date)) continue;
+    time.textContent = ago(date);
+    time.title = date.toLocaleString(undefined, { timeZoneName: "short" }) + "\n" + time.getAttribute("datetime");
+  }
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+let drawn = [];
+
+function drawCharts(root) {
+  drawn.forEach((chart) => chart.destroy());
+  drawn = [];
+  const told = root.querySelector("#charts");
+  if (!told) return;
+  const data = JSON.parse(told.textContent);
+  for (const figure of root.querySelectorAll("figure[data-chart]")) {
+    const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
+    const options = {
+      width: figure.clientWidth, height: 150, legend: { show: false }, cursor: { y: false },
+      scales: { x: { time: true }, y: { range: (chart, low, high) => [0, Math.max(high, 1) * 1.1] } },
+      axes: [axis, { ...axis, size: 58, values: (chart, ticks) => ticks.map((tick) => shortNumber(tick)) }],
+      series: [{}, {
+        stroke: color("--accent"), fill: color("--accent-faint"), width: 1.5,
+        points: { show: data.at.length < 60, size: 4, fill: color("--accent") },
+      }],
+      hooks: { setCursor: [(chart) => point(chart, figure, data)] },
+    };
+    drawn.push(new uPlot(options, [data.at, data[figure.dataset.chart]], figure));
+  }
+}
+
+function shortNumber(value) {
+  return Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
+}
+
+function point(chart, figure, data) {
+  const index = chart.cursor.idx;
+  const caption = figure.querySelector("figcaption");
+  caption.dataset.name ??= caption.textContent;
+  const value = index == null ? null : data[figure.dataset.chart][index];
+  caption.textContent = caption.dataset.name +
+    (value == null ? "" : `: ${Intl.NumberFormat(undefined, { maximumFractionDigits: 1 }).format(value)} in epoch ${data.epoch[index]}`);
+}
+
+// Airflow's frame may not navigate the page around it. Its own document may, and has our origin.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a.airflow");
+  if (!link || window.parent === window) return;
+  event.preventDefault();
+  const outer = window.parent.document.createElement("a");
+  outer.href = link.href;
+  if (event.ctrlKey || event.metaKey) outer.target = "_blank";
+  outer.click();
+});
+
+async function refresh() {
+  const busy = document.hidden || document.querySelector("details[open], form :focus, dialog[open]") || getSelection().toString();
+  if (busy) return;
+  let answer;
+  try {
+    answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  } catch (error) {
+    return; // the server is away: what is shown stays
+  }
+  if (!answer.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
+  const main = document.getElementById("main");
+  if (!fresh || fresh.innerHTML === main.dataset.seen) return;
+  const seen = fresh.innerHTML;
+  main.replaceChildren(...fresh.childNodes);
+  main.dataset.seen = seen;
+  show();
+}
+
+function show() {
+  const main = document.getElementById("main");
+  tellTimes(main);
+  drawCharts(main);
+}
+
+document.getElementById("main").dataset.seen = document.getElementById("main").innerHTML;
+show();
+document.addEventListener("theme", show);
+let resized;
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(show, 100); });
+setInterval(() => tellTimes(document), 1000);
+setInterval(refresh, REFRESH_MS);
