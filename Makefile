@@ -9,7 +9,7 @@ WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
-.PHONY: help venv test test-spark test-brokers test-chaos test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv browser test test-spark test-brokers test-chaos test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 # Otherwise each of some thousand Python processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,6 +21,7 @@ help:
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
+	@echo "make browser     install Debian's Chromium and chromedriver, if there is no browser (make test does it too)"
 	@echo "make clean       remove .venv, .stack and caches"
 	@echo "The times are those of two cores; that of the demo includes all downloads."
 
@@ -48,15 +49,20 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: venv check-java lint
+test: venv check-java browser lint
 	rm -rf build/cells
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not jvm and not e2e"
 	$(BIN)/python docker/local jars
 	$(MAKE) --no-print-directory --jobs=2 $(SYNC) test-spark test-chaos
 	$(BIN)/python scripts/fault_table.py --check
 
+# For the tests of the page. Where a browser and its driver are there already, this needs no rights.
+browser:
+	@{ command -v chromium || command -v google-chrome; } >/dev/null && command -v chromedriver >/dev/null || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; }
+
 # Side by side: the Connect server of the one keeps a core and a half busy, the others mostly wait.
-test-spark test-brokers: test-%: venv check-java
+test-spark test-brokers: test-%: venv check-java browser
 	$(BIN)/python -m pytest -m "$* and not chaos"
 
 # After the brokers, beside Spark: so two cores are never left to one of them.

@@ -187,7 +187,7 @@ def list_epochs(args: Namespace) -> None:
 def show_epoch(args: Namespace) -> None:
     """``airflow epochs show``: print all records of one epoch as JSON. Reads only."""
     ledger = known_ledger_of(args)
-    view = next(newest_epochs(ledger, 1), None) if args.epoch is None else ledger.view(args.epoch)
+    view = next(newest_epochs(ledger, 2), None) if args.epoch is None else ledger.view(args.epoch)
     if view is None or not (view.open or view.complete):
         raise Refused(
             f"The pipeline has no epoch {args.epoch or 'yet'}.",

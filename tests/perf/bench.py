@@ -31,6 +31,7 @@ BENCHMARKS = (
     "single_figures",
     "quality_figures",
     "airflow_figures",
+    "page_figures",
     "arrival_figures",
     "recovery_figures",
 )

@@ -13,7 +13,7 @@ import pytest
 from airflow.cli.cli_config import GroupCommand
 
 from airflow_epochs import cli
-from airflow_epochs.commands import asking, history
+from airflow_epochs.commands import asking, history, looking
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.ledger.codec import encode
@@ -22,6 +22,7 @@ from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import JsonDict, Run, TakeoverRecord, TryRecord
 from airflow_epochs.sources.kafka.source import KafkaSource
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from tests.support.airflow_harness import initialised
 from tests.support.terminal import terminal
 
 TRY: JsonDict = {"try_id": "a" * 32, "places": {}, "session": {}, "started_at": "now"}
@@ -345,6 +346,67 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
         *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),
     ]
+
+
+@pytest.mark.parametrize("command", ["list_epochs", "show_epoch", "show_in_doubt", "waive"])
+def test_an_unknown_pipeline_or_connection_ends_with_one_sentence_and_exit_code_2(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    more = {"epoch": 3, "sink": "orders", "why": "so"}
+    with pytest.raises(SystemExit, match="2"):
+        getattr(cli, command)(_args(pipeline="orderz", **more))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("The ledger of connection epochs_default has no pipeline 'orderz'. It has: orders.")
+    with pytest.raises(SystemExit, match="2"):
+        getattr(cli, command)(_args(ledger_conn_id="nowhere", **more))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "EPOCHS-CONNECTION-MISSING: Airflow has no connection 'nowhere'."
+
+
+def test_pipelines_lists_every_pipeline_of_every_connection_with_real_types(
+    in_doubt: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initialised()
+    world, root = MemoryWorld(), tmp_path / "more"
+    world.produce("orders", 0, ["row"])
+    run_epoch(
+        memory_coordinator(world, memory_pipeline(world, name="users"), store=LocalStore(tmp_path)), Run("d", "r")
+    )
+    EpochsHook().ledger("connection-test").probe()  # leaves a folder that is no pipeline
+    root.mkdir()
+    world = MemoryWorld()
+    memory_coordinator(world, memory_pipeline(world, name="fresh"), store=LocalStore(root)).task.ledger.register(
+        "dag", at="now", writer="w"
+    )
+    other = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
+    looking.list_pipelines(_args(ledger_conn_id=None))
+    rows = json.loads(capsys.readouterr().out)
+    told = {row["pipeline"]: (row["state"], row["epoch"], row["rows"], row["waits_for"], row["ledger"]) for row in rows}
+    assert told == {
+        "orders": ("in doubt", 2, 2, ["orders"], "epochs_default"),
+        "users": ("idle", 1, 1, [], "epochs_default"),
+        "fresh": ("new", None, None, [], "other"),
+    }
+    looking.list_pipelines(_args(ledger_conn_id="other", output="table"))
+    assert "fresh" in capsys.readouterr().out
+
+
+def test_show_without_a_number_shows_the_newest_epoch_and_the_attempts_before_it(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    coordinator.abort(Run("dag", "r3"), "somebody wants it")
+    run_epoch(memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("dag", "r4"))
+    cli.show_epoch(_args(epoch=None))
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["number"], shown["state"]) == (3, "complete")
+    assert [(each["number"], each["decision"]["decision"]) for each in shown["attempts"]] == [
+        (1, "GLOBAL_ABORT"),
+        (2, "GLOBAL_COMMIT"),
+    ]
+    assert shown["attempts"][0]["decision"]["reason"] == "somebody wants it"
+    assert len(shown["attempts"][1]["tries"]) == 1
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

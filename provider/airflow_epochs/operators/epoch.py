@@ -152,8 +152,10 @@ class EpochOperator(BaseOperator):
 
     def _executed(self, context: Context) -> JsonDict:
         from airflow_epochs.coordinator.rereading import as_known
+        from airflow_epochs.operators.telling import quiet_clients, told
         from airflow_epochs.operators.xcom import to_xcom
 
+        quiet_clients()
         started = time.monotonic()
         try:
             with self._located():
@@ -163,7 +165,9 @@ class EpochOperator(BaseOperator):
             raise AirflowSkipException(str(nothing)) from nothing
         except (Refused, Fenced, Corrupt) as final:
             raise AirflowFailException(str(final)) from final
-        return to_xcom(self._measured(checkpoint, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        self.log.info("%s", told(self.step, checkpoint, seconds))
+        return to_xcom(self._measured(checkpoint, seconds))
 
     @contextmanager
     def _located(self) -> Iterator[None]:

@@ -105,6 +105,7 @@ class EpochsOperator(NeedsTransform):
     def _epoch(self, coordinator: Coordinator, run: Run, bounds: _Bounds, context: Context) -> Checkpoint:
         """The phases of one epoch, one after another. Those that were done before do nothing."""
         from airflow_epochs.operators import phases
+        from airflow_epochs.operators.telling import told
 
         timed = _Timed()
         limits = replace(phases.asked_limits(context["params"]), wait_at_most=bounds.left_s())
@@ -119,6 +120,7 @@ class EpochsOperator(NeedsTransform):
         metrics = staged.stage.metrics if staged.stage else {}
         with timed("complete"):
             checkpoint = coordinator.complete(run, {**metrics, "seconds": timed.seconds})
+        log.info("%s", told("complete", checkpoint, sum(timed.seconds.values())))
         return replace(checkpoint, seconds=timed.seconds)
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -72,7 +73,7 @@ def one_pipeline(
     """One pipeline: its state, charts of its newest epochs, and a table of epochs. ``before``: only earlier ones."""
     ledger = ledger_for(user, conn_id, pipeline)
     row = pipeline_row(pipeline, ledger)
-    views = list(newest_epochs(ledger, SHOWN, before))
+    views = list(islice(newest_epochs(ledger, SHOWN + 1, before), SHOWN))  # the newest may not be open yet
     shown = [EpochRow.of(view, ledger.complete_record(view.number - 1)) for view in views]
     return page(
         request,

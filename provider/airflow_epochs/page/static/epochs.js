@@ -3,18 +3,17 @@
 
 const REFRESH_MS = 10000;
 
-function ago(date) {
-  const seconds = Math.round((Date.now() - date) / 1000);
+function age(seconds) {
   const steps = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [Infinity, 86400, "d"]];
   const [, size, unit] = steps.find(([limit]) => Math.abs(seconds) < limit);
-  return `${Math.floor(seconds / size)} ${unit} ago`;
+  return `${Math.floor(seconds / size)} ${unit}`;
 }
 
 function tellTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const date = new Date(time.getAttribute("datetime"));
     if (isNaN(date)) continue;
-    time.textContent = ago(date);
+    time.textContent = `${age((Date.now() - date) / 1000)} ago`;
     time.title = date.toLocaleString(undefined, { timeZoneName: "short" }) + "\n" + time.getAttribute("datetime");
   }
 }
@@ -71,8 +70,33 @@ document.addEventListener("click", (event) => {
   outer.click();
 });
 
+// The source is asked apart from the page, because a broker may take longer than a ledger.
+let lags = new Map();
+
+async function tellLags(root, ask) {
+  for (const cell of root.querySelectorAll("[data-lag]")) cell.textContent = lags.get(cell.dataset.lag) ?? "…";
+  if (!ask) return;
+  const asked = Array.from(root.querySelectorAll("[data-lag]"), async (cell) => {
+    lags.set(cell.dataset.lag, await lagOf(cell.dataset.lag));
+    cell.textContent = lags.get(cell.dataset.lag);
+  });
+  await Promise.all(asked);
+}
+
+async function lagOf(path) {
+  try {
+    const answer = await fetch(path);
+    const lag = answer.ok ? await answer.json() : {};
+    if (lag.records == null) return "not known";
+    if (lag.records === 0) return "none";
+    return `${Intl.NumberFormat().format(lag.records)} records, ${age(lag.seconds)}`;
+  } catch (error) {
+    return "not known";
+  }
+}
+
 async function refresh() {
-  const busy = document.hidden || document.querySelector("details[open], form :focus, dialog[open]") || getSelection().toString();
+  const busy = document.querySelector("details[open], form :focus, dialog[open]") || getSelection().toString();
   if (busy) return;
   let answer;
   try {
@@ -90,16 +114,24 @@ async function refresh() {
   show();
 }
 
+function look() {
+  if (document.hidden) return;
+  refresh();
+  tellLags(document, true);
+}
+
 function show() {
   const main = document.getElementById("main");
   tellTimes(main);
+  tellLags(main, false);
   drawCharts(main);
 }
 
 document.getElementById("main").dataset.seen = document.getElementById("main").innerHTML;
 show();
+tellLags(document, true);
 document.addEventListener("theme", show);
 let resized;
 addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(show, 100); });
 setInterval(() => tellTimes(document), 1000);
-setInterval(refresh, REFRESH_MS);
+setInterval(look, REFRESH_MS);

@@ -1,0 +1,57 @@
+"""What a task logs of its work: one line, for people who look for what has happened."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_epochs.model import Checkpoint, Receipt, records_upper_bound
+
+CHATTER = ("kafka", "py4j")
+"""Loggers of clients that tell of every connection at INFO."""
+
+
+def quiet_clients() -> None:
+    """Let clients log warnings only, unless somebody has set their levels."""
+    for name in CHATTER:
+        client = logging.getLogger(name)
+        if client.level == logging.NOTSET:
+            client.setLevel(logging.WARNING)
+
+
+def told(step: str, done: Checkpoint, seconds: float) -> str:
+    """What a step has done, such as ``epoch 7: 630 rows staged for users in 1.2 s``."""
+    return f"epoch {done.epoch}: {_work(step, done)} in {seconds:.1f} s"
+
+
+def _work(step: str, done: Checkpoint) -> str:
+    if step == "stage" and done.stage:
+        return f"{_staged(done)} staged"
+    if step == "open" and done.state != "complete":
+        return f"{_offsets(done)}, attempt {done.attempt}, opened"
+    if step == "vote" and done.state != "complete" and done.decision:
+        return f"{done.decision.value}: {_rows(done.metrics.get('rows_out') or {})}, decided"
+    sink = step.removeprefix("commit.")
+    if sink != step and sink in done.receipts:
+        return f"{_shown(done.receipts[sink])} shown"
+    return f"complete, with {_rows({sink: receipt.rows for sink, receipt in done.receipts.items()})},"
+
+
+def _offsets(done: Checkpoint) -> str:
+    partitions = sum(len(of) for of in done.ranges.values())
+    return f"{records_upper_bound(done.ranges):,} offsets of {partitions} partition{'s' if partitions != 1 else ''}"
+
+
+def _staged(done: Checkpoint) -> str:
+    assert done.stage
+    counted = {sink: (claim.content or {}).get("rows") for sink, claim in done.stage.claims.items()}
+    known = {sink: rows for sink, rows in counted.items() if isinstance(rows, int)}
+    return _rows(known) if known.keys() == counted.keys() else f"rows for {', '.join(sorted(counted))}"
+
+
+def _rows(per_sink: dict[str, int]) -> str:
+    return ", ".join(f"{rows:,} rows for {sink}" for sink, rows in sorted(per_sink.items())) or "no rows"
+
+
+def _shown(receipt: Receipt) -> str:
+    version = "" if receipt.version is None else f" as version {receipt.version}"
+    return f"{_rows({receipt.sink: receipt.rows})}{version}"

@@ -1,0 +1,267 @@
+"""The Epochs page in Airflow's own API server: what it shows of ledgers, and whom it lets see it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import Run
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from tests.support.airflow_harness import initialised
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+SCRIPT = "<script>alert(1)</script>"
+ORDERS = "/epochs/pipelines/epochs_default/orders"
+
+
+class Ledgers:
+    """Pipelines whose ledgers the connection ``epochs_default`` leads to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.worlds, self.runs = root, dict[str, MemoryWorld](), 0
+
+    def epoch(self, pipeline: str = "orders", *rows: object, against: str | None = None) -> Run:
+        """One run; ``against``: the sink ``audit`` votes so, and the attempt is aborted. Returns the run."""
+        world = self.worlds.setdefault(pipeline, MemoryWorld())
+        world.produce("orders", 0, list(rows or ("a", "b")))
+        self.runs += 1
+        run = Run(f"{pipeline}_dag", f"manual__{self.runs}")
+        spec = memory_pipeline(world, ("orders", "audit"), name=pipeline, dag_id=run.dag_id)
+        if against:
+            world.refusals["audit"] = against
+        task = memory_coordinator(world, spec, store=LocalStore(self.root))
+        if against:
+            with pytest.raises(Refused):
+                run_epoch(task, run)
+            world.refusals.clear()
+        else:
+            run_epoch(task, run)
+        return run
+
+    def unfinished(self, *, decided: bool, pipeline: str = "orders") -> Run:
+        """A run that opened an epoch, staged it, perhaps had it decided, and vanished."""
+        world = self.worlds.setdefault(pipeline, MemoryWorld())
+        world.produce("orders", 0, ["c"])
+        run = Run(f"{pipeline}_dag", "vanished")
+        spec = memory_pipeline(world, ("orders", "audit"), name=pipeline, dag_id=run.dag_id)
+        task = memory_coordinator(world, spec, store=LocalStore(self.root))
+        task.open(run)
+        report = task.stage(run).stage
+        if decided:
+            task.vote(run, report)
+        return run
+
+
+class Browser:
+    """Asks the API server as a user with a role; None: as nobody."""
+
+    def __init__(self, role: str | None) -> None:
+        from airflow.api_fastapi.app import cached_app, get_auth_manager
+        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+        from fastapi.testclient import TestClient
+
+        self.client = TestClient(cached_app(), base_url="http://testserver", follow_redirects=False)
+        if role is not None:
+            user = SimpleAuthManagerUser(username="ada", role=role or None)
+            self.client.cookies.set("_token", get_auth_manager().generate_jwt(user))
+
+    def status(self, path: str) -> int:
+        return int(self.client.get(path, headers={"Accept": "text/html"}).status_code)
+
+    def page(self, path: str) -> str:
+        answer = self.client.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+    def text(self, path: str) -> str:
+        """What a person reads: without tags, and with single blanks."""
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", self.page(path)))
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
+    initialised()
+    root = tmp_path / "ledger"
+    root.mkdir()
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    return Ledgers(root)
+
+
+@pytest.fixture
+def reader(ledgers: Ledgers) -> Iterator[Browser]:
+    browser = Browser("VIEWER")
+    with browser.client:
+        yield browser
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def test_without_a_pipeline_the_page_says_when_one_appears(reader: Browser) -> None:
+    assert "There is no pipeline here yet." in reader.text("/epochs/")
+
+
+def test_all_pipelines_are_listed_with_their_state_newest_epoch_and_owner(ledgers: Ledgers, reader: Browser) -> None:
+    for _ in range(3):
+        ledgers.epoch("orders")
+    ledgers.epoch("users")
+    ledgers.epoch("users", against="column x is a STRING")
+    ledgers.unfinished(decided=True, pipeline="payments")
+    text = reader.text("/epochs/")
+    assert re.search(r"orders idle orders_dag 3 .* 4 ", text)
+    assert "users failed audit: column x is a STRING" in text
+    assert "payments in doubt waits for sink audit, orders; Airflow does not know run vanished" in text
+
+
+def test_an_epoch_that_no_living_run_works_on_has_failed(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.unfinished(decided=False)
+    assert "failed epoch 1 is not decided, and Airflow does not know run vanished" in reader.text("/epochs/")
+
+
+def test_a_pipeline_shows_its_epochs_newest_first_and_older_ones_on_further_pages(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    for _ in range(30):
+        ledgers.epoch()
+    html = reader.page(ORDERS)
+    assert re.findall(r"/epochs/(\d+)\">\d+</a>", html) == [str(n) for n in range(30, 5, -1)]
+    assert re.findall(r"/epochs/(\d+)\">\d+</a>", reader.page(f"{ORDERS}?before=6")) == ["5", "4", "3", "2", "1"]
+    told = re.search(r'id="charts">(.*?)</script>', html)
+    assert told and json.loads(told[1])["epoch"] == list(range(1, 31))
+
+
+def test_an_epoch_shows_offsets_votes_receipts_and_every_attempt(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch()
+    failed = ledgers.epoch(against="column x is a STRING")
+    ledgers.epoch()
+    text = reader.text(f"{ORDERS}/epochs/2")
+    assert "Epoch 2 complete" in text
+    assert "orders 0 2 4 2" in text, "topic, partition, offsets from 2 to 4, their number"
+    for expected in ("Attempt 2", "Attempt 1", "GLOBAL_COMMIT", "GLOBAL_ABORT", "VOTE_ABORT column x is a STRING"):
+        assert expected in text
+    assert failed.run_id in text
+    assert len(re.findall(r"orders/2/[12]/[0-9a-f]{32}", text)) >= 3, "the transaction ids"
+
+
+def test_what_was_pruned_is_said_and_what_is_kept_is_shown(ledgers: Ledgers, reader: Browser) -> None:
+    from airflow_epochs.ledger.ledger import Ledger
+
+    ledgers.epoch()
+    Ledger(LocalStore(ledgers.root), "orders").prune(1)
+    text = reader.text(f"{ORDERS}/epochs/1")
+    assert "The records of the attempts were pruned" in text and "orders 0 0 2 2" in text
+
+
+def test_a_run_and_a_dag_lead_to_their_epochs(ledgers: Ledgers, reader: Browser) -> None:
+    run = ledgers.epoch()
+    ledgers.epoch("users")
+    assert "Epoch 1 complete" in reader.text(f"/epochs/dags/{run.dag_id}/runs/{run.run_id}")
+    assert "last complete epoch 1" in reader.text(f"/epochs/dags/{run.dag_id}")
+    assert "This run has worked on no epoch" in reader.text(f"/epochs/dags/{run.dag_id}/runs/other")
+
+
+def test_the_page_needs_nothing_of_the_metadata_database(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch()  # no DAG, no run of it was ever in Airflow's database
+    assert re.search(r"orders idle orders_dag 1 ", reader.text("/epochs/"))
+
+
+def test_a_ledger_that_cannot_be_read_hides_no_other_one(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch("orders")
+    ledgers.epoch("users")
+    (ledgers.root / "users" / "epochs" / f"{1:020}" / "complete.json").write_text("{")
+    text = reader.text("/epochs/")
+    assert "orders idle" in text and "users unreadable" in text and "is damaged" in text
+    answer = reader.client.get("/epochs/pipelines/epochs_default/users", headers={"Accept": "text/html"})
+    assert answer.status_code == 500
+    assert "EPOCHS-LEDGER-RECORD-DAMAGED" in answer.text and "What to do:" in answer.text
+
+
+def test_a_connection_that_does_not_answer_hides_no_other_one(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.epoch()
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "epochs", "extra": {}}))
+    text = reader.text("/epochs/")
+    assert "The pipelines of connection other cannot be listed." in text and "orders idle" in text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{ORDERS}/epochs/9",
+        f"{ORDERS}/epochs/0",
+        f"{ORDERS}/epochs/{10**30}",
+        "/epochs/pipelines/epochs_default/nothing",
+        "/epochs/pipelines/epochs_default/..",
+        "/epochs/pipelines/aws_default/orders",
+        "/epochs/pipelines/epochs_default/%2e%2e%2fetc",
+    ],
+)
+def test_what_is_not_there_is_not_found(ledgers: Ledgers, reader: Browser, path: str) -> None:
+    ledgers.epoch()
+    assert reader.status(path) == 404
+
+
+# -- safety ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/epochs/", ORDERS, f"{ORDERS}/epochs/1", f"{ORDERS}/lag", "/epochs/dags/orders_dag"])
+def test_nobody_sees_anything_without_a_login_or_without_the_right_to_read_the_dag(ledgers: Ledgers, path: str) -> None:
+    ledgers.epoch()
+    with Browser(None).client as client:
+        assert client.get(path).status_code == 401
+    stranger = Browser("")
+    with stranger.client:
+        if path in (ORDERS, f"{ORDERS}/epochs/1", f"{ORDERS}/lag"):
+            assert stranger.status(path) == 403
+        else:
+            assert "orders idle" not in stranger.text(path)
+
+
+def test_every_field_is_escaped(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch(against=SCRIPT)
+    for path in ("/epochs/", ORDERS, f"{ORDERS}/epochs/1"):
+        assert SCRIPT not in reader.page(path)
+    assert "&lt;script&gt;alert(1)" in reader.page(f"{ORDERS}/epochs/1")
+    assert "<b>" not in reader.page("/epochs/dags/%3Cb%3E")
+
+
+def test_pages_and_their_files_name_no_other_host_and_allow_none(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch()
+    html = reader.page(ORDERS)
+    files = re.findall(r'(?:src|href)="([^"]*/static/[^"]*)"', html)
+    assert len(files) >= 5
+    for path in files:
+        answer = reader.client.get(path)
+        assert answer.status_code == 200
+        assert not re.search(r"(?:src|href|url)\s*[=(:]\s*['\"]?(?:https?:)?//", answer.text)
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', html)
+    headers = reader.client.get(ORDERS).headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    assert headers["cache-control"] == "no-store"
+
+
+def test_airflow_finds_the_plugin_and_its_tabs_by_the_entry_point() -> None:
+    from airflow import plugins_manager
+
+    views = {
+        view["destination"]: view
+        for plugin in plugins_manager.get_plugin_info()
+        if plugin["name"] == "epochs"
+        for view in plugin["external_views"]
+    }
+    assert {name: view["href"] for name, view in views.items()} == {
+        "nav": "epochs/",
+        "dag": "epochs/dags/{DAG_ID}",
+        "dag_run": "epochs/dags/{DAG_ID}/runs/{RUN_ID}",
+    }

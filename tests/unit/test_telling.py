@@ -1,0 +1,70 @@
+"""The one line that a task logs of its work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_epochs.model import Checkpoint
+from airflow_epochs.operators.telling import CHATTER, quiet_clients, told
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
+from tests.support.scenario import run
+
+
+@pytest.fixture(scope="module")
+def steps() -> dict[str, Checkpoint]:
+    """Step -> its checkpoint, of an epoch with 1,200 records."""
+    world = MemoryWorld()
+    world.produce("orders", 0, list(range(1_200)))
+    task, now = memory_coordinator(world, memory_pipeline(world, ("users", "audit"))), run(1)
+    opened, staged = task.checkpoint(task.open_epoch(now)), task.stage(now)
+    voted = task.vote(now, staged.stage)
+    committed = {f"commit.{sink}": task.commit(now, sink) for sink in ("users", "audit")}
+    return {"open": opened, "stage": staged, "vote": voted, **committed, "complete": task.complete(now)}
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        ("open", "epoch 1: 1,200 offsets of 1 partition, attempt 1, opened in 1.3 s"),
+        ("stage", "epoch 1: rows for audit, users staged in 1.3 s"),
+        ("vote", "epoch 1: GLOBAL_COMMIT: 1,200 rows for audit, 1,200 rows for users, decided in 1.3 s"),
+        ("commit.users", "epoch 1: 1,200 rows for users as version 0 shown in 1.3 s"),
+        ("complete", "epoch 1: complete, with 1,200 rows for audit, 1,200 rows for users, in 1.3 s"),
+    ],
+)
+def test_a_step_says_what_it_did_in_one_line(steps: dict[str, Checkpoint], step: str, line: str) -> None:
+    assert told(step, steps[step], 1.26) == line
+
+
+def test_rows_that_spark_has_counted_are_told_when_they_are_staged(steps: dict[str, Checkpoint]) -> None:
+    report = steps["stage"].stage
+    assert report
+    counted = {sink: replace(claim, content={"rows": 630}) for sink, claim in report.claims.items()}
+    staged = replace(steps["stage"], stage=replace(report, claims=counted))
+    assert "630 rows for audit, 630 rows for users staged" in told("stage", staged, 1.0)
+
+
+def test_an_epoch_that_was_complete_before_is_told_so_by_each_step(steps: dict[str, Checkpoint]) -> None:
+    for step in ("open", "stage", "vote"):
+        assert told(step, steps["complete"], 0.0).startswith("epoch 1: complete, with 1,200 rows for")
+
+
+@pytest.fixture
+def clients() -> Iterator[list[logging.Logger]]:
+    found = [logging.getLogger(name) for name in CHATTER]
+    before = [client.level for client in found]
+    for client in found:
+        client.setLevel(logging.NOTSET)
+    yield found
+    for client, level in zip(found, before, strict=True):
+        client.setLevel(level)
+
+
+def test_clients_log_warnings_only_unless_somebody_wants_more(clients: list[logging.Logger]) -> None:
+    clients[0].setLevel(logging.DEBUG)
+    quiet_clients()
+    assert [client.level for client in clients] == [logging.DEBUG, logging.WARNING]
