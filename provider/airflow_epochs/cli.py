@@ -41,6 +41,8 @@ from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.actions import Abort, Action, TakeOver, Waive
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import caller, logged
@@ -49,17 +51,18 @@ from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import (
-    Account,
+    Account as Accounting,
+)
+from airflow_epochs.ledger.queries import (
     EpochRow,
     accounts,
+    in_words,
     newest_epochs,
     newest_opened,
     unfinished,
-    waits_for,
 )
 from airflow_epochs.ledger.signing import RANDOM_KEY
-from airflow_epochs.ledger.view import EpochView
-from airflow_epochs.model import SHORT_CODE, records_upper_bound
+from airflow_epochs.model import SHORT_CODE
 from airflow_epochs.read import options_of
 from airflow_epochs.sinks.delta import state_records
 from airflow_epochs.sinks.delta.state_figures import StateFigures, figures
@@ -152,6 +155,12 @@ def _changing() -> list[ActionCommand]:
             ),
         ),
         ActionCommand(
+            name="abort",
+            help="Abort the attempt that is not decided; the next run takes the same input",
+            func=abort,
+            args=(PIPELINE, WHY, ARG_YES, CONN),
+        ),
+        ActionCommand(
             name="sign",
             help="Let the ledger's records count as they are; later ones count only if today's key has signed them",
             func=sign,
@@ -202,7 +211,7 @@ def show_epoch(args: Namespace) -> None:
     print(json.dumps({**told, **_accounting(accounted)}, indent=2))
 
 
-def _accounting(accounted: dict[str, Account]) -> dict[str, object]:
+def _accounting(accounted: dict[str, Accounting]) -> dict[str, object]:
     return {"accounting": msgspec.to_builtins(accounted)} if accounted else {}
 
 
@@ -211,9 +220,7 @@ def show_in_doubt(args: Namespace) -> None:
     """``airflow epochs in-doubt``: print the unfinished epoch, and open transactions that keep records unreadable."""
     ledger = known_ledger_of(args)
     view = unfinished(ledger)
-    print(
-        _sentence(view) if view else f"No epoch is unfinished; the newest complete one is {ledger.newest_complete()}."
-    )
+    print(in_words(view) if view else f"No epoch is unfinished; the newest complete one is {ledger.newest_complete()}.")
     opened = newest_opened(ledger)
     if not opened:
         print("What the pipeline reads is not known: it has no open record.")
@@ -276,54 +283,35 @@ def _instant(at: int | None) -> str | None:
         return f"{at} us"
 
 
-def _sentence(view: EpochView) -> str:
-    """A sentence about an unfinished epoch, for people."""
-    if order := view.open and view.open.command:
-        return (
-            f"Epoch {view.number} is not open. The next run obeys `{order.name}` by {order.who}, because: {order.why}"
-        )
-    waits = f": waits for {', '.join(waits_for(view))}" if waits_for(view) else ""
-    opened = view.opened
-    return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."
-
-
 @tells_refusals
 def take_over(args: Namespace) -> None:
     """``airflow epochs takeover``: hand a pipeline to another DAG, after a look at its owner and a yes."""
-    by = account_of(args)
-    ledger = ledger_of(args)
+    by, ledger = account_of(args), ledger_of(args)
     owner = admin.owner_of(ledger, args.pipeline)
-    view = unfinished(ledger)
-    confirm(
-        args,
-        f"Pipeline {args.pipeline} goes from DAG {owner} to DAG {args.dag_id}.",
-        f"Runs of DAG {owner} cannot open it any more.",
-        f"{_sentence(view)} A run of DAG {args.dag_id} will finish or abort it." if view else "No epoch is unfinished.",
-        f"Recorded: {caller()}, because: {by.why}",
-    )
-    admin.require_owner(ledger, args.pipeline, owner)
-    with logged("takeover", dag_id=args.dag_id, by=caller()):
-        admin.take_over(ledger, args.pipeline, args.dag_id, owner=owner, by=by)
-    print(f"Pipeline {args.pipeline} now belongs to DAG {args.dag_id}.")
+    _done(args, ledger, TakeOver(args.pipeline, args.dag_id, owner), by, dag_id=args.dag_id)
 
 
 @tells_refusals
 def waive(args: Namespace) -> None:
     """``airflow epochs waive``: put a waiver in place of a receipt, after a look at the rows it costs and a yes."""
-    by = account_of(args)
-    ledger = known_ledger_of(args)
-    view = admin.with_promise(ledger, args.epoch, args.sink)
-    confirm(
-        args,
-        f"Epoch {args.epoch} of pipeline {args.pipeline} will be complete without sink {args.sink}.",
-        _lost(ledger, view, args.sink),
-        *_of_state(view, args.sink),
-        f"Recorded: {caller()}, because: {by.why}",
-    )
-    opened = admin.with_promise(ledger, args.epoch, args.sink).opened  # a run may have kept it meanwhile
-    with logged("waive", dag_id=opened.dag_id, by=caller()):
-        admin.waive(ledger, args.epoch, args.sink, by=by)
-    print(f"Epoch {args.epoch} will be completed without sink {args.sink}: clear `complete`, or start a run.")
+    by, ledger = account_of(args), known_ledger_of(args)
+    opened = admin.with_promise(ledger, args.epoch, args.sink).opened
+    _done(args, ledger, Waive(args.pipeline, args.epoch, args.sink), by, dag_id=opened.dag_id)
+
+
+@tells_refusals
+def abort(args: Namespace) -> None:
+    """``airflow epochs abort``: abort the attempt that is not decided, after a look at it and a yes."""
+    by, ledger = account_of(args), known_ledger_of(args)
+    _done(args, ledger, Abort.of(ledger, args.pipeline), by, dag_id="")
+
+
+def _done(args: Namespace, ledger: Ledger, action: Action, by: Account, *, dag_id: str) -> None:
+    """Tell what the action changes, ask, and do it, with an entry in Airflow's audit log."""
+    confirm(args, *action.told(ledger), f"Recorded: {caller()}, because: {by.why}")
+    action.told(ledger)  # the ledger may have moved on while the command asked: then it is refused, and not logged
+    with logged(action.name, dag_id=dag_id, by=caller()):
+        print(action.do(ledger, by))
 
 
 @tells_refusals
@@ -353,25 +341,6 @@ def sign(args: Namespace) -> None:
     with logged("sign", dag_id="", by=caller()):
         record = admin.sign(ledger, by=by)
     print(f"Pipeline {args.pipeline} is signed from epoch {record.epoch + 1} on.")
-
-
-def _of_state(view: EpochView, sink: str) -> list[str]:
-    if sink not in view.opened.state:
-        return []
-    return [
-        "It is a state table, so later results would lack these rows. The next run stops until the state begins anew: "
-        f"airflow epochs adopt-sink {view.opened.txn.pipeline} {sink} --new-table --why …"
-    ]
-
-
-def _lost(ledger: Ledger, view: EpochView, sink: str) -> str:
-    promised = admin.promised(ledger, view, sink)
-    unless = ", if it has lost its commit (it has a receipt)" if sink in view.receipts else ""
-    offsets = records_upper_bound(view.opened.ranges_of(sink))
-    return (
-        f"Rows that sink {sink} loses for good{unless}: {promised.rows}, staged at {promised.place} "
-        f"(offsets: {offsets}; transaction {view.opened.txn_id})."
-    )
 
 
 @tells_refusals

@@ -562,6 +562,13 @@ EPOCH_NOT_IN_DOUBT = COMMANDS.code(
     "The epoch is not in doubt. Only an epoch in doubt has rows to waive.",
     "Choose the epoch in doubt that `airflow epochs in-doubt PIPELINE` prints. If it prints none, do nothing.",
 )
+ATTEMPT_NOT_OPEN = COMMANDS.code(
+    "EPOCHS-ATTEMPT-NOT-OPEN",
+    Refused,
+    "No attempt is undecided, or another one than the command was about. Only an undecided attempt can be aborted.",
+    "Do nothing if no epoch is unfinished, or if it was aborted: the next run goes on by itself. If the epoch is in "
+    "doubt, clear the failed tasks of its run, or start a run: they finish it.",
+)
 SINK_NOT_AWAITED = COMMANDS.code(
     "EPOCHS-SINK-NOT-AWAITED",
     Refused,

@@ -9,91 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_epochs.errors import Refused
-from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run
-from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
-from tests.support.airflow_harness import initialised
+from tests.support.page_lab import ORDERS, Browser, Ledgers, connected
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
 SCRIPT = "<script>alert(1)</script>"
-ORDERS = "/epochs/pipelines/epochs_default/orders"
-
-
-class Ledgers:
-    """Pipelines whose ledgers the connection ``epochs_default`` leads to."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.worlds, self.runs = root, dict[str, MemoryWorld](), 0
-
-    def epoch(self, pipeline: str = "orders", *rows: object, against: str | None = None) -> Run:
-        """One run; ``against``: the sink ``audit`` votes so, and the attempt is aborted. Returns the run."""
-        world = self.worlds.setdefault(pipeline, MemoryWorld())
-        world.produce("orders", 0, list(rows or ("a", "b")))
-        self.runs += 1
-        run = Run(f"{pipeline}_dag", f"manual__{self.runs}")
-        spec = memory_pipeline(world, ("orders", "audit"), name=pipeline, dag_id=run.dag_id)
-        if against:
-            world.refusals["audit"] = against
-        task = memory_coordinator(world, spec, store=LocalStore(self.root))
-        if against:
-            with pytest.raises(Refused):
-                run_epoch(task, run)
-            world.refusals.clear()
-        else:
-            run_epoch(task, run)
-        return run
-
-    def unfinished(self, *, decided: bool, pipeline: str = "orders") -> Run:
-        """A run that opened an epoch, staged it, perhaps had it decided, and vanished."""
-        world = self.worlds.setdefault(pipeline, MemoryWorld())
-        world.produce("orders", 0, ["c"])
-        run = Run(f"{pipeline}_dag", "vanished")
-        spec = memory_pipeline(world, ("orders", "audit"), name=pipeline, dag_id=run.dag_id)
-        task = memory_coordinator(world, spec, store=LocalStore(self.root))
-        task.open(run)
-        report = task.stage(run).stage
-        if decided:
-            task.vote(run, report)
-        return run
-
-
-class Browser:
-    """Asks the API server as a user with a role; None: as nobody."""
-
-    def __init__(self, role: str | None) -> None:
-        from airflow.api_fastapi.app import cached_app, get_auth_manager
-        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-        from fastapi.testclient import TestClient
-
-        self.client = TestClient(cached_app(), base_url="http://testserver", follow_redirects=False)
-        if role is not None:
-            user = SimpleAuthManagerUser(username="ada", role=role or None)
-            self.client.cookies.set("_token", get_auth_manager().generate_jwt(user))
-
-    def status(self, path: str) -> int:
-        return int(self.client.get(path, headers={"Accept": "text/html"}).status_code)
-
-    def page(self, path: str) -> str:
-        answer = self.client.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
-        assert answer.status_code == 200, answer.text
-        return str(answer.text)
-
-    def text(self, path: str) -> str:
-        """What a person reads: without tags, and with single blanks."""
-        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", self.page(path)))
 
 
 @pytest.fixture
 def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
-    initialised()
-    root = tmp_path / "ledger"
-    root.mkdir()
-    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(root)}}
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    return Ledgers(root)
+    return connected(tmp_path / "ledger", monkeypatch)
 
 
 @pytest.fixture
@@ -153,10 +78,8 @@ def test_an_epoch_shows_offsets_votes_receipts_and_every_attempt(ledgers: Ledger
 
 
 def test_what_was_pruned_is_said_and_what_is_kept_is_shown(ledgers: Ledgers, reader: Browser) -> None:
-    from airflow_epochs.ledger.ledger import Ledger
-
     ledgers.epoch()
-    Ledger(LocalStore(ledgers.root), "orders").prune(1)
+    ledgers.ledger().prune(1)
     text = reader.text(f"{ORDERS}/epochs/1")
     assert "The records of the attempts were pruned" in text and "orders 0 0 2 2" in text
 

@@ -341,7 +341,7 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     names = [command.name for command in group.subcommands]
     assert names == [
         *("pipelines", "lag", "list", "show", "in-doubt", "state", "history", "dry-run"),
-        *("takeover", "waive", "sign", "rebuild", "acknowledge-code"),
+        *("takeover", "waive", "abort", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
         *("adopt-checkpoint", "adopt-group", "export-checkpoint", "export-group", "kafka-credentials"),

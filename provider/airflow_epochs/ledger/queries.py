@@ -143,6 +143,17 @@ def waits_for(view: EpochView) -> tuple[str, ...]:
     return tuple(sorted(view.epoch.unacknowledged)) if view.state is State.IN_DOUBT else ()
 
 
+def in_words(view: EpochView) -> str:
+    """A sentence about an unfinished epoch, for people."""
+    if order := view.open and view.open.command:
+        return (
+            f"Epoch {view.number} is not open. The next run obeys `{order.name}` by {order.who}, because: {order.why}"
+        )
+    waits = f": waits for {', '.join(waits_for(view))}" if waits_for(view) else ""
+    opened = view.opened
+    return f"Epoch {view.number} is {view.state.value}{waits} ({opened.txn_id}, opened by {opened.run})."
+
+
 def newest_opened(ledger: Ledger) -> OpenRecord | None:
     """The newest open record, which says what the pipeline reads and writes; None if there is none or it was pruned."""
     if view := unfinished(ledger):

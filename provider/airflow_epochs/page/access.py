@@ -1,30 +1,42 @@
-"""Who may see which pipeline: Airflow's own authorization, by the DAG that owns the pipeline."""
+"""Who may see which pipeline, and act on it: Airflow's own authorization, by the DAG that owns the pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import HTTPException, status
 
-__all__ = ["GetUserDep", "readable_dags", "require_readable"]
+__all__ = ["GetUserDep", "may_edit", "readable_dags", "require_editable", "require_readable"]
 
 
 def readable_dags(user: GetUserDep, dag_ids: Collection[str]) -> set[str]:
     """Those of the DAGs that the user may read."""
     teams = DagModel.get_dag_id_to_team_name_mapping(list(dag_ids))
-    return {dag_id for dag_id in dag_ids if _may_read(user, dag_id, teams.get(dag_id))}
+    return {dag_id for dag_id in dag_ids if _may(user, "GET", dag_id, teams.get(dag_id))}
 
 
 def require_readable(user: GetUserDep, dag_id: str) -> None:
     """Raise HTTPException 403 unless the user may read the DAG."""
-    if not _may_read(user, dag_id, DagModel.get_team_name(dag_id)):
+    if not _may(user, "GET", dag_id, DagModel.get_team_name(dag_id)):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not read the DAG {dag_id}, which owns this pipeline.")
 
 
-def _may_read(user: GetUserDep, dag_id: str, team: str | None) -> bool:
+def may_edit(user: GetUserDep, dag_id: str) -> bool:
+    """Whether the user may edit the DAG, and so act on its pipelines."""
+    return _may(user, "PUT", dag_id, DagModel.get_team_name(dag_id))
+
+
+def require_editable(user: GetUserDep, dag_id: str) -> None:
+    """Raise HTTPException 403 unless the user may edit the DAG."""
+    if not may_edit(user, dag_id):
+        raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the DAG {dag_id}, which owns this pipeline.")
+
+
+def _may(user: GetUserDep, method: ResourceMethod, dag_id: str, team: str | None) -> bool:
     details = DagDetails(id=dag_id, team_name=team)
-    return get_auth_manager().is_authorized_dag(method="GET", details=details, user=user)
+    return get_auth_manager().is_authorized_dag(method=method, details=details, user=user)

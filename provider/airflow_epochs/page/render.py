@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
 
-from airflow_epochs.errors import EpochError
+from airflow_epochs.errors import EpochError, Refused
 from airflow_epochs.page.plugin import PREFIX
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -71,10 +72,17 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
     return HTMLResponse(found.render(here=here, airflow=here.removesuffix(PREFIX), **values), status)
 
 
+def path_of(request: Request, conn_id: str, pipeline: str) -> str:
+    """The path of a pipeline's page."""
+    return f"{request.scope.get('root_path', '')}/pipelines/{quote(conn_id, safe='')}/{quote(pipeline, safe='')}"
+
+
 def error_page(request: Request, error: Exception) -> Response:
     """An error of ours: cause, place and remedy, a line each."""
     assert isinstance(error, EpochError)
-    return page(request, "error.html", 500, title="The ledger cannot be shown", lines=str(error).splitlines())
+    is_refused = isinstance(error, Refused) and "/actions/" in request.url.path
+    title, status = ("Nothing was changed", 409) if is_refused else ("The ledger cannot be shown", 500)
+    return page(request, "error.html", status, title=title, lines=str(error).splitlines())
 
 
 def refusal_page(request: Request, error: Exception) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
-from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Request, Response, status
 from fastapi.responses import RedirectResponse
@@ -16,12 +15,12 @@ from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import MEANINGS, pipeline_row
 from airflow_epochs.ledger.queries import EpochRow, accounts, newest_epochs
 from airflow_epochs.model import Run
-from airflow_epochs.page.access import GetUserDep
+from airflow_epochs.page.access import GetUserDep, may_edit
 from airflow_epochs.page.airflow_runs import AirflowRuns
 from airflow_epochs.page.figures import Bars, charts
 from airflow_epochs.page.lags import lag_now
 from airflow_epochs.page.ledgers import Listed, all_pipelines, ledger_for
-from airflow_epochs.page.render import page
+from airflow_epochs.page.render import page, path_of
 
 router = APIRouter()
 
@@ -43,7 +42,7 @@ def pipelines_of_dag(request: Request, user: GetUserDep, dag_id: str) -> Respons
     """The tab of a DAG: its pipeline; a list, if it has several or none."""
     listed = [each for each in all_pipelines(user)[0] if each.row.dag_id == dag_id]
     if len(listed) == 1:
-        return RedirectResponse(_path(request, listed[0].conn_id, listed[0].row.name))
+        return RedirectResponse(path_of(request, listed[0].conn_id, listed[0].row.name))
     return _list(request, listed, unreachable=[], heading=f"Pipelines of DAG {dag_id}")
 
 
@@ -57,7 +56,7 @@ def epochs_of_run(request: Request, user: GetUserDep, dag_id: str, run_id: str) 
             found += [(listed, epoch) for epoch in _epochs_of(ledger, run)]
     if len(found) == 1:
         ((listed, epoch),) = found
-        return RedirectResponse(f"{_path(request, listed.conn_id, listed.row.name)}/epochs/{epoch}")
+        return RedirectResponse(f"{path_of(request, listed.conn_id, listed.row.name)}/epochs/{epoch}")
     return page(request, "run.html", found=found, run=run)
 
 
@@ -85,6 +84,7 @@ def one_pipeline(
         older=shown[-1].number if shown and shown[-1].number > 1 else None,
         newer=before is not None,
         charts=charts(newest_epochs(ledger, CHARTED)),
+        acts=may_edit(user, row.dag_id),
     )
 
 
@@ -98,7 +98,7 @@ def lag(user: GetUserDep, conn_id: str, pipeline: str) -> dict[str, Any]:
 @router.get("/pipelines/{conn_id}/{pipeline}/epochs")
 def chosen_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, number: int) -> Response:
     """Where the form leads that asks for an epoch's number."""
-    return RedirectResponse(f"{_path(request, conn_id, pipeline)}/epochs/{number}")
+    return RedirectResponse(f"{path_of(request, conn_id, pipeline)}/epochs/{number}")
 
 
 @router.get("/pipelines/{conn_id}/{pipeline}/epochs/{number}")
@@ -133,7 +133,3 @@ def _list(request: Request, listed: Sequence[Listed], **values: Any) -> Response
 def _meanings() -> dict[str, str]:
     known = {condition.value: meaning for condition, meaning in MEANINGS.items()}
     return {**known, "blocked": "an epoch belongs to an earlier run, and later runs fail because of it"}
-
-
-def _path(request: Request, conn_id: str, pipeline: str) -> str:
-    return f"{request.scope.get('root_path', '')}/pipelines/{quote(conn_id, safe='')}/{quote(pipeline, safe='')}"

@@ -1,0 +1,168 @@
+"""What operators do to a pipeline at once, by the command line or by the page: waive a sink, hand over, abort.
+
+Each action first tells what it will change. It holds what it has told, so that it changes nothing else: if the ledger
+has moved on meanwhile, it is refused. ``coordinator.orders`` has the commands that the next run obeys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_epochs import codes
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.task import new_writer
+from airflow_epochs.errors import Refused
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import in_words, unfinished
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import DecisionKind, DecisionRecord, attempt_fields, records_upper_bound
+from airflow_epochs.protocol import State
+
+
+class Action(Protocol):
+    """One action on one pipeline. ``name``: the command, as typed after ``airflow epochs``."""
+
+    @property
+    def name(self) -> str: ...
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """What will change, in sentences. Raises Refused if there is nothing to do. Changes nothing."""
+        ...
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """Do it, and say so in a sentence. Raises Refused if the ledger has changed since. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True)
+class Waive:
+    """Let an epoch in doubt be completed without one of its sinks."""
+
+    pipeline: str
+    epoch: int
+    sink: str
+    name = "waive"
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        view = admin.with_promise(ledger, self.epoch, self.sink)
+        return [
+            f"Epoch {self.epoch} of pipeline {self.pipeline} will be complete without sink {self.sink}.",
+            self._lost(ledger, view),
+            *self._of_state(view),
+        ]
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        admin.waive(ledger, self.epoch, self.sink, by=by)
+        return f"Epoch {self.epoch} will be completed without sink {self.sink}: clear `complete`, or start a run."
+
+    def _lost(self, ledger: Ledger, view: EpochView) -> str:
+        promised = admin.promised(ledger, view, self.sink)
+        unless = ", if it has lost its commit (it has a receipt)" if self.sink in view.receipts else ""
+        offsets = records_upper_bound(view.opened.ranges_of(self.sink))
+        return (
+            f"Rows that sink {self.sink} loses for good{unless}: {promised.rows}, staged at {promised.place} "
+            f"(offsets: {offsets}; transaction {view.opened.txn_id})."
+        )
+
+    def _of_state(self, view: EpochView) -> list[str]:
+        if self.sink not in view.opened.state:
+            return []
+        return [
+            "It is a state table, so later results would lack these rows. The next run stops until the state begins "
+            f"anew: airflow epochs adopt-sink {self.pipeline} {self.sink} --new-table --why …"
+        ]
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """Hand a pipeline from the DAG ``owner`` to another one."""
+
+    pipeline: str
+    dag_id: str
+    owner: str
+    name = "takeover"
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        admin.require_owner(ledger, self.pipeline, self.owner)
+        view = unfinished(ledger)
+        return [
+            f"Pipeline {self.pipeline} goes from DAG {self.owner} to DAG {self.dag_id}.",
+            f"Runs of DAG {self.owner} cannot open it any more.",
+            f"{in_words(view)} A run of DAG {self.dag_id} will finish or abort it."
+            if view
+            else "No epoch is unfinished.",
+        ]
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        admin.take_over(ledger, self.pipeline, self.dag_id, owner=self.owner, by=by)
+        return f"Pipeline {self.pipeline} now belongs to DAG {self.dag_id}."
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Abort an attempt that is not decided: the next run takes the same input again."""
+
+    pipeline: str
+    txn_id: str
+    name = "abort"
+
+    @classmethod
+    def of(cls, ledger: Ledger, pipeline: str) -> Abort:
+        """The action for the attempt that is open now. Raises Refused if none is."""
+        view = unfinished(ledger)
+        if view is None or view.state is not State.OPEN:
+            raise Refused(
+                f"No attempt is undecided. {in_words(view) if view else 'No epoch is unfinished.'}",
+                code=codes.ATTEMPT_NOT_OPEN,
+                pipeline=pipeline,
+            )
+        return cls(pipeline, view.opened.txn_id)
+
+    def told(self, ledger: Ledger) -> list[str]:
+        """As ``Action.told``."""
+        opened = self._view(ledger).opened
+        return [
+            f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} of pipeline {self.pipeline} is aborted "
+            f"({self.txn_id}, opened by {opened.run}). No sink has shown any of its rows, and none will.",
+            "If that run is still at work, its next task fails. The Spark job that stages runs to its end, in vain.",
+            f"The next run, or a clear of that one, takes the same {records_upper_bound(opened.ranges)} offsets again.",
+        ]
+
+    def do(self, ledger: Ledger, by: Account) -> str:
+        """As ``Action.do``."""
+        opened = self._view(ledger).opened
+        record = DecisionRecord(
+            txn_id=self.txn_id,
+            decision=DecisionKind.GLOBAL_ABORT,
+            reason=f"`airflow epochs abort` by {by.who}: {by.why}",
+            votes={},
+            dag_id=opened.dag_id,
+            run_id=opened.run_id,
+            decided_at=by.at,
+            writer=new_writer(),
+        )
+        standing = ledger.put_decision(record)
+        if standing.writer != record.writer:
+            raise Refused(
+                f"The attempt was decided at the same moment: {standing.decision.value}. This command changed nothing.",
+                code=codes.COMMAND_RACE,
+                **attempt_fields(opened.txn),
+            )
+        return f"Attempt {opened.txn.attempt} of epoch {opened.txn.epoch} is aborted: start a run, or clear its run."
+
+    def _view(self, ledger: Ledger) -> EpochView:
+        view = unfinished(ledger)
+        if view is None or view.state is not State.OPEN or view.opened.txn_id != self.txn_id:
+            raise Refused(
+                f"The attempt {self.txn_id} is not undecided any more. "
+                f"{in_words(view) if view else 'No epoch is unfinished.'} Nothing was changed.",
+                code=codes.ATTEMPT_NOT_OPEN,
+                pipeline=self.pipeline,
+            )
+        return view

@@ -1,0 +1,113 @@
+"""The actions of the page: what will happen, a reason, and the deed in the ledger. Those of the command line, too."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from airflow.models.log import Log
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Form, HTTPException, Request, Response, status
+from fastapi.responses import RedirectResponse
+
+from airflow_epochs.coordinator import admin
+from airflow_epochs.coordinator.actions import Abort, Action, TakeOver, Waive
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.page.access import GetUserDep, require_editable
+from airflow_epochs.page.ledgers import ledger_for
+from airflow_epochs.page.render import page, path_of
+
+router = APIRouter(prefix="/pipelines/{conn_id}/{pipeline}/actions")
+
+HOST = "Airflow's page"
+"""In place of the host in the record of an operator who typed no command."""
+
+
+@router.get("/{name}")
+def ask(
+    request: Request,
+    user: GetUserDep,
+    conn_id: str,
+    pipeline: str,
+    name: str,
+    epoch: int = 0,
+    sink: str = "",
+    dag_id: str = "",
+) -> Response:
+    """Say what the action will change, and ask for the reason. Changes nothing."""
+    ledger = _ledger(user, conn_id, pipeline)
+    if name == TakeOver.name and not dag_id:
+        return page(request, "takeover.html", conn_id=conn_id, pipeline=pipeline)
+    action = _action(ledger, pipeline, name, epoch, sink, dag_id)
+    return page(request, "action.html", conn_id=conn_id, pipeline=pipeline, action=action, told=action.told(ledger))
+
+
+@router.post("/{name}")
+def act(
+    request: Request,
+    user: GetUserDep,
+    conn_id: str,
+    pipeline: str,
+    name: str,
+    why: str = Form(""),
+    epoch: int = Form(0),
+    sink: str = Form(""),
+    dag_id: str = Form(""),
+    owner: str = Form(""),
+    txn_id: str = Form(""),
+) -> Response:
+    """Do exactly what ``ask`` has told, in the name of the user."""
+    _require_own_page(request)
+    ledger = _ledger(user, conn_id, pipeline)
+    action = _agreed(pipeline, name, epoch, sink, dag_id, owner, txn_id)
+    by = Account(who=str(user.get_name()), why=why.strip(), host=HOST)
+    action.told(ledger)  # refused before the audit log says that it happened
+    _log(user, action, dag_id or _owner(ledger, pipeline))
+    action.do(ledger, by)
+    return RedirectResponse(path_of(request, conn_id, pipeline), status.HTTP_303_SEE_OTHER)
+
+
+def _ledger(user: GetUserDep, conn_id: str, pipeline: str) -> Ledger:
+    ledger = ledger_for(user, conn_id, pipeline)
+    require_editable(user, _owner(ledger, pipeline))
+    return ledger
+
+
+def _owner(ledger: Ledger, pipeline: str) -> str:
+    return admin.owner_of(ledger, pipeline)
+
+
+def _action(ledger: Ledger, pipeline: str, name: str, epoch: int, sink: str, dag_id: str) -> Action:
+    """The action as it stands now."""
+    if name == Abort.name:
+        return Abort.of(ledger, pipeline)
+    return _agreed(pipeline, name, epoch, sink, dag_id, _owner(ledger, pipeline), "")
+
+
+def _agreed(pipeline: str, name: str, epoch: int, sink: str, dag_id: str, owner: str, txn_id: str) -> Action:
+    """The action that the user has seen."""
+    match name:
+        case Waive.name:
+            return Waive(pipeline, epoch, sink)
+        case TakeOver.name:
+            return TakeOver(pipeline, dag_id, owner)
+        case Abort.name:
+            return Abort(pipeline, txn_id)
+    raise HTTPException(status.HTTP_404_NOT_FOUND, f"There is no action {name}.")
+
+
+def _require_own_page(request: Request) -> None:
+    """Raise HTTPException 403 for a form of another site, which the browser would send with the user's cookie.
+
+    Every browser of today says where a form comes from (``Sec-Fetch-Site``); older ones send at least ``Origin``.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
+    own = site == "same-origin" if site else urlsplit(origin).netloc == request.headers.get("host")
+    if not own:
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "The form does not come from Airflow's own page.")
+
+
+def _log(user: GetUserDep, action: Action, dag_id: str) -> None:
+    """Put an entry into Airflow's audit log."""
+    with create_session() as session:
+        session.add(Log(event=f"epochs_{action.name}", owner=str(user.get_name()), dag_id=dag_id, extra=str(action)))

@@ -1,0 +1,217 @@
+"""What the Epochs page lets users do: it asks, does what it told, and records who did it and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.coordinator.admin import Account, owner_of, take_over
+from airflow_epochs.ledger.deeds import deeds
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import DecisionKind, Run
+from airflow_epochs.testing import memory_coordinator, memory_pipeline, run_epoch
+from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected
+
+# What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
+pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+ABORT = f"{ORDERS}/actions/abort"
+WAIVE = f"{ORDERS}/actions/waive"
+TAKEOVER = f"{ORDERS}/actions/takeover"
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledgers:
+    return connected(tmp_path / "ledger", monkeypatch)
+
+
+@pytest.fixture
+def ada(ledgers: Ledgers) -> Iterator[Browser]:
+    """She may edit DAGs."""
+    browser = Browser("USER")
+    with browser.client:
+        yield browser
+
+
+def fields_of(html: str) -> dict[str, str]:
+    """The hidden fields of a form, as a browser sends them."""
+    return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', html)}
+
+
+def done(browser: Browser, path: str, why: str = "it hangs") -> int:
+    """Read the confirmation, and send its form; the status of the answer."""
+    form = fields_of(browser.page(path))
+    return int(browser.post(path.partition("?")[0], {**form, "why": why}).status_code)
+
+
+def finish(ledgers: Ledgers, run_id: str = "next") -> None:
+    """The next run of the DAG."""
+    world = ledgers.worlds["orders"]
+    pipeline = memory_pipeline(world, ("orders", "audit"), dag_id="orders_dag")
+    run_epoch(memory_coordinator(world, pipeline, store=LocalStore(ledgers.root)), Run("orders_dag", run_id))
+
+
+def test_an_open_attempt_is_aborted_by_name_and_reason_and_the_next_run_takes_its_input(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    ledgers.unfinished(decided=False)
+    assert ABORT in ada.page(ORDERS)
+    told = ada.text(ABORT)
+    assert "Attempt 1 of epoch 1 of pipeline orders is aborted" in told and "the same 1 offsets again" in told
+    assert done(ada, ABORT) == 303
+    decision = ledgers.ledger().decision_record(1, 1)
+    assert decision and decision.decision is DecisionKind.GLOBAL_ABORT
+    assert decision.reason == "`airflow epochs abort` by ada: it hangs"
+    finish(ledgers)
+    world = ledgers.worlds["orders"]
+    assert (world.table("orders").values(), world.table("audit").values()) == (["c"], ["c"])
+    assert world.litter() == set(), "what the aborted attempt had staged is swept"
+
+
+def test_a_run_that_was_aborted_from_the_page_shows_nothing_of_its_rows(ledgers: Ledgers, ada: Browser) -> None:
+    run = ledgers.unfinished(decided=False)
+    done(ada, ABORT)
+    world = ledgers.worlds["orders"]
+    pipeline = memory_pipeline(world, ("orders", "audit"), dag_id="orders_dag")
+    task = memory_coordinator(world, pipeline, store=LocalStore(ledgers.root))
+    run_epoch(task, run)  # the run goes on, or is cleared: with an attempt of its own
+    complete = ledgers.ledger().complete_record(1)
+    assert complete and complete.txn.attempt == 2
+    assert world.table("orders").values() == ["c"]
+
+
+def test_a_sink_is_waived_after_the_page_has_told_its_loss_and_the_epoch_is_complete_without_it(
+    ledgers: Ledgers, ada: Browser
+) -> None:
+    run = ledgers.unfinished(decided=True)
+    assert "Waive sink audit" in ada.page(ORDERS) and "Waive sink orders" in ada.page(ORDERS)
+    path = f"{WAIVE}?epoch=1&sink=audit"
+    assert "Rows that sink audit loses for good: 1, staged at" in ada.text(path)
+    assert done(ada, path, "the table was dropped") == 303
+    world = ledgers.worlds["orders"]
+    pipeline = memory_pipeline(world, ("orders", "audit"), dag_id="orders_dag")
+    task = memory_coordinator(world, pipeline, store=LocalStore(ledgers.root))
+    task.commit(run, "orders")
+    task.complete(run)
+    [deed] = deeds(ledgers.ledger(), 10)
+    assert (deed.what, deed.epoch, deed.who) == ("waive audit", 1, "ada")
+    assert (deed.host, deed.why) == ("Airflow's page", "the table was dropped")
+    assert "waived by ada on Airflow&#39;s page" in ada.text(f"{ORDERS}/epochs/1")
+
+
+def test_a_pipeline_is_handed_over_to_the_dag_that_was_typed(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.epoch()
+    assert "Hand orders over to another DAG" in ada.text(TAKEOVER)
+    path = f"{TAKEOVER}?dag_id=new_dag"
+    assert "Pipeline orders goes from DAG orders_dag to DAG new_dag." in ada.text(path)
+    assert done(ada, path, "the DAG has a new name") == 303
+    assert owner_of(ledgers.ledger(), "orders") == "new_dag"
+    assert ledgers.ledger().takeovers()[0].who == "ada"
+
+
+# -- what is refused, and changes nothing ----------------------------------------------------------------------------
+
+
+def untouched(ledgers: Ledgers) -> list[str]:
+    """Every file of the ledgers, but probes."""
+    return sorted(str(path) for path in ledgers.root.rglob("*.json"))
+
+
+def test_readers_see_no_action_and_can_do_none(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.unfinished(decided=False)
+    form = fields_of(ada.page(ABORT))
+    before = untouched(ledgers)
+    reader = Browser("VIEWER")
+    with reader.client:
+        assert "/actions/" not in reader.page(ORDERS)
+        assert reader.status(ABORT) == 403
+        assert reader.post(ABORT, {**form, "why": "so"}).status_code == 403
+    nobody = Browser(None)
+    with nobody.client:
+        assert nobody.status(ABORT) == 401
+        assert nobody.post(ABORT, {**form, "why": "so"}).status_code == 401
+    assert untouched(ledgers) == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "", "Origin": "https://evil.example"},
+        {"Sec-Fetch-Site": ""},
+    ],
+    ids=str,
+)
+def test_a_form_of_another_site_does_nothing(ledgers: Ledgers, ada: Browser, headers: dict[str, str]) -> None:
+    ledgers.unfinished(decided=False)
+    form = fields_of(ada.page(ABORT))
+    before = untouched(ledgers)
+    assert ada.post(ABORT, {**form, "why": "so"}, **headers).status_code == 403
+    assert untouched(ledgers) == before
+
+
+def test_an_older_browser_that_names_only_the_origin_of_the_form_is_let_in(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.unfinished(decided=False)
+    form = fields_of(ada.page(ABORT))
+    old = {"Sec-Fetch-Site": "", "Origin": "http://testserver"}
+    assert ada.post(ABORT, {**form, "why": "so"}, **old).status_code == 303
+
+
+@pytest.mark.parametrize("why", ["", "   "])
+def test_an_action_without_a_reason_does_nothing(ledgers: Ledgers, ada: Browser, why: str) -> None:
+    ledgers.unfinished(decided=False)
+    form = fields_of(ada.page(ABORT))
+    before = untouched(ledgers)
+    answer = ada.post(ABORT, {**form, "why": why})
+    assert answer.status_code == 409 and "EPOCHS-REASON-EMPTY" in answer.text
+    assert untouched(ledgers) == before
+
+
+def test_what_has_changed_since_the_page_was_shown_is_refused(ledgers: Ledgers, ada: Browser) -> None:
+    ledgers.unfinished(decided=False)
+    form = fields_of(ada.page(ABORT))
+    finish(ledgers)  # another run has taken over meanwhile, and completed the epoch
+    before = untouched(ledgers)
+    answer = ada.post(ABORT, {**form, "why": "so"})
+    assert answer.status_code == 409
+    assert "is not undecided any more" in as_text(answer.text) and "Nothing was changed" in answer.text
+    assert untouched(ledgers) == before
+    form = fields_of(ada.page(f"{TAKEOVER}?dag_id=mine"))
+    by = Account(who="bob", why="faster")
+    take_over(ledgers.ledger(), "orders", "his", owner="orders_dag", by=by)
+    assert ada.post(TAKEOVER, {**form, "why": "so"}).status_code == 409
+    assert owner_of(ledgers.ledger(), "orders") == "his"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (ABORT, 409),
+        (f"{WAIVE}?epoch=1&sink=orders", 409),
+        (f"{ORDERS}/actions/drop", 404),
+        ("/epochs/pipelines/epochs_default/nothing/actions/abort", 404),
+    ],
+)
+def test_an_action_that_there_is_not_is_refused_with_what_to_do(
+    ledgers: Ledgers, ada: Browser, path: str, status: int
+) -> None:
+    ledgers.epoch()
+    answer = ada.client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == status
+    assert status == 404 or "What to do:" in answer.text
+
+
+def test_airflows_audit_log_has_the_action_and_the_user(ledgers: Ledgers, ada: Browser) -> None:
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    ledgers.unfinished(decided=False, pipeline="orders")
+    txn = fields_of(ada.page(ABORT))["txn_id"]
+    done(ada, ABORT)
+    with create_session() as session:
+        rows = session.query(Log.event, Log.owner, Log.dag_id, Log.extra).filter(Log.event == "epochs_abort").all()
+    assert [(owner, dag_id) for _, owner, dag_id, extra in rows if txn in (extra or "")] == [("ada", "orders_dag")]
