@@ -396,6 +396,7 @@ def test_show_without_a_number_shows_the_newest_epoch_and_the_attempts_before_it
     world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     coordinator = memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path))
+    coordinator.stage(Run("dag", "r3"))
     coordinator.abort(Run("dag", "r3"), "somebody wants it")
     run_epoch(memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("dag", "r4"))
     cli.show_epoch(_args(epoch=None))
@@ -406,7 +407,20 @@ def test_show_without_a_number_shows_the_newest_epoch_and_the_attempts_before_it
         (2, "GLOBAL_COMMIT"),
     ]
     assert shown["attempts"][0]["decision"]["reason"] == "somebody wants it"
-    assert len(shown["attempts"][1]["tries"]) == 1
+    assert [len(each["tries"]) for each in shown["attempts"]] == [1, 1]
+
+
+def test_abort_tells_what_it_aborts_and_the_next_run_takes_the_same_input(
+    world: MemoryWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.abort(_args(why="it hangs"))
+    told = capsys.readouterr().out
+    assert "Attempt 1 of epoch 3 of pipeline orders is aborted (orders/3/1/" in told
+    assert "the same 1 offsets again" in told and "because: it hangs" in told
+    run_epoch(memory_coordinator(world, memory_pipeline(world), store=LocalStore(tmp_path)), Run("dag", "r4"))
+    assert world.table("orders").values() == ["row"] * 4
+    with pytest.raises(SystemExit, match=r"EPOCHS-ATTEMPT-NOT-OPEN(.|\n)*What to do: Do nothing if"):
+        cli.abort(_args(why="again"))
 
 
 def test_in_doubt_names_the_unfinished_epoch_and_the_sinks_that_it_waits_for(

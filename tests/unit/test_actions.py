@@ -1,0 +1,60 @@
+"""Actions of operators: each does what it has told, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.coordinator.actions import Abort
+from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.errors import Refused
+from airflow_epochs.model import DecisionKind
+from tests.support.scenario import Scenario, nested, run, staged
+
+ME = Account(who="me", why="it hangs")
+
+
+def test_an_abort_that_comes_at_the_moment_of_the_commit_changes_nothing_and_says_so() -> None:
+    scenario = Scenario()
+    coordinator = scenario.coordinator()
+    report = staged(scenario, coordinator)
+    action = Abort.of(scenario.ledger, "orders")
+    vote = nested(scenario, lambda: coordinator.vote(run(1), report))
+
+    def decide(moment: str) -> None:
+        if moment.startswith("before put") and "decision" in moment:
+            vote()
+
+    scenario.world.observe(decide)
+    with pytest.raises(Refused, match="decided at the same moment: GLOBAL_COMMIT") as refused:
+        action.do(scenario.ledger, ME)
+    scenario.world.observe(lambda moment: None)
+    assert refused.value.code is codes.COMMAND_RACE
+    scenario.settle()
+    scenario.check_every_row()
+
+
+def test_an_abort_is_for_the_attempt_that_it_has_told_and_for_no_later_one() -> None:
+    scenario = Scenario()
+    scenario.coordinator().open(run(1))
+    first = Abort.of(scenario.ledger, "orders")
+    first.do(scenario.ledger, ME)
+    scenario.coordinator().open(run(2))
+    with pytest.raises(Refused, match="is not undecided any more") as refused:
+        first.do(scenario.ledger, ME)
+    assert refused.value.code is codes.ATTEMPT_NOT_OPEN
+    assert scenario.ledger.decision_record(1, 2) is None
+    scenario.settle()
+    scenario.check_every_row()
+
+
+def test_what_is_decided_or_not_there_cannot_be_aborted() -> None:
+    scenario = Scenario()
+    with pytest.raises(Refused, match="No epoch is unfinished"):
+        Abort.of(scenario.ledger, "orders")
+    coordinator = scenario.coordinator()
+    coordinator.vote(run(1), staged(scenario, coordinator))
+    with pytest.raises(Refused, match="Epoch 1 is in doubt: waits for orders"):
+        Abort.of(scenario.ledger, "orders")
+    decision = scenario.ledger.decision_record(1, 1)
+    assert decision and decision.decision is DecisionKind.GLOBAL_COMMIT
