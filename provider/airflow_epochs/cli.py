@@ -33,6 +33,7 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.commands.code import code_command
 from airflow_epochs.commands.dry_run import dry_run_command
+from airflow_epochs.commands.finding import finding_command
 from airflow_epochs.commands.history import history_command
 from airflow_epochs.commands.looking import looking_commands
 from airflow_epochs.commands.migration import migration_commands
@@ -106,6 +107,7 @@ def _reading() -> list[ActionCommand]:
         ),
         _state(),
         history_command(),
+        finding_command(),
         dry_run_command(),
     ]
 

@@ -516,6 +516,13 @@ PIPELINE_UNKNOWN = COMMANDS.code(
     "The ledger has no pipeline with this name.",
     "Correct the name of the pipeline, or name the connection of its ledger with --ledger-conn-id.",
 )
+NOTHING_FOUND = COMMANDS.code(
+    "EPOCHS-NOTHING-FOUND",
+    Refused,
+    "No complete epoch has the record or the version that the command was asked for.",
+    "Look at `airflow epochs lag PIPELINE` if the record may not be read yet. A version of a table that a compaction "
+    "or another writer made is of no epoch: ask for an earlier version.",
+)
 LAG_UNKNOWN = COMMANDS.code(
     "EPOCHS-LAG-UNKNOWN",
     Refused,

@@ -1,0 +1,87 @@
+"""``airflow epochs find``: which epoch read this record, or made this version of a table. Reads only."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+from airflow.cli.cli_config import ActionCommand, Arg
+
+from airflow_epochs import codes
+from airflow_epochs.commands.asking import OUTPUT, tells_refusals
+from airflow_epochs.commands.printing import print_rows
+from airflow_epochs.errors import Refused
+from airflow_epochs.hooks.epochs import EpochsHook
+from airflow_epochs.hooks.ledgers import ledger_conn_ids
+from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.model import CompleteRecord
+
+
+def finding_command() -> ActionCommand:
+    """The command, for the command line."""
+    return ActionCommand(
+        name="find",
+        help="Which epoch read a record of a topic, or made a version of a table",
+        func=find,
+        args=(
+            Arg(("--topic",), help="With --partition and --offset: the record"),
+            Arg(("--partition",), type=int, help="Of the topic"),
+            Arg(("--offset",), type=int, help="Of the record"),
+            Arg(("--table",), help="With --version: path or URL of a Delta table"),
+            Arg(("--version",), type=int, help="Of the table"),
+            Arg(("--ledger-conn-id",), help="Connection of type epochs; without it, all of them"),
+            OUTPUT,
+        ),
+    )
+
+
+@tells_refusals
+def find(args: Namespace) -> None:
+    """``airflow epochs find``: print the epochs, of all pipelines."""
+    _require_one_question(args)
+    chosen = [args.ledger_conn_id] if args.ledger_conn_id else ledger_conn_ids()
+    found = [row for conn_id in chosen for row in _of_connection(conn_id, args)]
+    if not found:
+        raise Refused(
+            "No complete epoch of any pipeline has it.",
+            code=codes.NOTHING_FOUND,
+        )
+    print_rows(found, args.output)
+
+
+def _require_one_question(args: Namespace) -> None:
+    record = [args.topic, args.partition, args.offset]
+    version = [args.table, args.version]
+    asked = [question for question in (record, version) if any(part is not None for part in question)]
+    if len(asked) != 1 or None in asked[0]:
+        raise Refused(
+            "The command needs either --topic, --partition and --offset, or --table and --version.",
+            code=codes.COMMAND_OPTIONS,
+            remedy="Type `airflow epochs find --topic orders --partition 0 --offset 1234`, or `airflow epochs find "
+            "--table /lake/orders --version 12`, with your names.",
+        )
+
+
+def _of_connection(conn_id: str, args: Namespace) -> Iterator[dict[str, object]]:
+    hook = EpochsHook(conn_id)
+    for name in hook.pipelines():
+        for sink, record in _found(hook.ledger(name), args):
+            yield {
+                "pipeline": name,
+                "epoch": record.txn.epoch,
+                "sink": sink,
+                "transaction": record.txn_id,
+                "dag": record.opened_by.dag_id,
+                "run": record.opened_by.run_id,
+                "completed_at": record.completed_at,
+                "ledger": conn_id,
+            }
+
+
+def _found(ledger: Ledger, args: Namespace) -> Iterator[tuple[str | None, CompleteRecord]]:
+    if args.table is not None:
+        yield from epochs_that_made(ledger, args.table, args.version)
+    else:
+        for record in epochs_that_read(ledger, args.topic, args.partition, args.offset):
+            yield None, record

@@ -1,0 +1,111 @@
+"""Which epoch read a record, and which one made a version of a table."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_epochs.commands import finding
+from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
+from airflow_epochs.ledger.ledger import Ledger
+from airflow_epochs.ledger.queries import newest_opened
+from airflow_epochs.ledger.store import LocalStore
+from airflow_epochs.model import Run
+from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+
+EPOCHS = 40
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ledger of 40 epochs: epoch n reads n records of one partition, and from epoch 10 on three of another one."""
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(tmp_path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    world = MemoryWorld()
+    pipeline = memory_pipeline(world, ("gold", "audit"))
+    for number in range(1, EPOCHS + 1):
+        world.produce("orders", 0, ["row"] * number)
+        if number >= 10:
+            world.produce("orders", 1, ["row"] * 3)
+        run_epoch(memory_coordinator(world, pipeline, store=LocalStore(tmp_path)), Run("dag", f"r{number}"))
+    return tmp_path
+
+
+def reading(root: Path, partition: int, offset: int) -> list[int]:
+    ledger = Ledger(LocalStore(root), "orders")
+    return [record.txn.epoch for record in epochs_that_read(ledger, "orders", partition, offset)]
+
+
+def test_every_record_is_found_in_the_one_epoch_that_read_it(root: Path) -> None:
+    expected = [number for number in range(1, EPOCHS + 1) for _ in range(number)]
+    assert [reading(root, 0, offset) for offset in range(len(expected))] == [[number] for number in expected]
+    later = [number for number in range(10, EPOCHS + 1) for _ in range(3)]
+    assert [reading(root, 1, offset) for offset in range(len(later))] == [[number] for number in later]
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(0, EPOCHS * (EPOCHS + 1) // 2), (1, 93), (2, 0), (0, -1)])
+def test_what_no_epoch_has_read_is_not_found(root: Path, partition: int, offset: int) -> None:
+    assert reading(root, partition, offset) == []
+
+
+def test_after_a_move_back_a_record_is_found_in_every_epoch_that_read_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(LocalStore(root), "orders")
+    real = ledger.complete_record
+
+    def moved(number: int) -> object:
+        """As if epoch 39 had begun at epoch 38's beginning, by a command."""
+        record, before = real(number), real(38)
+        if number < 39 or record is None or before is None:
+            return record
+        return replace(record, moved_in=39, ranges=before.ranges if number == 39 else record.ranges)
+
+    monkeypatch.setattr(ledger, "complete_record", moved)
+    offset = sum(range(38))
+    assert [record.txn.epoch for record in epochs_that_read(ledger, "orders", 0, offset)] == [39, 38]
+
+
+def test_a_version_of_a_table_leads_to_the_epoch_that_made_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(LocalStore(root), "orders")
+    real = newest_opened(ledger)
+    assert real
+    # a sink in memory has no path of its own
+    named = replace(real, sinks={"gold": replace(real.sinks["gold"], spec={"table": f"{root}/gold"})})
+    monkeypatch.setattr("airflow_epochs.ledger.finding.newest_opened", lambda ledger: named)
+    for version in (0, 7, EPOCHS - 1):
+        [(sink, record)] = epochs_that_made(ledger, f"file://{root}/gold/", version)
+        assert (sink, record.txn.epoch) == ("gold", version + 1)
+    assert list(epochs_that_made(ledger, f"{root}/gold", EPOCHS)) == [], "of a compaction"
+    assert list(epochs_that_made(ledger, f"{root}/silver", 0)) == []
+
+
+def typed(**given: object) -> Namespace:
+    names = ("topic", "partition", "offset", "table", "version")
+    return Namespace(**{**dict.fromkeys(names), "ledger_conn_id": "epochs_default", "output": "json", **given})
+
+
+def test_the_command_prints_the_epoch_and_its_run(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding.find(typed(topic="orders", partition=0, offset=5))
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["pipeline"], row["epoch"], row["run"], row["sink"]) == ("orders", 3, "r3", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topic": "orders", "partition": 0, "offset": 10**9}, "EPOCHS-NOTHING-FOUND"),
+        ({"topic": "orders", "partition": 0}, "EPOCHS-COMMAND-OPTIONS"),
+        ({"topic": "orders", "partition": 0, "offset": 1, "table": "/t", "version": 1}, "EPOCHS-COMMAND-OPTIONS"),
+        ({}, "EPOCHS-COMMAND-OPTIONS"),
+    ],
+)
+def test_a_question_that_has_no_answer_is_refused_with_what_to_do(
+    root: Path, given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(SystemExit, match=rf"{said}: .*(.|\n)*What to do:"):
+        finding.find(typed(**given))
