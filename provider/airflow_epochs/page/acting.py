@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import urlsplit
 
 from airflow.models.log import Log
@@ -108,6 +109,10 @@ def _require_own_page(request: Request) -> None:
 
 
 def _log(user: GetUserDep, action: Action, dag_id: str) -> None:
-    """Put an entry into Airflow's audit log."""
+    """Put an entry into Airflow's audit log, whose ``extra`` is JSON."""
     with create_session() as session:
-        session.add(Log(event=f"epochs_{action.name}", owner=str(user.get_name()), dag_id=dag_id, extra=str(action)))
+        session.add(
+            Log(
+                event=f"epochs_{action.name}", owner=str(user.get_name()), dag_id=dag_id, extra=json.dumps(vars(action))
+            )
+        )
