@@ -13,6 +13,12 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
+@pytest.fixture(autouse=True)
+def consumed(running: RunningStack) -> None:
+    """The pipeline has taken all orders, those of other modules too; so no epoch begins while a test compares."""
+    wait_until(running.watch.consumed, DEADLINE_S)
+
+
 def finished_run(running: RunningStack) -> str:
     """The run of the newest complete epoch, after its end."""
     newest = running.watch.ledger.complete_record(running.watch.ledger.newest_complete())

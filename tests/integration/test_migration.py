@@ -422,13 +422,19 @@ def test_a_reader_of_other_topics_is_refused_until_the_dag_reads_them(lab: Lab) 
     assert both.shown("lake") == "abcdy"
 
 
-def test_what_cannot_be_reached_is_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_reached_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(command: str, *words: str) -> str:
+        assert lab.refused(command, *words) == "2", "the exit code"
+        return capsys.readouterr().err
+
     nothing = lab.refused("adopt-checkpoint", str(lab.folder / "nothing"))
     assert "EPOCHS-CHECKPOINT-UNUSABLE" in nothing and str(lab.folder / "nothing") in nothing
     for command, words in {"adopt-checkpoint": [a_checkpoint(lab)], "export-checkpoint": ["/new"]}.items():
-        assert "no connection 'unknown'" in lab.refused(command, *words, "--storage-conn-id", "unknown")
+        assert "no connection 'unknown'" in missing(command, *words, "--storage-conn-id", "unknown")
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA")
-    assert "no connection 'kafka'" in lab.refused("adopt-checkpoint", a_checkpoint(lab))
+    assert "no connection 'kafka'" in missing("adopt-checkpoint", a_checkpoint(lab))
     assert lab.ledger.identity() is None, "nothing was changed"
 
 
