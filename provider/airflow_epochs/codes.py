@@ -1014,6 +1014,15 @@ TRANSFORM_RAISED = TRANSFORM.code(
     "The transform raised an error. Nothing was written.",
     "Correct the transform. Then clear the failed task.",
 )
+UDF_RAISED = TRANSFORM.code(
+    "EPOCHS-UDF-RAISED",
+    Refused,
+    "A Python function of the transform, such as a UDF, raised an error in a Python worker of Spark. Nothing was "
+    "written. A retry would meet the same row, so the task is not retried, unless the error's class says that a "
+    "service did not answer or that memory ran out.",
+    "Correct the function, or let it return NULL for such a row. If a module is missing, install it on Spark's "
+    "machines. Then clear the failed task.",
+)
 TRANSFORM_RESULT = TRANSFORM.code(
     "EPOCHS-TRANSFORM-RESULT",
     Refused,
@@ -1268,6 +1277,14 @@ SPARK_PLAN_REFUSED = SPARK.code(
     "Spark cannot run the plan: it names, for example, a column or a function that does not exist.",
     "Correct what the message names, mostly in the transform. Then clear the failed task.",
 )
+SPARK_VALUE_INVALID = SPARK.code(
+    "EPOCHS-SPARK-VALUE-INVALID",
+    Refused,
+    "Spark cannot compute a value of some row: for example a cast of text that is no number, a division by zero, an "
+    "overflow, or `raise_error`. Nothing was written. A retry would meet the same row, so the task is not retried.",
+    "Let the transform use a function that returns NULL for such a row, as `try_cast` and `try_divide` do, and let it "
+    "send the row to the dead letters. Then clear the failed task.",
+)
 SPARK_JOB_FAILED = SPARK.code(
     "EPOCHS-SPARK-JOB-FAILED",
     NotApplied,
@@ -1288,6 +1305,14 @@ SPARK_VERSION_MIXED = SPARK.code(
     Refused,
     "The task and Spark's driver run different versions of the provider.",
     "Install the same version for tasks and for Spark. Then clear the failed task.",
+)
+SPARK_PYTHON_MIXED = SPARK.code(
+    "EPOCHS-SPARK-PYTHON-MIXED",
+    Refused,
+    "The program that plans the job and Spark's workers run different versions of Python, and a Python function of the "
+    "transform must go from the one to the other. Nothing was written.",
+    "Set PYSPARK_PYTHON, where the Spark Connect server or the cluster starts, to a Python of the driver's version. Or "
+    "run Airflow's workers with the Python of Spark's workers. Then clear the failed task.",
 )
 SPARK_REPORT_UNFIT = SPARK.code(
     "EPOCHS-SPARK-REPORT-UNFIT",

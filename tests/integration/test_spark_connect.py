@@ -246,7 +246,7 @@ def test_a_udf_that_raises_shows_the_users_lines_and_no_credentials(
         def f(batch, epoch): return batch.select(tax("offset").alias("t"))
     """
     secrets = {"kafka.ssl.keystore.password": "hunter2-secret"}
-    with pytest.raises(NotApplied) as failed:
+    with pytest.raises(Refused, match="EPOCHS-UDF-RAISED") as failed:
         runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
     assert "ValueError: no tax for ******" in failed.value.what
     assert "app.py" in failed.value.what
@@ -345,7 +345,7 @@ def test_an_error_with_credentials_is_not_written_to_standard_error(
 ) -> None:
     body = "def f(batch, epoch): return batch.select(F.lit('hunter2-secret').cast('int').alias('t'))"
     secrets = {"kafka.ssl.keystore.password": "hunter2-secret"}
-    with pytest.raises(NotApplied, match=r"CAST_INVALID_INPUT(.|\n)*\*\*\*\*\*\*"):
+    with pytest.raises(Refused, match=r"EPOCHS-SPARK-VALUE-INVALID(.|\n)*CAST_INVALID_INPUT(.|\n)*\*\*\*\*\*\*"):
         runner.run(stage_job(topic, app(tmp_path, body), {"one": tmp_path / "t"}, secrets=secrets))
     assert "hunter2" not in "".join(capfd.readouterr())
 
@@ -364,7 +364,7 @@ def test_a_failing_sink_interrupts_the_others(runner: ConnectRunner, topic: Topi
             return {{"slow": batch.sparkSession.sql(many), "broken": batch.select(broken("offset").alias("b"))}}
     """
     began = time.monotonic()
-    with pytest.raises(NotApplied, match="ZeroDivisionError"):
+    with pytest.raises(Refused, match="raised ZeroDivisionError"):
         runner.run(stage_job(topic, app(tmp_path, body), {"slow": tmp_path / "s", "broken": tmp_path / "b"}))
     assert time.monotonic() - began < 60  # alone, the slow one takes hours
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_epochs import secrecy
+from airflow_epochs import codes, secrecy
 from airflow_epochs.contracts import Connection
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.spark import processes, reports, submit
@@ -139,6 +139,82 @@ def test_a_message_that_is_cut_within_a_secret_shows_no_half_of_it() -> None:
     secrecy.keep_options({"kafka.a": "hunter2-correct-horse"})
     error = failures.of_spark(ValueError("x" * 3_995 + "hunter2-correct-horse"), "It")
     assert "hunt" not in error.what
+
+
+def raised_in_a_worker(last: str, frames: int = 1) -> str:
+    """What Spark says of an exception in a Python worker."""
+    frame = '  File "app.py", line 8, in tax\n    raise Odd("Timeout: no")\n    ^^^^^^^^^^^\n'
+    return (
+        f"An exception was thrown from the Python worker:\nTraceback (most recent call last):\n{frame * frames}{last}"
+    )
+
+
+@pytest.mark.parametrize(
+    "last", ["ZeroDivisionError: by zero", "my.Odd: two\nlines: of text", "KeyError", "FileNotFoundError: x"]
+)
+def test_a_function_that_raises_in_a_python_worker_is_not_retried(last: str) -> None:
+    error = failures.of_spark(ValueError(raised_in_a_worker(last)), "It")
+    assert isinstance(error, Refused) and error.code is codes.UDF_RAISED
+    assert error.what.startswith(f"It failed: a Python function of the transform raised {last.partition(':')[0]}. ")
+    assert last in error.what
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "urllib.error.URLError: <urlopen error>",
+        "ConnectionRefusedError: [Errno 111]",
+        "requests.exceptions.ReadTimeout: x",
+        "MemoryError",
+        "EOFError",
+    ],
+)
+def test_a_service_that_does_not_answer_a_function_in_a_python_worker_is_asked_again_by_a_retry(last: str) -> None:
+    error = failures.of_spark(ValueError(raised_in_a_worker(last)), "It")
+    assert type(error) is NotApplied and error.code is codes.SPARK_JOB_FAILED
+
+
+def test_the_exception_that_counts_is_the_last_one_of_a_chain_however_long_its_traceback_is() -> None:
+    first = raised_in_a_worker("ConnectionError: no")
+    text = f"{first}\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    error = failures.of_spark(ValueError(text + raised_in_a_worker("my.Odd: at the end", frames=300)), "It")
+    assert error.code is codes.UDF_RAISED
+    assert "ConnectionError: no" in error.what and error.what.endswith("my.Odd: at the end")
+    assert len(error.what) < 4_200
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ("22018", codes.SPARK_VALUE_INVALID),
+        ("22012", codes.SPARK_VALUE_INVALID),
+        ("P0001", codes.SPARK_VALUE_INVALID),
+        ("22000", codes.SPARK_JOB_FAILED),
+        ("KD001", codes.SPARK_JOB_FAILED),
+        ("220189", codes.SPARK_JOB_FAILED),
+    ],
+)
+def test_a_value_that_spark_cannot_compute_is_not_retried_and_lost_records_are(state: str, code: object) -> None:
+    error = failures.of_spark(ValueError(f"[SOME_ERROR] The value is wrong. SQLSTATE: {state}"), "It")
+    assert error.code is code
+    assert isinstance(error, Refused) == (code is codes.SPARK_VALUE_INVALID)
+
+
+def test_two_versions_of_python_are_not_retried() -> None:
+    last = (
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
+        "version: 3.11 than that in driver: 3.9, PySpark cannot run with different minor versions."
+    )
+    error = failures.of_spark(ValueError(raised_in_a_worker(last)), "It")
+    assert error.code is codes.SPARK_PYTHON_MIXED
+    assert error.what == "It failed: Python in worker has different version: 3.11 than that in driver: 3.9."
+
+
+def test_an_error_of_spark_itself_may_pass() -> None:
+    text = (
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).\nCaused by: java.io.EOFException"
+    )
+    assert type(failures.of_spark(ValueError(text), "It")) is NotApplied
 
 
 def test_a_message_keeps_the_cause_and_drops_the_jvms_frames() -> None:

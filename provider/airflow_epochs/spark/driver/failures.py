@@ -6,6 +6,7 @@ import re
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import EpochError, NotApplied, Refused
+from airflow_epochs.spark.driver import python_workers
 from airflow_epochs.spark.driver.kafka_read import REDACTION
 
 _LENGTH_MAX = 4_000
@@ -20,6 +21,10 @@ _NO_SOURCE = re.compile(
 )
 _STRANGER = re.compile(r"StatusCode\.UNAUTHENTICATED\s+details = \"(.*?)\"", re.S)
 _GONE = re.compile(r"StatusCode\.UNAVAILABLE\s+details = \"(.*?)\"", re.S)
+_OF_VALUES = re.compile(r"SQLSTATE: (?:22(?!000)\w{3}|P0001)\b")
+"""The SQL standard's class 22, "data exception", without 22000, under which Spark tells of lost Kafka records; and
+``raise_error`` in the user's SQL.
+"""
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 
 
@@ -56,7 +61,8 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
     """
     if isinstance(error, EpochError):
         return error
-    text = _message(error)
+    whole = _message(error)
+    text = _cut(whole)
     if found := _NO_SOURCE.search(text):
         return _jar_missing(found.group(1), doing)
     if _NO_EXTENSION in text:
@@ -79,6 +85,10 @@ def of_spark(error: BaseException, doing: str) -> EpochError:
         )
     if _is_analysis(error):
         return Refused(f"{doing} failed: the plan is not valid. {text}", code=codes.SPARK_PLAN_REFUSED)
+    if _OF_VALUES.search(text):
+        return Refused(f"{doing} failed: a value cannot be computed. {text}", code=codes.SPARK_VALUE_INVALID)
+    if final := python_workers.refused(whole, text, doing):
+        return final
     return NotApplied(f"{doing} failed: {type(error).__name__}: {text}", code=codes.SPARK_JOB_FAILED)
 
 
@@ -109,5 +119,10 @@ def _message(error: BaseException) -> str:
     telling = [cause for cause in causes if "Traceback (most recent call last)" in cause] or causes[-1:]
     if telling and telling[0] not in text:
         text = f"{text}\nCaused by: {telling[0]}"
-    text = secrecy.scrubbed(text)  # before the cut: half a secret is not recognised
-    return text if len(text) <= _LENGTH_MAX else f"{text[:_LENGTH_MAX]} …"
+    return secrecy.scrubbed(text)  # before it is cut: half a secret is not recognised
+
+
+def _cut(text: str) -> str:
+    """``text`` without its middle, if it is long: a traceback says what was raised at its end."""
+    half = _LENGTH_MAX // 2
+    return text if len(text) <= _LENGTH_MAX else f"{text[:half]} … {text[-half:]}"
