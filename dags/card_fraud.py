@@ -18,7 +18,14 @@ from airflow_epochs import DeltaSink, EpochPipeline, EventTime, KafkaSource, Spa
 
 LAKE = os.environ.get("LAKE", "/lake")
 
-with DAG("card_fraud", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "card_fraud",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "card_fraud",
         source=KafkaSource(topics=["card_payments"], conn_id="kafka_default", starting="earliest"),

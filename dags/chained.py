@@ -19,7 +19,14 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, Spa
 LAKE = os.environ.get("LAKE", "/lake")
 SPARK = SparkConnect("spark_connect_default")
 
-with DAG("chained_enrich", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "chained_enrich",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     enriched = EpochPipeline(
         "chained_enrich",
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest"),

@@ -19,7 +19,12 @@ LAKE = os.environ.get("LAKE", "/lake")
 SPARK = SparkConnect("spark_connect_default")
 
 with DAG(
-    "chained_tables_orders", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True
+    "chained_tables_orders",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
 ):
     orders = EpochPipeline(
         "chained_tables_orders",

@@ -17,7 +17,14 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
 LAKE = os.environ.get("LAKE", "/lake")
 
-with DAG("customers_upsert", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "customers_upsert",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "customers_upsert",
         source=KafkaSource(topics=["customer-changes"], conn_id="kafka_default", starting="earliest"),

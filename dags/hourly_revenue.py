@@ -20,7 +20,14 @@ OPEN = (
     "shop string, window_start timestamp, window_end timestamp, sales bigint, revenue decimal(22, 2), expires timestamp"
 )
 
-with DAG("hourly_revenue", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "hourly_revenue",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "hourly_revenue",
         source=KafkaSource(topics=["sales"], conn_id="kafka_default", starting="earliest"),

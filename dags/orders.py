@@ -16,7 +16,7 @@ LAKE = os.environ.get("LAKE", "/lake")
 MAX_RECORDS = int(os.environ.get("ORDERS_MAX_RECORDS", "5000000"))
 MAX_WAIT = float(os.environ.get("ORDERS_MAX_WAIT", "30"))
 
-with DAG("orders", schedule="@continuous", max_active_runs=1, catchup=False):
+with DAG("orders", schedule="@continuous", max_active_runs=1, max_consecutive_failed_dag_runs=20, catchup=False):
     EpochPipeline(
         "orders",
         source=KafkaSource(

@@ -19,7 +19,14 @@ FOR_SECONDS = float(os.environ.get("ORDERS_FOR_SECONDS", "600"))
 # Small epochs are over before code for them would be compiled.
 INTERPRETED = {"spark.sql.codegen.wholeStage": False, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
-with DAG("orders_continuous", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "orders_continuous",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "orders_continuous",
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", max_records=1_000_000, max_wait=FOR_SECONDS),

@@ -19,7 +19,14 @@ from airflow_epochs import DeltaSink, EpochPipeline, KafkaSink, KafkaSource, Spa
 
 LAKE = os.environ.get("LAKE", "/lake")
 
-with DAG("orders_fanout", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "orders_fanout",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "orders_fanout",
         source=KafkaSource(topics=["orders"], conn_id="kafka_default", starting="earliest", max_records=5_000_000),

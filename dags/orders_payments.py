@@ -21,7 +21,14 @@ from airflow_epochs import DeltaSink, EpochPipeline, EventTime, KafkaSource, Spa
 LAKE = os.environ.get("LAKE", "/lake")
 ORIGIN, PAID_ORIGIN = "partition int, offset bigint", "paid_partition int, paid_offset bigint"
 
-with DAG("orders_payments", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "orders_payments",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "orders_payments",
         source=KafkaSource(topics=["orders", "payments"], conn_id="kafka_default", starting="earliest"),

@@ -18,7 +18,14 @@ from airflow_epochs import DeltaSink, EpochPipeline, EventTime, KafkaSource, Spa
 LAKE = os.environ.get("LAKE", "/lake")
 OPEN = "visitor string, session_start timestamp, session_end timestamp, views bigint, orders bigint"
 
-with DAG("sessions", schedule="@continuous", max_active_runs=1, catchup=False, is_paused_upon_creation=True):
+with DAG(
+    "sessions",
+    schedule="@continuous",
+    max_active_runs=1,
+    max_consecutive_failed_dag_runs=20,
+    catchup=False,
+    is_paused_upon_creation=True,
+):
     EpochPipeline(
         "sessions",
         source=KafkaSource(topics=["page_views"], conn_id="kafka_default", starting="earliest"),

@@ -38,12 +38,14 @@ from airflow_epochs.commands.history import history_command
 from airflow_epochs.commands.looking import looking_commands
 from airflow_epochs.commands.migration import migration_commands
 from airflow_epochs.commands.orders import order_commands
+from airflow_epochs.commands.preview import preview_command
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort, Action, TakeOver, Waive
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.coordinator.reasons import reason_and_remedy
 from airflow_epochs.errors import Refused, located
 from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import caller, logged
@@ -63,7 +65,9 @@ from airflow_epochs.ledger.queries import (
     unfinished,
 )
 from airflow_epochs.ledger.signing import RANDOM_KEY
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import SHORT_CODE
+from airflow_epochs.protocol import State
 from airflow_epochs.read import options_of
 from airflow_epochs.sinks.delta import state_records
 from airflow_epochs.sinks.delta.state_figures import StateFigures, figures
@@ -109,6 +113,7 @@ def _reading() -> list[ActionCommand]:
         history_command(),
         finding_command(),
         dry_run_command(),
+        preview_command(),
     ]
 
 
@@ -190,8 +195,13 @@ def list_epochs(args: Namespace) -> None:
     """``airflow epochs list``: print the newest epochs of a pipeline. Reads only."""
     ledger = known_ledger_of(args)
     views = newest_epochs(ledger, args.limit)
-    rows = [_printed(EpochRow.of(view, ledger.complete_record(view.number - 1))) for view in views]
+    rows = [_printed(EpochRow.of(view, ledger.complete_record(view.number - 1)), _reason(view)) for view in views]
     print_rows(rows, args.output)
+
+
+def _reason(view: EpochView) -> str | None:
+    """Why the newest attempt was aborted; None if it was not."""
+    return reason_and_remedy(view.decision)[0] if view.state is State.ABORTED and view.decision else None
 
 
 @tells_refusals
@@ -377,7 +387,7 @@ def _write_privately(path: Path, text: str) -> None:
         ) from None
 
 
-def _printed(row: EpochRow) -> dict[str, object]:
+def _printed(row: EpochRow, reason: str | None) -> dict[str, object]:
     return {
         "epoch": row.number,
         "state": row.state.value,
@@ -387,6 +397,7 @@ def _printed(row: EpochRow) -> dict[str, object]:
         "rows": row.rows,
         "dead letters": row.dead_letters,
         "waits for": list(row.waits_for),
+        "reason": reason,
         "commands": list(row.commands),
         "code": f"{row.code[:SHORT_CODE]}{'*' if row.code_changed else ''}" if row.code else None,
         "versions": row.versions,

@@ -758,6 +758,27 @@ class Restorable(Protocol):
 
 
 @runtime_checkable
+class Preflight(Protocol):
+    """A sink that can tell, before Spark runs, what its vote would refuse whatever the rows are."""
+
+    def require_ready(self, pipeline: str, previous: TransactionId | None, env: Environment) -> None:
+        """Look whether the destination exists and can take an epoch. Changes nothing.
+
+        A check that could refuse rows which the vote accepts does not belong here.
+
+        Args:
+            pipeline: The pipeline's name.
+            previous: The sink's last transaction; None before its first epoch.
+            env: The environment to ask in.
+
+        Raises:
+            Refused: It cannot: a table, a column, a topic or a right is missing, or a setting is wrong.
+            NotApplied: The destination does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class Fitting(Protocol):
     """A sink that can tell which values its destination takes, so that other rows become dead letters."""
 
@@ -790,6 +811,36 @@ class Telling(Protocol):
 
         Raises:
             Refused: The sink would not take them. As ``rows_of``.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedSample:
+    """What lies at a staging place, for somebody who looks.
+
+    Attributes:
+        columns: (name, type) of each column of the staged rows; types as SQL users know them.
+        count: How many rows lie there.
+        rows: The first of them.
+        creates: A statement that creates the destination, if it does not exist and the sink never creates it.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    count: int
+    rows: tuple[Row, ...]
+    creates: str | None = None
+
+
+@runtime_checkable
+class Sampling(Protocol):
+    """A sink that can show the rows at a staging place, for ``airflow epochs preview``."""
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
+        """At most ``most`` of the staged rows. Changes nothing.
+
+        Raises:
+            Refused: What lies there is not a finished staging of this transaction.
         """
         ...
 

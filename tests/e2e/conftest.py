@@ -1,4 +1,4 @@
-"""One running stack for all end-to-end tests: the example DAGs, one that fails when told to, and one that waits."""
+"""One running stack for all end-to-end tests: the examples, and DAGs that fail when told to, that wait, that storm."""
 
 from __future__ import annotations
 
@@ -39,5 +39,7 @@ def project(folder: Path) -> Path:
     ours = Path(__file__).parent / "project"
     shutil.copy(ours / "troubled.py", dags)
     shutil.copy(ours / "waits.py", dags)
+    shutil.copy(ours / "storms.py", dags)
     shutil.copy(ours / "troubled_transform.py", apps / "troubled.py")
+    shutil.copy(ours / "storms_transform.py", apps / "storms.py")
     return dags

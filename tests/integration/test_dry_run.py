@@ -19,7 +19,8 @@ from kafka import TopicPartition as Partition
 from airflow_epochs import KafkaSink, SqlSink, expect
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
-from airflow_epochs.errors import Corrupt, EpochError
+from airflow_epochs.coordinator.preview import Preview, preview
+from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Run
 from stack.postgres import Postgres
 from tests.support import remedies
@@ -106,6 +107,10 @@ def everything(lab: Lab, db: Db | None = None) -> dict[str, Any]:
 
 def played(lab: Lab, db: Db, epoch: int = 1, amount: str = THEN, sample: int = 5, **options: Any) -> DryRun:
     return dry_run(orders(lab, db, amount, **options).task, epoch, sample)
+
+
+def previewed(lab: Lab, db: Db, records: int = 100, **options: Any) -> Preview:
+    return preview(orders(lab, db, **options).task, records, 2)
 
 
 def by_sink(told: DryRun) -> dict[str, SinkResult]:
@@ -353,3 +358,57 @@ def test_a_transform_that_raises_is_corrected_and_the_command_run_again(lab: Lab
     assert again.returncode == 0, again.stderr
     told = json.loads(again.stdout[again.stdout.index("{\n") :])
     assert [(each["rows_then"], each["rows_now"]) for each in told["sinks"] if each["sink"] == "lake"] == [(5, 5)]
+
+
+# -- a preview --------------------------------------------------------------------------------------------------------
+
+
+def test_a_preview_shows_what_every_sink_would_get_and_changes_nothing(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS, b"no order")
+    before = everything(lab, db)
+    told = {each.sink: each for each in previewed(lab, db).sinks}
+    assert everything(lab, db) == before
+    assert {name: each.rows for name, each in told.items()} == {"database": 5, "events": 5, "lake": 5, "rejected": 1}
+    samples = {name: each.sample for name, each in told.items() if each.sample}
+    assert samples["lake"].columns == (("id", "string"), ("amount", "long"), ("day", "string"))
+    assert samples["lake"].rows == ({"id": "a", "amount": 5, "day": "mon"}, {"id": "b", "amount": 499, "day": "mon"})
+    assert samples["database"].creates is None
+    assert [each.problem for each in told.values()] == [None] * 4
+    lab.run(orders(lab, db))
+    assert db.run(f"SELECT count(*) FROM {db.table('orders')}") == [(5,)], "the epoch takes the same records"
+
+
+def test_a_preview_reads_no_more_records_than_were_asked_for(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS)
+    told = {each.sink: each.rows for each in previewed(lab, db, records=2).sinks}
+    assert told == {"database": 2, "events": 2, "lake": 2, "rejected": 0}
+
+
+def test_a_preview_says_why_rows_would_not_fit(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS)
+    strict = {"lake": [expect("amount < 100")]}
+    told = {each.sink: each for each in previewed(lab, db, expectations=strict).sinks}
+    assert "amount < 100" in (told["lake"].problem or "")
+    assert told["lake"].broken == {"amount < 100": 3}
+    assert told["events"].problem is None
+
+
+def test_the_statement_that_a_preview_prints_makes_the_table_for_which_open_has_refused_the_epoch(
+    lab: Lab, db: Db
+) -> None:
+    db.run(f"DROP TABLE {db.table('orders')}")
+    sent(lab, *ORDERS)
+    with pytest.raises(Refused, match="EPOCHS-SQL-TABLE-MISSING") as refused:
+        lab.run(orders(lab, db))
+    assert "`airflow epochs preview orders`" in str(refused.value)
+    (database,) = (each.sample for each in previewed(lab, db).sinks if each.sink == "database")
+    assert database and database.creates and database.count == 5
+    db.run(database.creates)
+    lab.run(orders(lab, db))
+    assert sorted(db.run(f"SELECT id, amount FROM {db.table('orders')}")) == [
+        ("a", 5),
+        ("b", 499),
+        ("b", 499),
+        ("c", 699),
+        ("d", 100),
+    ]

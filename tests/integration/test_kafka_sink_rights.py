@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from airflow_epochs import KafkaSink
+from airflow_epochs.errors import Refused
 from airflow_epochs.model import VoteKind
 from stack.broker import Broker
 from stack.jars import Jars
@@ -86,20 +87,35 @@ def reason(feed: Feed) -> str:
     return vote.reason or ""
 
 
+def unready(feed: Feed) -> str:
+    """What ``open`` says of the sink; empty if it is ready."""
+    try:
+        feed.sink.require_ready(feed.pipeline, feed.shown, feed.world)
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
 def test_each_right_that_is_missing_is_named_and_those_in_the_docs_suffice(guarded: Guarded, feed: Feed) -> None:
     def comes_to(words: str) -> bool:
         return words in reason(feed)  # rights take a moment until every part of the broker knows of them
 
+    def are_missed_at_once(words: str) -> bool:
+        return words in unready(feed) and comes_to(words)
+
     topic, describe = feed.sink.topic, (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
-    assert "does not permit the connection's user to describe topic out-" in reason(feed)
+    assert are_missed_at_once("does not permit the connection's user to describe topic out-")
     guarded.grant(TOPIC, topic, *describe)
-    wait_until(lambda: comes_to("describe topic airflow-epochs-markers"))
-    guarded.grant(TOPIC, MARKERS, *describe)
-    wait_until(lambda: comes_to("create topic airflow-epochs-markers"))
-    guarded.grant(TOPIC, MARKERS, AclOperation.CREATE)
-    wait_until(lambda: comes_to(f"lacks these rights on topic {topic}: WRITE."))
+    wait_until(lambda: are_missed_at_once(f"lacks these rights on topic {topic}: WRITE."))
     guarded.grant(TOPIC, topic, AclOperation.WRITE)
+    wait_until(lambda: are_missed_at_once("describe topic airflow-epochs-markers"))
+    guarded.grant(TOPIC, MARKERS, *describe)
+    wait_until(lambda: are_missed_at_once("create topic airflow-epochs-markers"))
+    assert MARKERS not in guarded.admin.list_topics(timeout=5).topics, "to ask is not to create"
+    guarded.grant(TOPIC, MARKERS, AclOperation.CREATE)
+    wait_until(lambda: unready(feed) == "")
     wait_until(lambda: comes_to(f"lacks these rights on topic {MARKERS}: READ, WRITE."))
+    wait_until(lambda: are_missed_at_once(f"lacks these rights on topic {MARKERS}: READ, WRITE."))
     guarded.grant(TOPIC, MARKERS, AclOperation.READ, AclOperation.WRITE)
     for transactional_id in (MARKERS, f"airflow-epochs.{feed.pipeline}.events"):
         refusal = f"does not permit the connection's user to begin transactions under the id {transactional_id}:"

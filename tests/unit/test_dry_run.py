@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_epochs.commands.dry_run import show_dry_run
-from airflow_epochs.coordinator import dry_run as dry_runs
+from airflow_epochs.coordinator import unpublished
 from airflow_epochs.coordinator.dry_run import dry_run
 from airflow_epochs.coordinator.row_difference import difference, shown
 from airflow_epochs.coordinator.task import TaskTry, new_writer
@@ -53,7 +53,7 @@ def killed(world: DiskWorld, monkeypatch: pytest.MonkeyPatch, writer: str) -> Dr
     task = world.coordinator().task
     task.writer = writer
     with monkeypatch.context() as context:
-        context.setattr(dry_runs, "_clear", lambda *_: None)
+        context.setattr(unpublished, "_clear", lambda *_: None)
         dry_run(task, 2, 1)
     (record,) = world.ledger.dry_runs()
     assert all(Path(place, "_delta_log").exists() for place in record.tried.places.values())
@@ -100,13 +100,13 @@ def test_what_may_be_running_is_left_alone_for_a_day(
     world: DiskWorld, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     record = killed(world, monkeypatch, new_writer() if where == "here, alive" else f"{HEX}@elsewhere:1")
-    dry_runs.clear_away(world.coordinator().task)
+    unpublished.clear_away(world.coordinator().task)
     assert world.ledger.dry_runs() == [record]
     assert all(Path(place).exists() for place in record.tried.places.values())
     task = world.coordinator().task
     tomorrow = task.clock() + timedelta(days=1, seconds=1)
     task.clock = lambda: tomorrow
-    dry_runs.clear_away(task)
+    unpublished.clear_away(task)
     assert world.ledger.dry_runs() == []
     assert not any(Path(place).exists() for place in record.tried.places.values())
 
@@ -120,7 +120,7 @@ def test_a_record_alone_deletes_nothing(world: DiskWorld, monkeypatch: pytest.Mo
     audit = Path(record.tried.places["audit"])
     (audit.parent / "_owner.json").unlink()
     _replaced(world.ledger, record, replace(record.tried, places={**record.tried.places, "orders": real}))
-    dry_runs.clear_away(world.coordinator().task)
+    unpublished.clear_away(world.coordinator().task)
     assert Path(real, "_delta_log").exists()
     assert Path(audit, "_delta_log").exists()
     assert len(world.ledger.dry_runs()) == 1, "it is tried again"

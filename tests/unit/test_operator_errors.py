@@ -9,9 +9,15 @@ import pytest
 from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_epochs import KafkaSource, SparkConnect, codes
-from airflow_epochs.errors import EpochError, Fenced, NotApplied
-from airflow_epochs.operators.epoch import AbortEpochOperator, CommitSinkOperator, EpochOperator, OpenEpochOperator
+from airflow_epochs import KafkaSource, SparkConnect, codes, secrecy
+from airflow_epochs.errors import EpochError, Fenced, NotApplied, Refused
+from airflow_epochs.operators.epoch import (
+    AbortEpochOperator,
+    CommitSinkOperator,
+    EpochOperator,
+    OpenEpochOperator,
+    StageEpochOperator,
+)
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.scenario import Scenario, run
 
@@ -67,6 +73,64 @@ def test_the_abort_task_fails_for_good_with_the_reason_on_record(monkeypatch: py
     with pytest.raises(AirflowFailException) as raised:  # Airflow does not try again
         step.execute(CONTEXT)
     cause, where, remedy = str(raised.value).splitlines()
-    assert cause.startswith(f"{codes.GLOBAL_ABORT.name}: ") and "run 1 of DAG dag failed before a decision" in cause
+    assert cause.startswith(f"{codes.GLOBAL_ABORT.name}: ") and "run run 1 of DAG dag failed before a decision" in cause
     assert where == "Where: pipeline orders, epoch 1, attempt 1"
     assert remedy == f"What to do: {codes.GLOBAL_ABORT.remedy}"
+
+
+# -- the cause of an abort -------------------------------------------------------------------------------------------
+
+
+class TaskInstance:
+    """What two tasks of a run share: XComs."""
+
+    def __init__(self, xcoms: dict[tuple[str, str], object], task_id: str) -> None:
+        self.xcoms, self.task_id = xcoms, task_id
+
+    def xcom_push(self, *, key: str, value: object) -> None:
+        self.xcoms[self.task_id, key] = value
+
+    def xcom_pull(self, *, task_ids: str, key: str) -> object:
+        return self.xcoms.get((task_ids, key))
+
+
+def aborted(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The reason on record after ``stage`` has failed with the error, and ``abort`` has run."""
+    scenario, xcoms = Scenario(), {}  # type: ignore[var-annotated]
+    scenario.coordinator().open(run(1))
+    stage, abort = operator(StageEpochOperator), operator(AbortEpochOperator)
+    monkeypatch.setattr(stage, "_coordinator", lambda context: (_ for _ in ()).throw(error))
+    with pytest.raises((type(error), AirflowFailException)):
+        stage.execute({**CONTEXT, "ti": TaskInstance(xcoms, "stage")})  # type: ignore[typeddict-item]
+    abort.upstream_task_ids.update({"stage", "vote"})
+    monkeypatch.setattr(abort, "_coordinator", lambda context: scenario.coordinator())
+    with pytest.raises(AirflowFailException):
+        abort.execute({**CONTEXT, "ti": TaskInstance(xcoms, "abort")})  # type: ignore[typeddict-item]
+    decision = scenario.coordinator().task.ledger.view(1).decision
+    assert decision
+    return decision.reason
+
+
+def test_the_cause_of_a_failed_stage_stands_in_the_decision_of_its_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Refused("The transform raised\nKeyError.", code=codes.TRANSFORM_RAISED)
+    assert aborted(error, monkeypatch) == (
+        "run run 1 of DAG dag failed before a decision. EPOCHS-TRANSFORM-RAISED: The transform raised KeyError."
+    )
+
+
+def test_the_cause_on_record_is_one_line_of_bounded_length_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrecy.keep_options({"kafka.a": "hunter2-secret"})
+    reason = aborted(RuntimeError("with hunter2-secret\n" + "x" * 5_000), monkeypatch)
+    assert reason.startswith("run run 1 of DAG dag failed before a decision. RuntimeError: with ****** xxx")
+    assert len(reason) < 600
+
+
+def test_an_abort_without_a_known_cause_says_that_the_run_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario, abort = Scenario(), operator(AbortEpochOperator)
+    scenario.coordinator().open(run(1))
+    abort.upstream_task_ids.update({"stage"})
+    monkeypatch.setattr(abort, "_coordinator", lambda context: scenario.coordinator())
+    with pytest.raises(AirflowFailException, match="failed before a decision"):
+        abort.execute({**CONTEXT, "ti": TaskInstance({}, "abort")})  # type: ignore[typeddict-item]
+    decision = scenario.coordinator().task.ledger.view(1).decision
+    assert decision and decision.reason == "run run 1 of DAG dag failed before a decision"

@@ -17,14 +17,15 @@ from tests.support.environment import connected
 
 def test_a_place_that_was_prepared_before_stage_failed_is_cleared_away(tmp_path: Path) -> None:
     good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
-    for table in (good, bad):  # by another pipeline, so that there is a version 0 to copy
-        run_epoch(DeltaSink("other", table), transaction(1, pipeline="other"), None, rows(1), connected())
+    # By another pipeline, so that there is a version 0 to copy.
+    run_epoch(DeltaSink("other", good), transaction(1, pipeline="other"), None, rows(1), connected())
     world = MemoryWorld()
     world.produce("orders", 0, ["row"])
     sinks = (DeltaSink("a", good), DeltaSink("b", bad, partition_by=["id"]))
     coordinator = memory_coordinator(world, replace(memory_pipeline(world), sinks=sinks), env=MemoryEnvironment())
     run = Run("dag", "r1")
     coordinator.open(run)
+    run_epoch(DeltaSink("other", bad), transaction(1, pipeline="other"), None, rows(1), connected())
     with pytest.raises(Refused, match="partitioned by"):
         coordinator.stage(run)
     prepared = list(Path(good, "epochs").glob("*.a/*/_delta_log/*.json"))

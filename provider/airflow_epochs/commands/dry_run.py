@@ -43,7 +43,7 @@ def dry_run_command() -> ActionCommand:
                 metavar="FILE",
                 help="Other code: a file, or FILE.py:FUNCTION; without it, the transform of today's DAG",
             ),
-            Arg(("--sample",), type=_count, default=SAMPLE, help="How many rows of each side to show for each sink"),
+            Arg(("--sample",), type=count, default=SAMPLE, help="How many rows of each side to show for each sink"),
             Arg(("--dag-id",), help="The pipeline's DAG; needed only if several DAGs have a pipeline of this name"),
             Arg(("--ledger-conn-id",), help="Connection of type epochs, instead of the one that the DAG names"),
             OUTPUT,
@@ -51,7 +51,7 @@ def dry_run_command() -> ActionCommand:
     )
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is no number of rows")
     return int(text)
@@ -63,8 +63,8 @@ def show_dry_run(args: Namespace) -> None:
     found = definitions.find(args.pipeline, args.dag_id, args.ledger_conn_id, step="stage")
     task = found.task()
     if args.transform:
-        task = _with_transform(task, args.transform)
-    with _ended_in_order(), _worded():
+        task = with_transform(task, args.transform)
+    with ended_in_order(), worded():
         told = dry_run(task, args.epoch, args.sample)
     if args.output in DOCUMENTS:
         print_document(_as_json(told), args.output)
@@ -72,7 +72,7 @@ def show_dry_run(args: Namespace) -> None:
         _print(told, args.output)
 
 
-def _with_transform(task: TaskTry, text: str) -> TaskTry:
+def with_transform(task: TaskTry, text: str) -> TaskTry:
     """The task with the code in another file; its function has the name of today's if ``text`` names none."""
     named = text if ":" in Path(text).name else f"{text}:{task.pipeline.transform.function}"
     transform: Transform = find_transform(named, [Path.cwd()])
@@ -80,7 +80,7 @@ def _with_transform(task: TaskTry, text: str) -> TaskTry:
 
 
 @contextmanager
-def _worded() -> Iterator[None]:
+def worded() -> Iterator[None]:
     """Errors say to run the command again, where those of a task say to clear it."""
     try:
         yield
@@ -90,7 +90,7 @@ def _worded() -> Iterator[None]:
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
+def ended_in_order() -> Iterator[None]:
     """SIGTERM ends the command as Ctrl-C does: what was staged is cleared away."""
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -2,35 +2,26 @@
 
 Nothing is decided and nothing is committed. The epoch's facts come from its open record, as in a backfill: ranges,
 state, watermarks, ``now`` and ``seed``. Code, sinks, expectations and ``dead_letters`` are today's. The rows are staged
-as for an attempt of a ledger that does not exist, in folders that no step and no clean-up of an epoch knows, and that
-are deleted in the end.
-
-A record of what is staged is put before and deleted after. If the command is killed, the next dry run finds the record.
-It deletes a place only if its folder, too, says that it is this dry run's, and only if the process is gone.
+as ``coordinator.unpublished`` says.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 
 from airflow_epochs import codes, protocol, secrecy
 from airflow_epochs.contracts import Row, Sink, SinkAttempt, Stateful, Telling
 from airflow_epochs.coordinator import state_tables, users_vote
 from airflow_epochs.coordinator.backfill import replayed
-from airflow_epochs.coordinator.recorded_sinks import is_own_place, may_stop
 from airflow_epochs.coordinator.row_difference import Difference, Tally, difference
-from airflow_epochs.coordinator.staging import stage_attempt
 from airflow_epochs.coordinator.task import TaskTry
-from airflow_epochs.errors import Corrupt, NotApplied, Refused, tolerated
+from airflow_epochs.coordinator.unpublished import clear_away, staged
+from airflow_epochs.errors import Corrupt, NotApplied, Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import (
     CompleteRecord,
     DecisionKind,
-    DryRunRecord,
     JsonDict,
     OpenRecord,
     Receipt,
@@ -38,7 +29,6 @@ from airflow_epochs.model import (
     Staged,
     StagedClaim,
     StageReport,
-    TryRecord,
     Vote,
     VoteKind,
 )
@@ -48,9 +38,6 @@ from airflow_epochs.sinks.participant import vote_against, vote_against_rows
 from airflow_epochs.transforms.changes import DELETED
 
 log = secrecy.logger(__name__)
-
-GIVEN_UP = timedelta(days=1)
-"""After that time a dry run counts as killed, wherever it was started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +97,8 @@ def dry_run(task: TaskTry, epoch: int, sample: int) -> DryRun:
     recorded = _recorded(task, epoch)
     played = _played(task, recorded)
     _require_input(task, played)
-    mine: list[DryRunRecord] = []
-    try:
-        report = stage_attempt(task, played, lambda tried: mine.append(_put(task, played, tried)))
+    with staged(task, played) as report:
         return _Comparison(task, recorded, complete, played, report, sample).result()
-    finally:
-        for record in mine:
-            _clear(task, record)
 
 
 # -- the epoch that is played ----------------------------------------------------------------------------------------
@@ -204,63 +186,6 @@ def _unsuitable(task: TaskTry, epoch: int, why: str) -> Refused:
         pipeline=task.pipeline.name,
         epoch=epoch,
     )
-
-
-# -- what it stages, and clearing that away --------------------------------------------------------------------------
-
-
-def _put(task: TaskTry, played: OpenRecord, tried: TryRecord) -> DryRunRecord:
-    record = DryRunRecord(pipeline=task.pipeline.name, opened=played, tried=tried, writer=task.writer)
-    return task.ledger.put_dry_run(record)
-
-
-def clear_away(task: TaskTry) -> None:
-    """Clear away what killed dry runs have left. One that may still be running is left alone."""
-    for record in task.ledger.dry_runs():
-        if _is_over(task, record):
-            _clear(task, record)
-        else:
-            log.info("the dry run %s by %s may be running: left alone", record.tried.try_id, record.writer)
-
-
-def _is_over(task: TaskTry, record: DryRunRecord) -> bool:
-    """Whether its process is gone, as far as this machine can tell; or it began long ago."""
-    host, _, process = record.writer.partition("@")[2].rpartition(":")
-    if task.clock() - datetime.fromisoformat(record.tried.started_at) > GIVEN_UP:
-        return True
-    return host == socket.gethostname() and process.isdigit() and not _is_alive(int(process))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True
-
-
-def _clear(task: TaskTry, record: DryRunRecord) -> None:
-    """Stop its job, delete its places, then its record. What fails is logged, and the record stays."""
-    tried = record.tried
-    with tolerated(f"stopping the dry run {tried.try_id}"):
-        if may_stop(tried, task.env.spark.new_session()):
-            task.env.spark.stop(tried.session)
-    cleared = [_cleared(task, record, name, place) for name, place in sorted(tried.places.items())]
-    if all(cleared):
-        with tolerated(f"deleting the record of the dry run {tried.try_id}"):
-            task.ledger.forget_dry_run(record)
-
-
-def _cleared(task: TaskTry, record: DryRunRecord, name: str, place: str) -> bool:
-    with tolerated(f"deleting {place}"):
-        sink, attempt = task.sink_of(record.opened, name), SinkAttempt.of(record.opened, name)
-        if is_own_place(sink, attempt, place, task.env):
-            sink.discard(attempt, place, task.env, published=False)
-            return True
-        log.warning("%s is left alone: the dry run %s cannot have made it", place, record.tried.try_id)
-    return False
 
 
 # -- the comparison --------------------------------------------------------------------------------------------------

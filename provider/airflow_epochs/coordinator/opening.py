@@ -19,7 +19,7 @@ from airflow_epochs.contracts import (
     Sink,
     Watching,
 )
-from airflow_epochs.coordinator import agreement, code_changes, state_tables
+from airflow_epochs.coordinator import agreement, code_changes, preflight, state_tables
 from airflow_epochs.coordinator.backfill import with_backfill
 from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import NoNewData
@@ -46,7 +46,7 @@ def open_first(task: TaskTry, epoch: int, identity: PipelineRecord, run: Run, li
     """Open attempt 1 of a new epoch, with new ranges.
 
     Raises NoNewData if the source has none; Fenced if another run opened the epoch at the same moment; Refused if the
-    code has changed and must be acknowledged first.
+    code has changed and must be acknowledged first, or a sink is not ready.
     """
     return _open_planned(task, epoch, identity.ledger_id, run, limits, None)
 
@@ -64,10 +64,11 @@ def _open_planned(
     planned, now, watermarks = (
         _restored_input(task, order)
         if order and order.restored_to
-        else _next_input(task, before, Position.after(order or before), limits)
+        else next_input(task, before, Position.after(order or before), limits)
     )
     attempt, moved = (order.txn.attempt + 1, order.moved) if order else (1, False)
     sinks = with_backfill(task, sinks, epoch, planned, moved=moved)
+    preflight.require_ready(task, sinks)
     warnings = changes_by_others(task, before, adopted)
     return _put_open(
         task,
@@ -107,7 +108,7 @@ def _restored_input(task: TaskTry, order: OpenRecord) -> tuple[PlannedEpoch, str
     return PlannedEpoch(ranges=order.ranges, state=order.source_state), task.now(), record.watermarks
 
 
-def _next_input(
+def next_input(
     task: TaskTry, before: CompleteRecord | None, position: Position | None, limits: Limits
 ) -> tuple[PlannedEpoch, str, Watermarks]:
     """The input of a new epoch, when it was planned, and its watermarks. Raises NoNewData if the source has none."""
@@ -194,7 +195,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
         Fenced: Another run opened the attempt at the same moment.
         Corrupt: A sink disagrees with the ledger, or planned records are gone. Nothing was opened.
         NoNewData: After a command: the source has no data there yet.
-        Refused: The code has changed, and must be acknowledged first. Nothing was opened.
+        Refused: The code has changed, and must be acknowledged first, or a sink is not ready. Nothing was opened.
     """
     last = view.opened
     if last.command:
@@ -204,6 +205,7 @@ def reopen(task: TaskTry, view: EpochView, run: Run, limits: Limits | None = Non
     sinks = sink_plans(task, before, last.adopted)
     planned = _planned_again(task, last)
     sinks = with_backfill(task, sinks, view.number, planned, moved=last.moved)
+    preflight.require_ready(task, sinks)
     task.ledger.put_run(last.run, view.number)
     again = TransactionId(task.pipeline.name, view.number, last.txn.attempt + 1, task.draw_id())
     return _put_open(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -158,7 +158,7 @@ class EpochOperator(BaseOperator):
         quiet_clients()
         started = time.monotonic()
         try:
-            with self._located():
+            with self._located(), self._noting(context):
                 coordinator = self._coordinator(context)
                 checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
         except NoNewData as nothing:
@@ -180,6 +180,10 @@ class EpochOperator(BaseOperator):
 
     def _locate(self, error: EpochError) -> None:
         error.pipeline = error.pipeline or self.pipeline
+
+    def _noting(self, context: Context) -> AbstractContextManager[None]:
+        """What else happens to an error. The steps before the decision tell ``abort`` of it."""
+        return nullcontext()
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """The step itself. Safe to call again."""
@@ -302,13 +306,19 @@ class OpenEpochOperator(NeedsTransform):
         self._wait = Wait()
 
     def execute(self, context: Context) -> JsonDict:
-        """Run the step, from the beginning of its wait."""
-        self._wait = Wait()
-        return self._told(context)
+        """Run the step, from the beginning of its wait; after a pause if earlier runs of the DAG failed."""
+        from airflow_epochs.operators.backing_off import pause_of
+
+        pause = pause_of(context)
+        if pause and self.deferrable:
+            self._defer_until(datetime.now(timezone.utc) + timedelta(seconds=pause), pause)
+        time.sleep(pause)
+        return self.open_now(context)
 
     def open_now(self, context: Context, event: object = None) -> JsonDict:
         """Run the step anew, after a moment that it waited for elsewhere. By its own clock, it may be too early."""
-        return self.execute(context)
+        self._wait = Wait()
+        return self._told(context)
 
     def look_again(self, context: Context, event: JsonDict | None = None, **waited: Any) -> JsonDict:
         """Run the step anew, after a wait elsewhere."""
@@ -344,11 +354,14 @@ class OpenEpochOperator(NeedsTransform):
 
     def _wait_until(self, moment: datetime) -> Wait:
         """Wait in the triggerer. If the moment is near, return how to wait here."""
-        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-
         left_s = Wait(end=moment).left_s
         if left_s <= WORTH_DEFERRING_S:
             return self._wait
+        self._defer_until(moment, left_s)
+
+    def _defer_until(self, moment: datetime, left_s: float) -> NoReturn:
+        from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
         self.defer(
             trigger=DateTimeTrigger(moment),
             method_name=self.open_now.__name__,
@@ -370,7 +383,16 @@ class OpenEpochOperator(NeedsTransform):
         )
 
 
-class StageEpochOperator(NeedsTransform):
+class UndecidedStep(NeedsTransform):
+    """A step before the decision. If it fails, ``abort`` aborts the attempt, with its cause on record."""
+
+    def _noting(self, context: Context) -> AbstractContextManager[None]:
+        from airflow_epochs.operators import causes
+
+        return causes.noted(context)
+
+
+class StageEpochOperator(UndecidedStep):
     """Runs the Spark micro-batch. It makes every sink's rows durable where no reader sees them.
 
     Args:
@@ -430,7 +452,7 @@ class StageEpochOperator(NeedsTransform):
         )
 
 
-class VoteEpochOperator(NeedsTransform):
+class VoteEpochOperator(UndecidedStep):
     """Verifies each sink's staged rows and writes the decision. Fails on GLOBAL_ABORT, with the reasons.
 
     ``checkpoint`` must be the stage operator's output. If this task is cleared after a GLOBAL_ABORT, and ``stage`` is
@@ -516,7 +538,9 @@ class AbortEpochOperator(EpochOperator):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Abort, then raise the error with the reason that the ledger records."""
-        raise coordinator.abort(run, f"{run} failed before a decision")
+        from airflow_epochs.operators import causes
+
+        raise coordinator.abort(run, causes.reason(run, causes.noted_by(context, self.upstream_task_ids)))
 
 
 def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_epochs.coordinator.coordinator import Coordinator
-    from airflow_epochs.model import Checkpoint, Run
+    from airflow_epochs.model import Checkpoint, JsonDict, Run
 
 log = secrecy.logger(__name__)
 
@@ -53,6 +53,13 @@ class EpochsOperator(NeedsTransform):
         self.for_seconds = for_seconds or FOR_SECONDS
         self.max_epochs = max_epochs
         self._stopping = False
+
+    def execute(self, context: Context) -> JsonDict:
+        """Run the epochs; after a pause if earlier runs of the DAG failed."""
+        from airflow_epochs.operators.backing_off import pause_of
+
+        time.sleep(pause_of(context))
+        return super().execute(context)
 
     def on_kill(self) -> None:
         """Begin no further epoch, and stop the Spark job that runs now. What it has written stays invisible."""
@@ -128,9 +135,9 @@ class EpochsOperator(NeedsTransform):
         """After a failure, do what the task ``abort`` of the other layout does."""
         try:
             yield
-        except Exception:
+        except Exception as error:
             with tolerated("aborting the attempt"):
-                _abort(coordinator, run)
+                _abort(coordinator, run, error)
             raise
 
     def _commit(self, coordinator: Coordinator, run: Run, timed: _Timed) -> None:
@@ -148,9 +155,11 @@ class EpochsOperator(NeedsTransform):
             raise failed
 
 
-def _abort(coordinator: Coordinator, run: Run) -> None:
+def _abort(coordinator: Coordinator, run: Run, error: Exception) -> None:
+    from airflow_epochs.operators import causes
+
     try:
-        log.info("%s", coordinator.abort(run, f"{run} failed before a decision").cause)
+        log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error)])).cause)
     except NoNewData as nothing:
         log.info("%s", nothing.cause)
 

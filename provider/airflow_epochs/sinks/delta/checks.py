@@ -14,6 +14,7 @@ from airflow_epochs.delta.table import TableLocation, newest_schema
 from airflow_epochs.errors import Refused
 from airflow_epochs.model import Marker, TransactionId, agree, described, described_transaction
 from airflow_epochs.sinks.delta.modes import APPEND, APPEND_ONLY, OVERWRITE_PARTITIONS, Mode
+from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta import jobs as delta_jobs
 from airflow_epochs.spark.driver.delta import schema as delta_schema
 from airflow_epochs.staged.checks import physical_names
@@ -80,14 +81,32 @@ def require_insertable(shape: TableShape | None, staging: Staging, name: str, *,
         )
 
 
-def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: str) -> None:
-    """The table takes changes of this kind. ``shape`` is that of the staged rows where there is no table yet."""
+def require_partitioning(sink: DeltaSink, shape: TableShape, name: str) -> None:
+    """The table has the partitions that the sink asks for, if it asks for any."""
+    wanted = list(sink.partition_by)
+    if wanted and list(shape.partition_by) != wanted:
+        raise Refused(
+            f"{name} is partitioned by {list(shape.partition_by)}, but the sink has partition_by={wanted}.",
+            code=codes.DELTA_PARTITIONS,
+            remedy="Correct partition_by of the sink, or leave it out, because the table exists. Then clear the failed "
+            "task.",
+            sink=sink.name,
+        )
+
+
+def require_open_to_changes(mode: Mode, shape: TableShape, name: str) -> None:
+    """The table's rows may be changed, if the mode does that."""
     if mode.mode != APPEND and shape.properties.get(APPEND_ONLY, "").lower() == "true":
         raise Refused(
             f"{name} takes new rows only, because it has the property {APPEND_ONLY}. Mode {mode.mode!r} changes and "
             "deletes rows.",
             code=codes.DELTA_APPEND_ONLY,
         )
+
+
+def require_changeable(mode: Mode, shape: TableShape, staging: Staging, name: str) -> None:
+    """The table takes changes of this kind. ``shape`` is that of the staged rows where there is no table yet."""
+    require_open_to_changes(mode, shape, name)
     if mode.mode != OVERWRITE_PARTITIONS:
         return
     given = {field["name"].lower() for field in staging.shape.schema["fields"]}

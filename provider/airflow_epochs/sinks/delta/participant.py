@@ -1,6 +1,6 @@
 """What a Delta sink does in an epoch: the participant of the two-phase commit that ``DeltaSink`` describes.
 
-One module for each part: ``stage``, ``vote``, ``commit``, ``cleanup``, ``upkeep``.
+One module for each part: ``ready``, ``stage``, ``vote``, ``commit``, ``cleanup``, ``upkeep``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt
+from airflow_epochs.contracts import Disagreement, LastEpoch, SinkAttempt, StagedSample
 from airflow_epochs.delta.shape import CONSTRAINTS
 from airflow_epochs.delta.table import FoundCommit, TableLocation
-from airflow_epochs.errors import Corrupt, Refused
+from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.event_time import unpacked
 from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, TransactionId, Vote
-from airflow_epochs.sinks.delta import cleanup, restore, spark_commit, stage, upkeep, vote
+from airflow_epochs.sinks.delta import cleanup, ready, restore, spark_commit, stage, told_rows, upkeep, vote
 from airflow_epochs.sinks.delta.commit import Commit, receipt_of
 from airflow_epochs.sinks.delta.diagnosis import Suspect
 from airflow_epochs.sinks.delta.modes import MERGE
@@ -26,6 +26,11 @@ from airflow_epochs.spark.driver.plans import Fit
 
 class DeltaParticipant(Whereabouts):
     """The operations of ``contracts.Sink`` for one Delta sink, in one task's environment."""
+
+    def require_ready(self, pipeline: str) -> None:
+        """Look at the table, if it is there, for what no rows would fit."""
+        with located(pipeline, sink=self.sink.name):
+            ready.require_ready(self, pipeline)
 
     def plan_stage_at(self, attempt: SinkAttempt, place: str) -> JsonDict:
         if attempt.restore:
@@ -70,6 +75,10 @@ class DeltaParticipant(Whereabouts):
 
     def discard(self, attempt: SinkAttempt, place: str, *, published: bool) -> None:
         cleanup.discard(self, attempt, place, published=published)
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
+        """The staged rows, as Spark wrote them."""
+        return told_rows.sample(self, attempt, place, most)
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the table now."""

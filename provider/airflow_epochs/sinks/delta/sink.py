@@ -21,10 +21,19 @@ from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.errors import Corrupt
-    from airflow_epochs.model import JsonDict, Marker, Receipt, RestorePoint, Staged, StagedClaim, Vote
+    from airflow_epochs.model import (
+        JsonDict,
+        Marker,
+        Receipt,
+        RestorePoint,
+        Staged,
+        StagedClaim,
+        TransactionId,
+        Vote,
+    )
     from airflow_epochs.sinks.delta.participant import DeltaParticipant
     from airflow_epochs.spark.driver.delta.plans import DeltaStaging
 
@@ -242,6 +251,10 @@ class DeltaSink:
         """Delete the place. Files that a readable version of the table refers to are kept."""
         self._participant(env).discard(attempt, place, published=published)
 
+    def require_ready(self, pipeline: str, previous: TransactionId | None, env: Environment) -> None:
+        """Look at partitions, key columns, features and properties of a table that deltalake can open."""
+        self._participant(env).require_ready(pipeline)
+
     def fit(self, pipeline: str, env: Environment) -> JsonDict:
         """What the table takes of a row."""
         from airflow_epochs.spark.driver.wire import as_json
@@ -263,6 +276,10 @@ class DeltaSink:
     def require_restorable(self, point: RestorePoint, pipeline: str, env: Environment) -> None:
         """Whether the log still tells the files of the version, all of them are there, and no other pipeline wrote."""
         self._participant(env).require_restorable(point, pipeline)
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
+        """The staged rows, as Spark wrote them."""
+        return self._participant(env).sample(attempt, place, most)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker in the table's log; for a catalog table, Spark is asked."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from airflow_epochs import codes, secrecy
+from airflow_epochs import secrecy
 from airflow_epochs.contracts import SinkAttempt
 from airflow_epochs.delta.log import USER_METADATA_KEY, entry_of, log_entry
 from airflow_epochs.delta.shape import TableShape
 from airflow_epochs.delta.table import PUTS_BACK, TableLocation
-from airflow_epochs.errors import Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.delta import checks, publish, restore, spark_commit
 from airflow_epochs.sinks.delta.sink import DeltaSink
@@ -31,7 +30,8 @@ def plan(at: Whereabouts, attempt: SinkAttempt, place: str) -> JsonDict:
         spark_commit.require_table(Described(), sink.target)
     shape, location = target.opened_shape, target.location
     committer = _committer(sink, target)
-    _require_partitioning(sink, location, shape)
+    if shape is not None:
+        checks.require_partitioning(sink, shape, location.name)
     owner.sign(location.files, at.folder(attempt), attempt, sink.name)
     widens = sink.adds_columns_to(shape)
     if committer == DELTALAKE and shape is not None:
@@ -103,18 +103,6 @@ def _committer(sink: DeltaSink, target: Target) -> str:
             reason,
         )
     return SPARK if reason else DELTALAKE
-
-
-def _require_partitioning(sink: DeltaSink, location: TableLocation, shape: TableShape | None) -> None:
-    wanted = list(sink.partition_by)
-    if shape and wanted and list(shape.partition_by) != wanted:
-        raise Refused(
-            f"{location.name} is partitioned by {list(shape.partition_by)}, but the sink has partition_by={wanted}.",
-            code=codes.DELTA_PARTITIONS,
-            remedy="Correct partition_by of the sink, or leave it out, because the table exists. Then clear the stage "
-            "task.",
-            sink=sink.name,
-        )
 
 
 def _optimize_write(properties: Mapping[str, str]) -> bool | None:

@@ -7,11 +7,10 @@ only its own entry, and its own files, as long as no clean-up has taken them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Row, SinkAttempt
+from airflow_epochs.contracts import Row, SinkAttempt, StagedSample
 from airflow_epochs.delta.log import StagedFile, actions_of, log_entry, user_metadata_of
 from airflow_epochs.delta.table import TableLocation, first_line
 from airflow_epochs.errors import NotApplied, Refused
@@ -20,13 +19,13 @@ from airflow_epochs.sinks.delta.modes import MERGE, UPSERT
 from airflow_epochs.sinks.delta.whereabouts import Whereabouts
 from airflow_epochs.spark.driver.delta.schema import GENERATED
 from airflow_epochs.staged import parquet_batches
-from airflow_epochs.staged.staging import read_staging
+from airflow_epochs.staged.sampling import sample_of, values_of
+from airflow_epochs.staged.staging import Staging, read_staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _PHYSICAL, _IDENTITY = "delta.columnMapping.physicalName", "delta.identity.start"
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def of_commit(at: Whereabouts, receipt: Receipt) -> Iterator[Row]:
@@ -47,12 +46,24 @@ def of_commit(at: Whereabouts, receipt: Receipt) -> Iterator[Row]:
 
 def of_place(at: Whereabouts, attempt: SinkAttempt, place: str) -> Iterator[Row]:
     """``Telling.rows_staged``."""
+    location, staging = _staging(at, attempt, place)
+    made = _made_by_the_table(at, location, attempt.txn.pipeline)
+    yield from _rows(at, location, staging.files, f"{staging.place}/", without=made)
+
+
+def sample(at: Whereabouts, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
+    """``Sampling.sample``."""
+    location, staging = _staging(at, attempt, place)
+    rows = _rows(at, location, staging.files, f"{staging.place}/", without=set())
+    return sample_of(staging, rows, most)
+
+
+def _staging(at: Whereabouts, attempt: SinkAttempt, place: str) -> tuple[TableLocation, Staging]:
     location = at.location_of(place, attempt)
     staging = read_staging(location.files, location.relative(place))
-    made = _made_by_the_table(at, location, attempt.txn.pipeline)
     if staging is None:
         raise _untold(at, f"what was staged at {place} is gone")
-    yield from _rows(at, location, staging.files, f"{staging.place}/", without=made)
+    return location, staging
 
 
 def _actions(at: Whereabouts, location: TableLocation, receipt: Receipt) -> list[JsonDict]:
@@ -93,7 +104,7 @@ def _rows(
         for batch in _batches(at, location, folder + file.path):
             fixed = dict(file.partition_values)
             names = [name for name in batch.schema.names if name not in without]
-            columns = [_values(batch.column(name)) for name in names]
+            columns = [values_of(batch.column(name)) for name in names]
             for values in zip(*columns, strict=True) if names else [()] * batch.num_rows:
                 yield fixed | dict(zip(names, values, strict=True))
 
@@ -106,30 +117,3 @@ def _batches(at: Whereabouts, location: TableLocation, path: str) -> Iterator[pa
             yield from parquet_batches.batches(opened)
     except (pa.ArrowException, OSError, NotApplied) as error:
         raise _untold(at, f"the file {path} cannot be read ({first_line(error)})") from error
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """Values of one column; instants as texts, as Python's calendar does not have all of them."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type):
-        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-        return [None if number is None else _instant(number) for number in numbers]
-    if pa.types.is_date(column.type):
-        days = column.cast(pa.int32()).to_pylist()
-        return [None if day is None else _day(day) for day in days]
-    return list(column.to_pylist())
-
-
-def _instant(micros: int) -> str:
-    try:
-        return (_EPOCH + timedelta(microseconds=micros)).isoformat()
-    except OverflowError:
-        return f"{micros} us"
-
-
-def _day(days: int) -> str:
-    try:
-        return (_EPOCH + timedelta(days)).date().isoformat()
-    except OverflowError:
-        return f"day {days}"

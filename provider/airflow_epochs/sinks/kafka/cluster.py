@@ -18,7 +18,7 @@ from airflow_epochs.kafka.connection import KafkaAccess
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, NewTopic
 
 SETTLE_POLL_S = 0.05
 PRODUCE, PRODUCE_OF_3_7 = 0, 10
@@ -190,9 +190,8 @@ class Cluster:
     def create(self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> TopicFacts:
         """Create a topic, unless it exists by now, and wait until the brokers know it."""
         from confluent_kafka import KafkaError, KafkaException
-        from confluent_kafka.admin import NewTopic
 
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
+        new = _new_topic(topic, partitions, replicas, settings)
         deadline = time.monotonic() + self.access.timeout_s
         with self.asking(f"create topic {topic}"):
             try:
@@ -201,6 +200,12 @@ class Cluster:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
         return self._settled(topic, 1, deadline)
+
+    def require_creatable(self, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> None:
+        """Ask the brokers whether ``create`` would do. Creates nothing."""
+        new = _new_topic(topic, partitions, replicas, settings)
+        with self.asking(f"create topic {topic}"):
+            self._admin.create_topics([new], request_timeout=self.access.timeout_s, validate_only=True)[topic].result()
 
     def require_partitions(self, topic: str, partitions: int) -> None:
         """Add partitions until the topic has this many, and wait until the brokers know them."""
@@ -332,6 +337,12 @@ class Cluster:
             )
         reasons = "; ".join(sorted({*self._heard.values(), error.str()}))
         return NotApplied(f"The request to {doing} failed. {where}: {reasons}.", code=codes.KAFKA_UNREACHABLE)
+
+
+def _new_topic(topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> NewTopic:
+    from confluent_kafka.admin import NewTopic
+
+    return NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
 
 
 def _of_a_new_leader() -> frozenset[int]:

@@ -20,8 +20,16 @@ SETTINGS = {
 
 def create(cluster: Cluster, name: str, rows: TopicFacts) -> TopicFacts:
     """Create it with as many replicas as the rows' topic: if only the markers were lost, rows would be sent twice."""
-    settings = {**SETTINGS, "min.insync.replicas": str(rows.insync_min)}
-    return cluster.create(name, PARTITIONS, rows.replicas, settings)
+    return cluster.create(name, PARTITIONS, rows.replicas, _settings(rows))
+
+
+def require_creatable(cluster: Cluster, name: str, rows: TopicFacts) -> None:
+    """Ask the brokers whether ``create`` would do. Creates nothing."""
+    cluster.require_creatable(name, PARTITIONS, rows.replicas, _settings(rows))
+
+
+def _settings(rows: TopicFacts) -> dict[str, str]:
+    return {**SETTINGS, "min.insync.replicas": str(rows.insync_min)}
 
 
 def require_compacted(facts: TopicFacts) -> TopicFacts:

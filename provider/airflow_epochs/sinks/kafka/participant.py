@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt
+from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.kafka.connection import read_connection
 from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote, attempt_fields
@@ -30,6 +30,7 @@ from airflow_epochs.sinks.kafka.rows import Record, RowShape
 from airflow_epochs.sinks.kafka.voted import Voted
 from airflow_epochs.sinks.participant import unknown_without_answer, vote_on
 from airflow_epochs.spark.driver.plans import Fit
+from airflow_epochs.staged.sampling import rows_in, sample_of
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
 
@@ -53,6 +54,36 @@ class KafkaParticipant:
     def staged(self) -> StagedTable:
         return StagedTable.of(self.sink, self._target, self.env)
 
+    # -- open ----------------------------------------------------------------------------------------------------
+
+    def require_ready(self, pipeline: str, previous: TransactionId | None) -> None:
+        """Look at both topics. A marker topic that is missing is created by the vote on the sink's first epoch."""
+        with located(pipeline, sink=self.sink.name):
+            topic = self._usable_topic()
+            markers = self._cluster.topic(self.sink.marker_topic)
+            if markers is not None:
+                self._require_usable_markers(markers, topic)
+            elif previous is not None:
+                raise self._marker_topic_gone(previous)
+            else:
+                kafka_marker_topic.require_creatable(self._cluster, self.sink.marker_topic, topic)
+
+    def _usable_topic(self) -> TopicFacts:
+        topic = checks.require_topic(self._cluster, self.sink.topic)
+        checks.require_timestamps(topic)
+        checks.require_rights(topic, "WRITE")
+        return topic
+
+    def _require_usable_markers(self, markers: TopicFacts, topic: TopicFacts) -> None:
+        kafka_marker_topic.require_as_safe(kafka_marker_topic.require_compacted(markers), topic)
+        checks.require_rights(markers, "READ", "WRITE")
+
+    def _marker_topic_gone(self, previous: TransactionId) -> Refused:
+        return Refused(
+            f"The marker topic {self.sink.marker_topic} is gone. The ledger expects the marker {previous} in it.",
+            code=codes.MARKER_TOPIC_GONE,
+        )
+
     # -- vote ----------------------------------------------------------------------------------------------------
 
     def vote(self, attempt: SinkAttempt, claim: StagedClaim) -> Vote:
@@ -62,11 +93,8 @@ class KafkaParticipant:
     def _checked(self, attempt: SinkAttempt, claim: StagedClaim) -> Staged:
         staging, staged = self.staged.checked(attempt, claim)
         cluster, markers = self._cluster, self._markers(attempt.txn.pipeline)
-        topic = checks.require_topic(cluster, self.sink.topic)
-        checks.require_timestamps(topic)
+        topic = self._usable_topic()
         marker_topic = self._ready_marker_topic(topic, attempt)
-        checks.require_rights(topic, "WRITE")
-        checks.require_rights(marker_topic, "READ", "WRITE")
         options = producer.within(self._options(markers.assigned()), topic, marker_topic)
         producer.transactional(cluster, options, marker_topic.name)
         self._require_marker(markers, topic, attempt)
@@ -83,11 +111,9 @@ class KafkaParticipant:
         if facts is None and attempt.previous is None:
             facts = kafka_marker_topic.create(self._cluster, name, topic)
         if facts is None:
-            raise Refused(
-                f"The marker topic {name} is gone. The ledger expects the marker {attempt.previous} in it.",
-                code=codes.MARKER_TOPIC_GONE,
-            )
-        kafka_marker_topic.require_as_safe(kafka_marker_topic.require_compacted(facts), topic)
+            assert attempt.previous, "a first epoch has created it"
+            raise self._marker_topic_gone(attempt.previous)
+        self._require_usable_markers(facts, topic)
         return facts
 
     def _require_marker(self, markers: Markers, topic: TopicFacts, attempt: SinkAttempt) -> None:
@@ -183,6 +209,11 @@ class KafkaParticipant:
         """The records that a commit would send."""
         staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
         return told_rows.of_records(self._records(attempt.txn, staging, 1))
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
+        """The staged rows, as Spark wrote them."""
+        staging, _ = self.staged.checked(attempt, StagedClaim(place=place))
+        return sample_of(staging, rows_in(self.staged.batches(staging)), most)
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the marker topic now."""

@@ -17,8 +17,8 @@ from airflow_epochs.names import is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt
-    from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
+    from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
     from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
 TUNABLE = ("batch.num.messages", "batch.size", "compression.level", "compression.type", "linger.ms")
@@ -146,6 +146,10 @@ class KafkaSink:
         """Describe the staging table to Spark, and sign the sink's staging folder."""
         return self._participant(env).staged.plan(attempt, try_id)
 
+    def require_ready(self, pipeline: str, previous: TransactionId | None, env: Environment) -> None:
+        """Look at the topic and the marker topic, their settings, and the user's rights on them."""
+        self._participant(env).require_ready(pipeline, previous)
+
     def fit(self, pipeline: str, env: Environment) -> JsonDict:
         """What the topic takes of a record."""
         from airflow_epochs.spark.driver.wire import as_json
@@ -175,6 +179,10 @@ class KafkaSink:
     def rows_staged(self, attempt: SinkAttempt, place: str, env: Environment) -> Iterator[Row]:
         """The records that a commit would send."""
         return self._participant(env).rows_staged(attempt, place)
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
+        """The staged rows, as Spark wrote them."""
+        return self._participant(env).sample(attempt, place, most)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's newest marker in the marker topic."""

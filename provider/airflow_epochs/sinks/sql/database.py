@@ -81,6 +81,14 @@ class Session(Protocol):
         """The table that an unquoted ``schema.name`` means; None if there is none."""
         ...
 
+    def lacks(self, table: SqlTable, *rights: str) -> list[str]:
+        """Which of these rights the connection's user has on no column of the table."""
+        ...
+
+    def may_create_in(self, schema: str) -> bool:
+        """Whether the connection's user may create a table in the schema."""
+        ...
+
     def schema_of(self, schema: str | None, name: str) -> str:
         """The schema of the table; if the table does not exist, the schema in which it would be created."""
         ...

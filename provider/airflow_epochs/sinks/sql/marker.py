@@ -71,6 +71,27 @@ class MarkerTable:
         """The marker or reservation; None if there is neither, or no table. Takes no lock."""
         return self._selected("") if self.table else None
 
+    def require_writable(self) -> None:
+        """Look whether ``make`` and ``write`` may do what they do. Writes nothing, and takes no lock.
+
+        Raises:
+            Refused: The table could lose rows in a crash, or the connection's user lacks rights.
+        """
+        self._require_lasting()
+        if self.table is None:
+            lacks = [] if self.session.may_create_in(self.schema) else [f"CREATE on schema {self.schema}"]
+        else:
+            lacks = [
+                f"{right} on table {self._plainly}" for right in self.session.lacks(self.table, "SELECT", "UPDATE")
+            ]
+        if lacks:
+            raise Refused(
+                f"The sink keeps its marker in {self._plainly}, but the connection's user lacks {', '.join(lacks)}.",
+                code=codes.SQL_MARKER_TABLE,
+                remedy="Grant the user these rights: "
+                f"{', '.join(f'`GRANT {each} TO <the user>`' for each in lacks)}. Then clear the failed task.",
+            )
+
     def lock(self) -> MarkerRow | Reservation | None:
         """The marker or reservation, locked until this transaction ends. Writes nothing.
 

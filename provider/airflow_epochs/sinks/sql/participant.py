@@ -12,7 +12,15 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Connection, Disagreement, Environment, LastEpoch, SinkAttempt, waive_command
+from airflow_epochs.contracts import (
+    Connection,
+    Disagreement,
+    Environment,
+    LastEpoch,
+    SinkAttempt,
+    StagedSample,
+    waive_command,
+)
 from airflow_epochs.errors import Corrupt, Refused, located
 from airflow_epochs.model import (
     JsonDict,
@@ -29,9 +37,17 @@ from airflow_epochs.sinks.sql import diagnosis
 from airflow_epochs.sinks.sql.database import Database, Session, database_of
 from airflow_epochs.sinks.sql.load import Load
 from airflow_epochs.sinks.sql.marker import MarkerRow, MarkerTable, Reservation, marker_of, txn_of
-from airflow_epochs.sinks.sql.table import SqlTable, columns_for, key_columns, suggestion
+from airflow_epochs.sinks.sql.table import (
+    SqlTable,
+    columns_for,
+    key_columns,
+    require_keys,
+    require_usable,
+    suggestion,
+)
 from airflow_epochs.sinks.sql.types import longest_text
 from airflow_epochs.spark.driver.plans import Fit
+from airflow_epochs.staged.sampling import rows_in, sample_of
 from airflow_epochs.staged.staging import Staging
 from airflow_epochs.staged.table import StagedTable
 
@@ -60,6 +76,36 @@ class SqlParticipant:
 
     def discard(self, attempt: SinkAttempt, place: str) -> None:
         self._area.discard(attempt, place)
+
+    # -- open ----------------------------------------------------------------------------------------------------
+
+    def require_ready(self, pipeline: str, previous: TransactionId | None) -> None:
+        """Look at what needs no rows: the table, the keys, and the rights on it and on the marker table."""
+        with located(pipeline, sink=self.sink.name), self.session([self.who(pipeline)]) as session:
+            table = session.table(*self.sink.table_name)
+            if table is None:
+                raise self._missing(
+                    session,
+                    previous,
+                    f"Create the table. `airflow epochs preview {pipeline}` runs the transform on some records, and "
+                    "prints a CREATE TABLE to start from",
+                )
+            require_usable(table, self.sink.table)
+            if self.sink.keys:
+                require_keys(table, self.sink.keys, self.sink.table)
+                self._require_rights(session, table)
+            self.marker(session, pipeline).require_writable()
+
+    def _require_rights(self, session: Session, table: SqlTable) -> None:
+        """INSERT alone, which ``require_usable`` looks at, is enough for a sink that appends."""
+        if missing := session.lacks(table, "SELECT", "UPDATE"):
+            raise Refused(
+                f"An upsert needs more rights on table {self.sink.table}: the connection's user lacks "
+                f"{', '.join(missing)}.",
+                code=codes.SQL_TABLE_UNUSABLE,
+                remedy=f"Grant them: `GRANT {', '.join(missing)} ON {table.spelled} TO <the user>`. Then clear the "
+                "failed task.",
+            )
 
     # -- vote ----------------------------------------------------------------------------------------------------
 
@@ -93,29 +139,28 @@ class SqlParticipant:
     def _table(self, session: Session, staging: Staging, previous: TransactionId | None) -> SqlTable:
         table = session.table(*self.sink.table_name)
         if table is None:
-            fields, kind = staging.shape.schema["fields"], self.database
-            if previous:
-                raise Refused(
-                    f"Table {self.sink.table} does not exist any more in {session.name}, although epoch "
-                    f"{previous.epoch} was committed to it: somebody dropped or renamed it, or the connection's user "
-                    "cannot see it now.",
-                    code=codes.SQL_TABLE_MISSING,
-                    remedy="Restore the table with its rows, or grant its rights to the user. Then clear the failed "
-                    "task. To fill a new table instead, create it and give the sink another name in the DAG, with "
-                    "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
-                )
-            raise Refused(
-                f"Table {self.sink.table} does not exist in {session.name}, or the connection's user cannot see it.",
-                code=codes.SQL_TABLE_MISSING,
-                remedy="Create the table, for example: "
-                f"`{suggestion(self.sink.table, fields, self.sink.keys, kind.type_for)}`. Then clear the failed task.",
-            )
-        if table.problem:
-            raise Refused(
-                f"A sink cannot write to table {self.sink.table}: {table.problem}.",
-                code=codes.SQL_TABLE_UNUSABLE,
-            )
+            statement = self._creating(staging.shape.schema["fields"])
+            raise self._missing(session, previous, f"Create the table, for example: `{statement}`")
+        require_usable(table, self.sink.table)
         return table
+
+    def _missing(self, session: Session, previous: TransactionId | None, creating: str) -> Refused:
+        """The error for a table that is not there. ``creating``: how to make one before the first epoch."""
+        if previous:
+            return Refused(
+                f"Table {self.sink.table} does not exist any more in {session.name}, although epoch "
+                f"{previous.epoch} was committed to it: somebody dropped or renamed it, or the connection's user "
+                "cannot see it now.",
+                code=codes.SQL_TABLE_MISSING,
+                remedy="Restore the table with its rows, or grant its rights to the user. Then clear the failed "
+                "task. To fill a new table instead, create it and give the sink another name in the DAG, with "
+                "backfill={<the new name>: <the first epoch to read again>}. See docs/sql.md, 'The table is gone'.",
+            )
+        return Refused(
+            f"Table {self.sink.table} does not exist in {session.name}, or the connection's user cannot see it.",
+            code=codes.SQL_TABLE_MISSING,
+            remedy=f"{creating}. Then clear the failed task.",
+        )
 
     def _load(self, session: Session, table: SqlTable, staging: Staging) -> Load:
         fields = staging.shape.schema["fields"]
@@ -241,6 +286,17 @@ class SqlParticipant:
         )
 
     # -- between epochs ------------------------------------------------------------------------------------------
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int) -> StagedSample:
+        """The staged rows, as Spark wrote them; with a statement that creates the table, if it does not exist."""
+        staging, _ = self._area.checked(attempt, StagedClaim(place=place))
+        with self.session([self.who(attempt.txn.pipeline)]) as session:
+            exists = session.table(*self.sink.table_name)
+        creates = None if exists else self._creating(staging.shape.schema["fields"])
+        return sample_of(staging, rows_in(self._area.batches(staging)), most, creates)
+
+    def _creating(self, fields: Sequence[JsonDict]) -> str:
+        return suggestion(self.sink.table, fields, self.sink.keys, self.database.type_for)
 
     def last_committed(self, pipeline: str) -> Marker | None:
         """The marker in the database now."""

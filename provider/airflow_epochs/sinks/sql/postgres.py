@@ -332,6 +332,15 @@ class PostgresSession:
                 return f"its partition {name!r} is not usable: {problem}"
         return None
 
+    def lacks(self, table: SqlTable, *rights: str) -> list[str]:
+        """Asks ``has_any_column_privilege``, which is true of rights on the whole table too."""
+        asked = "SELECT r FROM pg_catalog.unnest(%s::text[]) AS r WHERE NOT has_any_column_privilege(%s::oid, r)"
+        return [right for (right,) in self.execute(asked, (list(rights), table.id))]
+
+    def may_create_in(self, schema: str) -> bool:
+        """Asks ``has_schema_privilege``."""
+        return bool(self.execute("SELECT has_schema_privilege(%s, 'CREATE')", (schema,))[0][0])
+
     def schema_of(self, schema: str | None, name: str) -> str:
         """``schema`` if it is given; else the table's own, or the one where CREATE TABLE would put it."""
         if schema is not None:

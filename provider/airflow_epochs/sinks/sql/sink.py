@@ -17,9 +17,9 @@ from airflow_epochs.names import is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt
+    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt, StagedSample
     from airflow_epochs.errors import Corrupt
-    from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, Vote
+    from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
     from airflow_epochs.sinks.sql.participant import SqlParticipant
 
 _MODES = ("append", "upsert")
@@ -124,6 +124,10 @@ class SqlSink:
             "claims": self.reserves,
         }
 
+    def require_ready(self, pipeline: str, previous: TransactionId | None, env: Environment) -> None:
+        """Look at the table, its key columns and its index, and at the user's rights on it and on the marker table."""
+        self._participant(env).require_ready(pipeline, previous)
+
     def fit(self, pipeline: str, env: Environment) -> JsonDict:
         """What the database's table takes of a row."""
         from airflow_epochs.spark.driver.wire import as_json
@@ -214,6 +218,10 @@ class SqlSink:
     def discard(self, attempt: SinkAttempt, place: str, env: Environment, *, published: bool) -> None:
         """Delete the place, ``published`` or not: the table has copies of its rows."""
         self._participant(env).discard(attempt, place)
+
+    def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
+        """The staged rows, as Spark wrote them."""
+        return self._participant(env).sample(attempt, place, most)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""

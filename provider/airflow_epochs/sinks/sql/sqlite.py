@@ -157,6 +157,14 @@ class SqliteSession:
             if None not in columns:  # an expression has no name
                 yield frozenset(columns)
 
+    def lacks(self, table: SqlTable, *rights: str) -> list[str]:
+        """None: who may open the file for writing, as the transaction has, may do everything."""
+        return []
+
+    def may_create_in(self, schema: str) -> bool:
+        """As ``lacks``."""
+        return True
+
     def schema_of(self, schema: str | None, name: str) -> str:
         """Always ``main``: a SQLite file has no other."""
         if schema not in (None, _MAIN):

@@ -53,6 +53,11 @@ class SqlTable:
     insert: str = "INSERT"
     collations: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def spelled(self) -> str:
+        """Schema and name, as a statement needs them."""
+        return ".".join('"' + name.replace('"', '""') + '"' for name in (self.schema, self.name))
+
     def column_of(self, name: str) -> SqlColumn | None:
         """The column of this name; else the one whose name differs only in case, if there is exactly one."""
         exact = [column for column in self.columns if column.name == name]
@@ -113,14 +118,39 @@ def key_columns(table: SqlTable, keys: Sequence[str], given: Sequence[str], spel
             code=codes.SQL_ROWS_UNFIT,
             remedy="Correct `keys` of the sink, or the transform. Then clear the stage task.",
         )
-    if frozenset(found) not in table.unique:
+    _require_index(table, found, spelled)
+    return found
+
+
+def require_keys(table: SqlTable, keys: Sequence[str], spelled: str) -> None:
+    """The table has all columns of ``keys``, and an index on them. ``spelled``: as for ``key_columns``."""
+    if missing := [key for key in keys if not table.column_of(key)]:
         raise Refused(
-            f"Table {table.name!r} has no unique index on exactly {', '.join(found)}.",
+            f"Table {table.name!r} has no column {', '.join(map(repr, missing))}, which `keys` of the sink names. Its "
+            f"columns are: {', '.join(column.name for column in table.columns)}.",
+            code=codes.SQL_ROWS_UNFIT,
+            remedy="Correct `keys` of the sink, or add the column to the table. Then clear the failed task.",
+        )
+    _require_index(table, [column.name for key in keys if (column := table.column_of(key))], spelled)
+
+
+def require_usable(table: SqlTable, spelled: str) -> None:
+    """A sink can write to the table, as far as its kind and the right to INSERT go."""
+    if table.problem:
+        raise Refused(
+            f"A sink cannot write to table {spelled}: {table.problem}.",
+            code=codes.SQL_TABLE_UNUSABLE,
+        )
+
+
+def _require_index(table: SqlTable, columns: Sequence[str], spelled: str) -> None:
+    if frozenset(columns) not in table.unique:
+        raise Refused(
+            f"Table {table.name!r} has no unique index on exactly {', '.join(columns)}.",
             code=codes.SQL_UNIQUE_INDEX_MISSING,
             remedy="Create a unique index that is neither partial nor deferrable: "
-            f"`{_unique_index(table, found, spelled)}`. Then clear the failed task.",
+            f"`{_unique_index(table, columns, spelled)}`. Then clear the failed task.",
         )
-    return found
 
 
 def _unique_index(table: SqlTable, columns: Sequence[str], spelled: str) -> str:

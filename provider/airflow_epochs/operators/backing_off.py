@@ -1,0 +1,67 @@
+"""Slows down an ``@continuous`` DAG whose runs fail at once: Airflow begins the next run as soon as one has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_epochs import secrecy
+from airflow_epochs.errors import tolerated
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.sdk import Context
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+log = secrecy.logger(__name__)
+
+FIRST_S, MOST_S = 5, 300
+_RUNS_MAX = 8
+"""So many runs are looked at. After so many failures, the pause does not grow any more."""
+
+
+def pause_after(failed: int) -> int:
+    """Seconds that a run waits after so many failed runs in a row: 5, 10, 20, …, at most 300."""
+    return min(MOST_S, FIRST_S * 2 ** (failed - 1)) if failed else 0
+
+
+def pause_of(context: Context) -> int:
+    """Seconds that this run is to wait before it begins, told in the log; 0 if it need not.
+
+    Only runs of an ``@continuous`` schedule wait, and only before their first try: who triggers a run or clears a task
+    wants to see at once whether the cause is cured. If Airflow cannot be asked, the run does not wait.
+    """
+    if not _is_first_try_of_continuous(context):
+        return 0
+    failed = 0
+    with tolerated("counting the runs that failed before this one"):
+        failed = _failed_in_a_row(context["ti"], context["logical_date"])
+    if pause := pause_after(failed):
+        log.warning(
+            "%s%s runs of this DAG failed one after another. This run waits %s s before it begins. To begin at once, "
+            "clear this task.",
+            "at least " if failed == _RUNS_MAX else "",
+            failed,
+            pause,
+        )
+    return pause
+
+
+def _is_first_try_of_continuous(context: Context) -> bool:
+    run, task_instance = context.get("dag_run"), context.get("ti")
+    if run is None or task_instance is None or type(context["dag"].timetable).__name__ != "ContinuousTimetable":
+        return False
+    return run.run_type == "scheduled" and run.logical_date is not None and task_instance.try_number <= 1
+
+
+def _failed_in_a_row(task_instance: RuntimeTaskInstanceProtocol, before: datetime) -> int:
+    """How many runs before the logical date ``before`` failed, back to the newest one that did not."""
+    failed = 0
+    while failed < _RUNS_MAX:
+        previous = task_instance.get_previous_ti(logical_date=before)
+        if previous is None or previous.logical_date is None or previous.logical_date >= before:
+            break
+        if task_instance.get_dagrun_state(previous.dag_id, previous.run_id) != "failed":
+            break
+        failed, before = failed + 1, previous.logical_date
+    return failed

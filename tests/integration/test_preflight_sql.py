@@ -1,0 +1,134 @@
+"""What ``open`` finds out about a table of a database before Spark runs; each remedy is typed as it is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_epochs import codes
+from airflow_epochs.errors import Refused
+from airflow_epochs.sinks.sql.sink import SqlSink
+from tests.support.delta_world import rows, transaction
+from tests.support.sql_world import Db, PostgresDb, SqlWorld
+
+UPSERT: dict[str, Any] = {"mode": "upsert", "keys": ["id"]}
+
+
+@pytest.fixture
+def world(db: Db, tmp_path: Path) -> SqlWorld:
+    return SqlWorld(db, tmp_path)
+
+
+def ready(world: SqlWorld, sink: SqlSink, previous: int | None = None) -> None:
+    sink.require_ready("orders", transaction(previous) if previous else None, world.env)
+
+
+def refusal(world: SqlWorld, sink: SqlSink, previous: int | None = None) -> Refused:
+    with pytest.raises(Refused) as refused:
+        ready(world, sink, previous)
+    return refused.value
+
+
+def test_a_table_that_does_not_exist_is_missed_before_the_first_epoch_and_later(world: SqlWorld) -> None:
+    sink = world.sink(**UPSERT)
+    first, later = refusal(world, sink), refusal(world, sink, previous=3)
+    assert first.code is later.code is codes.SQL_TABLE_MISSING
+    assert "with a primary key on id" in first.remedy
+    assert "although epoch 3 was committed to it" in later.what and "Restore the table" in later.remedy
+    world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
+    ready(world, sink)
+
+
+def test_a_key_column_that_the_table_lacks_is_named(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
+    refused = refusal(world, world.sink(mode="upsert", keys=["ID", "nr"]))
+    assert refused.code is codes.SQL_ROWS_UNFIT
+    assert "has no column 'nr', which `keys` of the sink names. Its columns are: id, city." in refused.what
+    ready(world, world.sink(mode="upsert", keys=["ID"]))
+
+
+def test_the_statement_that_the_error_names_creates_the_index_that_an_upsert_needs(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE orders (id bigint, city text)")
+    sink = world.sink(**UPSERT)
+    ready(world, world.sink())
+    refused = refusal(world, sink)
+    assert refused.code is codes.SQL_UNIQUE_INDEX_MISSING
+    (statement,) = re.findall(r"`(CREATE [^`]*)`", refused.remedy)
+    world.db.run(statement)
+    ready(world, sink)
+
+
+def test_what_is_no_table_is_refused(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE t (id bigint)", "CREATE VIEW orders AS SELECT * FROM t")
+    assert refusal(world, world.sink()).code is codes.SQL_TABLE_UNUSABLE
+
+
+def test_the_look_leaves_nothing_in_the_database(world: SqlWorld) -> None:
+    world.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    ready(world, world.sink(**UPSERT))
+    everything = {
+        "postgres": "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()",
+        "sqlite": "SELECT count(*) FROM sqlite_schema WHERE type = 'table'",
+    }
+    assert world.db.run(everything[world.db.kind]) == [(1,)], "no marker table, no temporary one"
+
+
+class Granting:
+    """A user without rights, who gets those that the errors name."""
+
+    def __init__(self, world: SqlWorld) -> None:
+        assert isinstance(world.db, PostgresDb)
+        self.world, self.db, self.user = world, world.db, f"u{world.db.schema}"
+        self.db.run(f"CREATE USER {self.user} PASSWORD 'x'", f"GRANT USAGE ON SCHEMA {self.db.schema} TO {self.user}")
+        world.env.connections["db"] = self.db.connection(login=self.user, password="x")
+
+    def obey(self, refused: Refused) -> None:
+        """Type what the remedy says."""
+        found = re.findall(r"`(GRANT [^`]*)`", refused.remedy)
+        assert found, refused.remedy
+        self.db.run(*(statement.replace("<the user>", self.user) for statement in found))
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_rights_that_the_errors_name_are_all_that_an_epoch_needs(pg: SqlWorld, options: dict[str, Any]) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
+    sink, user = pg.sink(**options), Granting(pg)
+    assert "may not INSERT" in refusal(pg, sink).what
+    pg.db.run(f"GRANT INSERT ON orders TO {user.user}")
+    if options:
+        upserting = refusal(pg, sink)
+        assert upserting.code is codes.SQL_TABLE_UNUSABLE and "lacks SELECT, UPDATE" in upserting.what
+        user.obey(upserting)
+    marking = refusal(pg, sink)
+    assert marking.code is codes.SQL_MARKER_TABLE and "lacks CREATE on schema" in marking.what
+    user.obey(marking)
+    ready(pg, sink)
+    pg.epoch(sink, transaction(1), None, rows(1, city=["Rome"]))
+    assert pg.ids() == [1]
+
+
+def test_rights_on_a_marker_table_that_another_user_has_made_are_looked_at(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY)")
+    pg.epoch(pg.sink(), transaction(1, pipeline="others"), None, rows(1))
+    user = Granting(pg)
+    pg.db.run(f"GRANT INSERT ON orders, epoch_markers TO {user.user}")
+    refused = refusal(pg, pg.sink())
+    assert refused.code is codes.SQL_MARKER_TABLE
+    assert "lacks SELECT on table" in refused.what and "UPDATE on table" in refused.what
+    user.obey(refused)
+    ready(pg, pg.sink())
+    pg.epoch(pg.sink(), transaction(1), None, rows(2))
+    assert pg.ids() == [1, 2]
+
+
+def test_rights_on_single_columns_are_enough(pg: SqlWorld) -> None:
+    pg.db.run("CREATE TABLE orders (id bigint PRIMARY KEY, city text)")
+    user = Granting(pg)
+    rights = "SELECT (id, city), INSERT (id, city), UPDATE (id, city)"
+    pg.db.run(f"GRANT {rights} ON orders TO {user.user}", f"GRANT CREATE ON SCHEMA {user.db.schema} TO {user.user}")
+    ready(pg, pg.sink(**UPSERT))
+    pg.epoch(pg.sink(**UPSERT), transaction(1), None, rows(1, city=["Rome"]))
+    assert pg.ids() == [1]

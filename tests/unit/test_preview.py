@@ -1,0 +1,132 @@
+"""A preview shows what each sink would get of the next records, and leaves nothing behind: Delta tables on a disk."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_epochs.commands.preview import show_preview
+from airflow_epochs.coordinator import unpublished
+from airflow_epochs.coordinator.preview import preview
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import NoNewData
+from airflow_epochs.operators import definitions
+from tests.support.faults_world import DiskWorld, start
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    """One complete epoch in two tables, and records that no epoch has read."""
+    world = start(DiskWorld(tmp_path))
+    world.produce(2)
+    return world
+
+
+def files(world: DiskWorld) -> set[Path]:
+    return {path for path in world.folder.rglob("*") if path.is_file()}
+
+
+def test_a_preview_shows_rows_and_columns_and_leaves_no_file(world: DiskWorld) -> None:
+    before = files(world)
+    told = preview(world.coordinator().task, 100, 1)
+    assert files(world) == before
+    assert told.epoch == 2
+    assert [each.sink for each in told.sinks] == ["audit", "orders"]
+    for each in told.sinks:
+        assert each.problem is None and each.rows and each.sample
+        assert len(each.sample.rows) == 1
+        assert [name for name, _ in each.sample.columns] == list(each.sample.rows[0])
+    assert world.ledger.view(2).open is None
+
+
+def test_the_next_epoch_takes_the_records_that_a_preview_has_shown(world: DiskWorld) -> None:
+    told = preview(world.coordinator().task, 100, 1)
+    assert world.run(2) is None
+    record = world.ledger.complete_record(2)
+    assert record and record.ranges == told.ranges
+    assert {sink: receipt.rows for sink, receipt in record.receipts.items()} == {s.sink: s.rows for s in told.sinks}
+
+
+def test_a_preview_before_the_first_epoch_creates_no_table(tmp_path: Path) -> None:
+    world = DiskWorld(tmp_path)
+    world.produce(1)
+    told = preview(world.coordinator().task, 100, 2)
+    assert told.epoch == 1 and all(each.rows for each in told.sinks)
+    assert not [path for path in files(world) if "_delta_log" in str(path)]
+
+
+def test_without_new_records_the_error_names_the_dry_run(world: DiskWorld) -> None:
+    assert world.run(2) is None
+    with pytest.raises(NoNewData) as nothing:
+        preview(world.coordinator().task, 100, 1)
+    assert "airflow epochs dry-run orders --epoch" in nothing.value.remedy
+
+
+def test_the_next_preview_clears_away_what_a_killed_one_has_left(
+    world: DiskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, task = files(world), world.coordinator().task
+    task.writer = f"{'0' * 32}@elsewhere:1"
+    with monkeypatch.context() as context:
+        context.setattr(unpublished, "_clear", lambda *_: None)
+        preview(task, 100, 1)
+    assert files(world) > before
+    monkeypatch.setattr(unpublished, "_is_over", lambda *_: True)
+    preview(world.coordinator().task, 100, 1)
+    assert files(world) == before
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def found(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> TaskTry:
+    """The task of the pipeline that the command finds in the DAGs."""
+    task = world.coordinator().task
+    monkeypatch.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
+    return task
+
+
+def typed(capsys: pytest.CaptureFixture[str], **words: object) -> str:
+    usual = {"records": 100, "transform": None, "sample": 1, "dag_id": None, "ledger_conn_id": None, "output": "table"}
+    show_preview(Namespace(pipeline="orders", **{**usual, **words}))
+    return capsys.readouterr().out
+
+
+def test_the_command_prints_a_line_for_each_sink_and_its_rows(
+    found: TaskTry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = typed(capsys)
+    assert "Pipeline orders, epoch 2 to come: " in told
+    assert told.count("\norders: {") == told.count("\naudit: {") == 1
+    assert "Nothing was published, and the next epoch takes these records." in told
+    assert "orders: {" not in typed(capsys, sample=0)
+
+
+def test_the_command_prints_json_with_real_types(found: TaskTry, capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(typed(capsys, output="json"))
+    assert told["epoch"] == 2
+    sink = next(each for each in told["sinks"] if each["sink"] == "orders")
+    assert isinstance(sink["rows"], int) and sink["problem"] is None and sink["creates"] is None
+    assert {"name", "type"} == set(sink["columns"][0])
+    assert len(sink["sample"]) == 1
+
+
+def test_the_command_ends_with_the_error_where_there_is_nothing_to_show(world: DiskWorld, found: TaskTry) -> None:
+    assert world.run(2) is None
+    task = replace(world.coordinator().task)
+    with pytest.raises(SystemExit, match="EPOCHS-NO-NEW-DATA") as ended, pytest.MonkeyPatch.context() as context:
+        context.setattr(definitions, "find", lambda *_, **__: SimpleNamespace(task=lambda: task))
+        typed_quietly()
+    assert "dry-run orders" in str(ended.value)
+
+
+def typed_quietly() -> None:
+    usual = {"records": 100, "transform": None, "sample": 1, "dag_id": None, "ledger_conn_id": None, "output": "table"}
+    show_preview(Namespace(pipeline="orders", **usual))
