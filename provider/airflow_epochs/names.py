@@ -28,6 +28,13 @@ def validated_name(kind: str, name: str) -> str:
     return name
 
 
+def call_of(kind: str, *values: object, **options: object) -> str:
+    """How a DAG file would call ``kind``, for a ``repr``: the values, and the options that are set."""
+    given = [repr(value) for value in values]
+    given += [f"{name}={value!r}" for name, value in options.items() if value]
+    return f"{kind}({', '.join(given)})"
+
+
 def normalised(url: str) -> str:
     """Spell the location ``url``, a path or URL, in the one way that this package compares and records.
 

@@ -76,6 +76,14 @@ def test_list_prints_the_newest_epochs_first_with_state_rows_and_versions(
     ]
 
 
+def test_list_tells_why_an_epoch_was_aborted(world: MemoryWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.abort(_args(why="it hangs"))
+    capsys.readouterr()
+    cli.list_epochs(_args())
+    reasons = [row["reason"] for row in json.loads(capsys.readouterr().out)]
+    assert "it hangs" in reasons[0] and reasons[1:] == [None, None]
+
+
 def test_list_prints_no_more_than_the_limit(world: MemoryWorld, capsys: pytest.CaptureFixture[str]) -> None:
     cli.list_epochs(_args(limit=1))
     assert len(json.loads(capsys.readouterr().out)) == 1

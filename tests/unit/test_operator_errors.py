@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -57,6 +58,30 @@ def test_an_error_that_leaves_a_task_names_the_pipeline_and_that_of_a_commit_tas
     for step, where in ((opening, "pipeline orders"), (commit, "pipeline orders, sink gold")):
         told = raised_in(step, kind("It broke.", remedy="Mend it."), monkeypatch)
         assert told.splitlines() == ["It broke.", f"Where: {where}", "What to do: Mend it."]
+
+
+def test_an_error_of_ours_leaves_the_task_without_its_causes_which_only_the_log_level_debug_shows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = Refused("It broke.", remedy="Mend it.")
+    error.__cause__ = ValueError("the client's own text")
+    step = operator(OpenEpochOperator)
+    monkeypatch.setattr(step, "_coordinator", lambda context: (_ for _ in ()).throw(error))
+    with caplog.at_level("DEBUG"), pytest.raises(AirflowFailException) as raised:
+        step.execute(CONTEXT)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "client's own text" not in shown and "direct cause" not in shown and "It broke." in shown
+    assert [record.levelname for record in caplog.records if "client's own text" in str(record.exc_text)] == ["DEBUG"]
+
+
+def test_an_error_of_another_package_keeps_its_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = KeyError("theirs")
+    error.__cause__ = ValueError("what led to it")
+    step = operator(OpenEpochOperator)
+    monkeypatch.setattr(step, "_coordinator", lambda context: (_ for _ in ()).throw(error))
+    with pytest.raises(KeyError) as raised:
+        step.execute(CONTEXT)
+    assert "what led to it" in "".join(traceback.format_exception(raised.value))
 
 
 def test_an_error_that_knows_its_place_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from airflow_epochs.model import Checkpoint, JsonDict, Run
     from airflow_epochs.spark.runners import SparkConnect, SparkSubmit
 
+log = secrecy.logger(__name__)
+
 
 class EpochOperator(BaseOperator):
     """Base of the six operators: holds the pipeline's definition and translates errors.
@@ -148,7 +150,7 @@ class EpochOperator(BaseOperator):
             return self._executed(context)
         except Exception as error:
             failure = secrecy.cleaned(error)  # Airflow also logs the causes of an exception
-        raise failure
+        raise _alone(failure)
 
     def _executed(self, context: Context) -> JsonDict:
         from airflow_epochs.coordinator.rereading import as_known
@@ -541,6 +543,18 @@ class AbortEpochOperator(EpochOperator):
         from airflow_epochs.operators import causes
 
         raise coordinator.abort(run, causes.reason(run, causes.noted_by(context, self.upstream_task_ids)))
+
+
+def _alone(failure: BaseException) -> BaseException:
+    """``failure``, if it is ours, without its causes and frames: Airflow would print them all, and its text is enough.
+
+    With the log level DEBUG, the task's log has them.
+    """
+    if not isinstance(failure, (EpochError, AirflowFailException, AirflowSkipException)):
+        return failure
+    log.debug("what led to the error", exc_info=failure)
+    failure.__cause__ = None  # also suppresses the context
+    return failure.with_traceback(None)
 
 
 def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import codes, secrecy
 from airflow_epochs.errors import BadArgument
+from airflow_epochs.names import call_of
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import Environment
@@ -38,6 +39,10 @@ class SparkConnect:
         self.conn_id = conn_id
         self.session_conf = _strings(session_conf)
         self.connect_timeout_s = connect_timeout_s
+
+    def __repr__(self) -> str:
+        """Without the values of ``session_conf``, which may be secret."""
+        return call_of("SparkConnect", self.conn_id, session_conf=sorted(self.session_conf))
 
     def runner(self, env: Environment) -> ConnectRunner:
         """Make the runner for one task process. Secrets among the settings are blotted out of texts from then on."""
@@ -107,6 +112,12 @@ class SparkSubmit:
         self.work_url = work_url
         self.work_conn_id = work_conn_id
         self.secrets_conf = secrets_conf
+
+    def __repr__(self) -> str:
+        """Without the values of ``conf``, which may be secret."""
+        return call_of(
+            "SparkSubmit", self.conn_id, deploy_mode=self.deploy_mode, conf=sorted(self.conf), work_url=self.work_url
+        )
 
     def runner(self, env: Environment) -> SubmitRunner:
         """Make the runner for one task process. Secrets among the settings are blotted out of texts from then on."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Refused
-from airflow_epochs.names import is_template, normalised, resolved
+from airflow_epochs.names import call_of, is_template, normalised, resolved
 from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
@@ -130,7 +130,16 @@ class DeltaSink:
         self.on_foreign_change = on_foreign_change
 
     def __repr__(self) -> str:
-        return f"DeltaSink({self.name!r}, {self.table!r})"
+        return call_of(
+            "DeltaSink",
+            self.name,
+            self.table,
+            mode=self.how.mode,
+            keys=list(self.how.keys),
+            partition_by=self.partition_by,
+            commit=self.commit_by,
+            storage_conn_id=self.storage_conn_id,
+        )
 
     def asset_uri(self, pipeline: str) -> str:
         """The table's URL; for a catalog table or a template, ``epochs://<pipeline>/<sink>``."""

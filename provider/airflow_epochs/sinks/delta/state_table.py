@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import BadArgument
-from airflow_epochs.names import is_template, normalised
+from airflow_epochs.names import call_of, is_template, normalised
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.spark.driver.delta.plans import EPOCH
 from airflow_epochs.transforms.changes import DELETED
@@ -87,7 +87,7 @@ class StateTable(DeltaSink):
             raise _bad(f"State {name!r}: {error.what}") from None
 
     def __repr__(self) -> str:
-        return f"StateTable({self.name!r}, {self.table!r})"
+        return call_of("StateTable", self.name, self.table, keys=self.keys, storage_conn_id=self.storage_conn_id)
 
     def spec(self) -> JsonDict:
         """The options, as the ledger records them."""

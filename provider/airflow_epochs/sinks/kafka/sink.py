@@ -13,7 +13,7 @@ from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Corrupt, Refused
 from airflow_epochs.kafka.topics import require_topic_name
-from airflow_epochs.names import is_template
+from airflow_epochs.names import call_of, is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class KafkaSink:
             self._require_topics()
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self.name!r}, {self.topic!r})"
+        return call_of("KafkaSink", self.name, self.topic, conn_id=self.conn_id)
 
     def asset_uri(self, pipeline: str) -> str:
         """``kafka://<connection id>/<topic>``. Only the connection knows the brokers' addresses."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_epochs import codes
 from airflow_epochs.config import require_name
 from airflow_epochs.errors import BadArgument, Refused
-from airflow_epochs.names import is_template
+from airflow_epochs.names import call_of, is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class SqlSink:
         an attempt that version 0.1 opened."""
 
     def __repr__(self) -> str:
-        return f"SqlSink({self.name!r}, {self.conn_id!r}, {self.table!r})"
+        return call_of("SqlSink", self.name, self.conn_id, self.table, mode=self.mode, keys=self.keys)
 
     def asset_uri(self, pipeline: str) -> str:
         """``epochs://<pipeline>/<sink>``. Only the connection knows where the table is."""
