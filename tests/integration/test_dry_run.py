@@ -389,7 +389,7 @@ def test_a_preview_says_why_rows_would_not_fit(lab: Lab, db: Db) -> None:
     strict = {"lake": [expect("amount < 100")]}
     told = {each.sink: each for each in previewed(lab, db, expectations=strict).sinks}
     assert "amount < 100" in (told["lake"].problem or "")
-    assert told["lake"].broken == {"amount < 100": 3}
+    assert told["lake"].broken == {"amount < 100": 4}
     assert told["events"].problem is None
 
 
