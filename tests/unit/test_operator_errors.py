@@ -38,16 +38,18 @@ def operator(kind: type[EpochOperator], **arguments: Any) -> EpochOperator:
         )
 
 
-def raised_in(step: EpochOperator, error: EpochError, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The text that Airflow gets when the step meets the error."""
+def raised_by(
+    step: EpochOperator, error: Exception, monkeypatch: pytest.MonkeyPatch, context: Context = CONTEXT
+) -> Exception:
+    """What Airflow gets when the step meets the error."""
 
     def fail(context: Context) -> None:
         raise error
 
     monkeypatch.setattr(step, "_coordinator", fail)
-    with pytest.raises((EpochError, AirflowFailException)) as raised:
-        step.execute(CONTEXT)
-    return str(raised.value)
+    with pytest.raises((type(error), AirflowFailException)) as raised:
+        step.execute(context)
+    return raised.value
 
 
 @pytest.mark.parametrize("kind", [NotApplied, Fenced])
@@ -56,7 +58,7 @@ def test_an_error_that_leaves_a_task_names_the_pipeline_and_that_of_a_commit_tas
 ) -> None:
     opening, commit = operator(OpenEpochOperator), operator(CommitSinkOperator, sink="gold")
     for step, where in ((opening, "pipeline orders"), (commit, "pipeline orders, sink gold")):
-        told = raised_in(step, kind("It broke.", remedy="Mend it."), monkeypatch)
+        told = str(raised_by(step, kind("It broke.", remedy="Mend it."), monkeypatch))
         assert told.splitlines() == ["It broke.", f"Where: {where}", "What to do: Mend it."]
 
 
@@ -65,11 +67,10 @@ def test_an_error_of_ours_leaves_the_task_without_its_causes_which_only_the_log_
 ) -> None:
     error = Refused("It broke.", remedy="Mend it.")
     error.__cause__ = ValueError("the client's own text")
-    step = operator(OpenEpochOperator)
-    monkeypatch.setattr(step, "_coordinator", lambda context: (_ for _ in ()).throw(error))
-    with caplog.at_level("DEBUG"), pytest.raises(AirflowFailException) as raised:
-        step.execute(CONTEXT)
-    shown = "".join(traceback.format_exception(raised.value))
+    with caplog.at_level("DEBUG"):
+        raised = raised_by(operator(OpenEpochOperator), error, monkeypatch)
+    assert isinstance(raised, AirflowFailException)
+    shown = "".join(traceback.format_exception(raised))
     assert "client's own text" not in shown and "direct cause" not in shown and "It broke." in shown
     assert [record.levelname for record in caplog.records if "client's own text" in str(record.exc_text)] == ["DEBUG"]
 
@@ -77,16 +78,14 @@ def test_an_error_of_ours_leaves_the_task_without_its_causes_which_only_the_log_
 def test_an_error_of_another_package_keeps_its_causes(monkeypatch: pytest.MonkeyPatch) -> None:
     error = KeyError("theirs")
     error.__cause__ = ValueError("what led to it")
-    step = operator(OpenEpochOperator)
-    monkeypatch.setattr(step, "_coordinator", lambda context: (_ for _ in ()).throw(error))
-    with pytest.raises(KeyError) as raised:
-        step.execute(CONTEXT)
-    assert "what led to it" in "".join(traceback.format_exception(raised.value))
+    raised = raised_by(operator(OpenEpochOperator), error, monkeypatch)
+    assert isinstance(raised, KeyError)
+    assert "what led to it" in "".join(traceback.format_exception(raised))
 
 
 def test_an_error_that_knows_its_place_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     error = NotApplied("It broke.", remedy="Mend it.", pipeline="others", epoch=3, sink="silver")
-    told = raised_in(operator(CommitSinkOperator, sink="gold"), error, monkeypatch)
+    told = str(raised_by(operator(CommitSinkOperator, sink="gold"), error, monkeypatch))
     assert "Where: pipeline others, epoch 3, sink silver\n" in told
 
 
@@ -124,9 +123,8 @@ def aborted(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
     scenario, xcoms = Scenario(), {}  # type: ignore[var-annotated]
     scenario.coordinator().open(run(1))
     stage, abort = operator(StageEpochOperator), operator(AbortEpochOperator)
-    monkeypatch.setattr(stage, "_coordinator", lambda context: (_ for _ in ()).throw(error))
-    with pytest.raises((type(error), AirflowFailException)):
-        stage.execute({**CONTEXT, "ti": TaskInstance(xcoms, "stage")})  # type: ignore[typeddict-item]
+    staging = cast(Context, {**CONTEXT, "ti": TaskInstance(xcoms, "stage")})
+    raised_by(stage, error, monkeypatch, staging)
     abort.upstream_task_ids.update({"stage", "vote"})
     monkeypatch.setattr(abort, "_coordinator", lambda context: scenario.coordinator())
     with pytest.raises(AirflowFailException):

@@ -1,4 +1,4 @@
-"""What Airflow's "Rendered Template" shows of sinks and runners: the call of the DAG file, without secrets."""
+"""The reprs of sinks and runners: where they lead and how they write, without secrets."""
 
 from __future__ import annotations
 
@@ -32,9 +32,19 @@ SHOWN = [
         SparkSubmit("spark", conf={"spark.password": "geheim"}),
         "SparkSubmit('spark', conf=['spark.password'])",
     ),
+    (
+        SparkSubmit("spark", deploy_mode="cluster", work_url="s3://work/epochs"),
+        "SparkSubmit('spark', deploy_mode='cluster', work_url='s3://work/epochs')",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("thing", "shown"), SHOWN, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_repr_is_the_call_of_the_dag_file_without_the_values_of_settings(thing: object, shown: str) -> None:
+def test_a_repr_is_a_call_with_the_options_that_are_set_without_the_values_of_settings(
+    thing: object, shown: str
+) -> None:
     assert repr(thing) == shown
+
+
+def test_a_repr_tells_no_login_of_a_work_folder() -> None:
+    assert "geheim" not in repr(SparkSubmit("spark", work_url="s3://user:geheim@work/epochs"))

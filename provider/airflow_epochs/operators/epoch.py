@@ -546,9 +546,9 @@ class AbortEpochOperator(EpochOperator):
 
 
 def _alone(failure: BaseException) -> BaseException:
-    """``failure``, if it is ours, without its causes and frames: Airflow would print them all, and its text is enough.
+    """``failure``, if it is ours, without its causes and the frames so far: Airflow would print them all.
 
-    With the log level DEBUG, the task's log has them.
+    Its text is enough; with the log level DEBUG, the task's log has the rest.
     """
     if not isinstance(failure, (EpochError, AirflowFailException, AirflowSkipException)):
         return failure

@@ -114,9 +114,13 @@ class SparkSubmit:
         self.secrets_conf = secrets_conf
 
     def __repr__(self) -> str:
-        """Without the values of ``conf``, which may be secret."""
+        """Without the values of ``conf`` and a login in ``work_url``, which may be secret."""
         return call_of(
-            "SparkSubmit", self.conn_id, deploy_mode=self.deploy_mode, conf=sorted(self.conf), work_url=self.work_url
+            "SparkSubmit",
+            self.conn_id,
+            deploy_mode=self.deploy_mode,
+            conf=sorted(self.conf),
+            work_url=secrecy.shown(self.work_url or ""),
         )
 
     def runner(self, env: Environment) -> SubmitRunner:
