@@ -472,4 +472,4 @@ def test_a_sink_has_one_destination_and_none_while_it_is_a_template() -> None:
     assert sinks_with(table="Sales.orders").destination() == sinks_with(table='sales."orders"').destination()
     assert sinks_with(table="{{ params.table }}").destination() is None
     assert sinks_with().asset_uri("p") == "epochs://p/orders"
-    assert repr(sinks_with()) == "SqlSink('orders', 'db', 'orders')"
+    assert repr(sinks_with()) == "SqlSink('orders', 'db', 'orders', mode='append')"

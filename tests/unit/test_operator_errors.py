@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_epochs import KafkaSource, SparkConnect, codes, secrecy
 from airflow_epochs.errors import EpochError, Fenced, NotApplied, Refused
+from airflow_epochs.operators import causes
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
     CommitSinkOperator,
@@ -146,6 +147,15 @@ def test_the_cause_on_record_is_one_line_of_bounded_length_without_secrets(monke
     reason = aborted(RuntimeError("with hunter2-secret\n" + "x" * 5_000), monkeypatch)
     assert reason.startswith("run run 1 of DAG dag failed before a decision. RuntimeError: with ****** xxx")
     assert len(reason) < 600
+
+
+def test_the_cause_that_a_task_leaves_for_the_abort_holds_no_secret() -> None:
+    secrecy.keep_options({"kafka.a": "hunter2-secret"})
+    xcoms: dict[tuple[str, str], object] = {}
+    task_instance = TaskInstance(xcoms, "stage")
+    with pytest.raises(RuntimeError), causes.noted({"ti": task_instance}):  # type: ignore[typeddict-item]
+        raise RuntimeError("with hunter2-secret")
+    assert xcoms == {("stage", "epoch_failure"): "RuntimeError: with ******"}
 
 
 def test_an_abort_without_a_known_cause_says_that_the_run_failed(monkeypatch: pytest.MonkeyPatch) -> None:
