@@ -13,10 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from airflow_epochs.errors import Refused
-from airflow_epochs.spark.connect import _unchanged_path
 from airflow_epochs.spark.driver import determinism
 from airflow_epochs.spark.driver.delta.state import frames as states
 from airflow_epochs.spark.driver.plans import StateRead
+from airflow_epochs.spark.driver.user_files import _unchanged_path
 from airflow_epochs.transforms import Result, dedupe, interval_join, sessionize, stateful, windowed
 from stack.connect import ConnectServer
 from tests.support.spark_world import settings

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlparse
@@ -160,7 +160,8 @@ class ConnectRunner:
         if sent.readable:
             kafka_read.refuse_unless_redacting(spark, f"The Spark Connect server of {self._conn_id}")
         if job.files:
-            _ship(spark, user_files.siblings_of(job.files[0], job.files[1:]))
+            with TemporaryDirectory(prefix="airflow-epochs-") as folder:
+                user_files.ship(spark, user_files.siblings_of(job.files[0], job.files[1:]), Path(folder))
 
 
 def _client(url: str) -> SparkSession:
@@ -280,26 +281,3 @@ def _connect_mode() -> Iterator[None]:
     finally:
         if before is None:
             os.environ.pop(_MODE_VARIABLE, None)
-
-
-def _ship(spark: SparkSession, files: dict[str, Path]) -> None:
-    if not files:
-        return
-    content = user_files.archive(files)
-    with tempfile.TemporaryDirectory(prefix="airflow-epochs-") as folder:
-        packed = Path(folder) / user_files.archive_name(content)
-        packed.write_bytes(content)
-        with _unchanged_path():
-            spark.addArtifacts(str(packed), pyfile=True)
-
-
-@contextmanager
-def _unchanged_path() -> Iterator[None]:
-    """Restore ``sys.path``: ``addArtifacts`` puts the zip on it too, and the zip is deleted a moment later."""
-    import sys
-
-    before = list(sys.path)
-    try:
-        yield
-    finally:
-        sys.path[:] = before

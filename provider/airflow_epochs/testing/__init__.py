@@ -18,6 +18,8 @@ calls, or is unreachable. ``OverwritingStore`` ignores "if absent".
 Proof: ``check(History(...))`` tells whether any run, also one on real servers, was exactly once. ``checkers`` lists the
 invariants, ``history`` explains what to fill in.
 
+A transform: ``run_transform("file.py:function", records=[…])`` runs it on Spark in the test's process.
+
 A sink of your own: ``testing.conformance`` has the tests that every sink must pass. It needs pytest.
 """
 
@@ -41,6 +43,7 @@ from airflow_epochs.testing.pipelines import memory_coordinator, memory_ledger, 
 from airflow_epochs.testing.sinks import MemorySink
 from airflow_epochs.testing.sources import MemorySource
 from airflow_epochs.testing.stores import DictStore, Fault, FaultyStore, OverwritingStore
+from airflow_epochs.testing.transforms import Record, run_transform
 from airflow_epochs.testing.world import MemoryWorld, Place, Row, Table
 
 __all__ = [
@@ -61,6 +64,7 @@ __all__ = [
     "Origin",
     "OverwritingStore",
     "Place",
+    "Record",
     "Repeat",
     "Report",
     "Rest",
@@ -77,4 +81,5 @@ __all__ = [
     "memory_ledger",
     "memory_pipeline",
     "run_epoch",
+    "run_transform",
 ]

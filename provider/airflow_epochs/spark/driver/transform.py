@@ -220,16 +220,33 @@ class LoadedTransform:
         Raises:
             Refused: The function raised, or did not return one DataFrame per sink. Nothing was written.
         """
+        every = sorted(set(sinks) - {letters})
+        return self.frames_of(self.returned(batch, epoch, state), every, needed, letters)
+
+    def returned(self, batch: DataFrame, epoch: EpochContext, state: dict[str, DataFrame] | None = None) -> object:
+        """What the user's function returns. Nothing has checked it yet.
+
+        Raises:
+            Refused: The function raised.
+        """
         try:
-            result = self.function(batch, epoch, state) if state else self.function(batch, epoch)
+            return self.function(batch, epoch, state) if state else self.function(batch, epoch)
         except EpochError:
             raise
         except Exception as error:
             raise self._raised(error) from error
-        every = sorted(set(sinks) - {letters})
-        must = every if needed is None else sorted(set(needed) - {letters})
-        known: set[str | None] | None = {*every, letters} if needed is None else None
-        found = self._per_sink(result, every, must, known)
+
+    def frames_of(
+        self,
+        result: object,
+        sinks: list[str],
+        needed: Iterable[str] | None = None,
+        letters: str | None = None,
+    ) -> dict[str, DataFrame]:
+        """The frames by sink that the function has returned. Arguments and errors as for a call of the transform."""
+        must = sinks if needed is None else sorted(set(needed) - {letters})
+        known: set[str | None] | None = {*sinks, letters} if needed is None else None
+        found = self._per_sink(result, sinks, must, known)
         if letters is not None and isinstance(result, dict) and letters in result:
             found |= self._per_sink(result, [letters], [letters], None)
         return found

@@ -20,9 +20,13 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_epochs import codes
 from airflow_epochs.errors import Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SIZE_MAX = 64 * 1024 * 1024
 _PRIVATE = re.compile(r"\..*|id_(rsa|dsa|ecdsa|ed25519).*|.*\.(pem|key|jks|p12|pfx|ppk|keytab|keystore|kdbx)", re.I)
@@ -164,6 +168,30 @@ def archive(files: dict[str, Path]) -> bytes:
 def archive_name(content: bytes) -> str:
     """A name with the content's digest: Spark refuses a second file of the same name and other content."""
     return f"epoch_modules_{hashlib.sha256(content).hexdigest()[:16]}.zip"
+
+
+def ship(spark: SparkSession, files: dict[str, Path], folder: Path) -> None:
+    """Make the files importable in the Python workers of this session.
+
+    ``folder`` gets the archive. A server has its copy afterwards; Spark in this process reads it when a job begins.
+    """
+    if not files:
+        return
+    content = archive(files)
+    packed = folder / archive_name(content)
+    packed.write_bytes(content)
+    with _unchanged_path():
+        spark.addArtifacts(str(packed), pyfile=True)
+
+
+@contextmanager
+def _unchanged_path() -> Iterator[None]:
+    """Restore ``sys.path``: ``addArtifacts`` puts the zip on it too, and the zip is deleted a moment later."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 @contextmanager
