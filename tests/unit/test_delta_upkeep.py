@@ -66,6 +66,37 @@ def test_nothing_is_done_before_it_is_due(table: Path, world: Environment) -> No
     assert done == [{}, {}, {}, {"checkpoint": 3}, {}, {}, {"checkpoint": 6}, {}]
 
 
+def test_a_checkpoint_counts_the_entry_of_the_compaction_so_that_repeated_upkeep_changes_nothing(
+    table: Path, world: Environment
+) -> None:
+    sink, previous = DeltaSink("bronze", str(table), compact_every=4, checkpoint_every=4), None
+    for epoch in range(1, 5):
+        txn = transaction(epoch)
+        run_epoch(sink, txn, previous, rows(epoch), world)
+        previous = txn
+    assert sink.maintain("orders", 4, world)["checkpoint"] == 4  # the entries 0 to 3 are epochs
+    before = sorted(path.name for path in (table / "_delta_log").iterdir())
+    sink.maintain("orders", 4, world)
+    assert sorted(path.name for path in (table / "_delta_log").iterdir()) == before
+
+
+def test_the_log_is_checkpointed_although_every_compaction_fails(
+    table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(table: DeltaTable, files: object) -> JsonDict:
+        raise OSError("no space left")
+
+    sink, previous = DeltaSink("bronze", str(table), compact_every=1, checkpoint_every=1), None
+    for epoch in range(1, 3):
+        txn = transaction(epoch)
+        run_epoch(sink, txn, previous, rows(epoch), world)
+        previous = txn
+    monkeypatch.setattr(delta_compaction, "compact", failing)
+    with pytest.raises(OSError, match="no space left"):
+        sink.maintain("orders", 2, world)
+    assert list((table / "_delta_log").glob("*.checkpoint.parquet"))
+
+
 def test_many_small_files_are_compacted_without_waiting_for_the_epoch_that_is_due(
     table: Path, world: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

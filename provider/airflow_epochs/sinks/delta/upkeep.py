@@ -27,11 +27,13 @@ def maintain(at: Whereabouts, pipeline: str, epoch: int) -> JsonDict:
         return _optimized(at, after_epoch)
     if target.table is None or shape is None:
         return {}
-    done = log_checkpoint.write_if_due(target.table, files, sink.checkpoint_every)
     due = is_due(files, target.version, target.app, epoch, every)
-    if due and compaction.rewritable(shape):
-        return done | compaction.compact(target.table, files)
-    return done | _optimized(at, due)
+    try:
+        done = compaction.compact(target.table, files) if due and compaction.rewritable(shape) else _optimized(at, due)
+    finally:  # also if a compaction fails: a long log makes every epoch slower
+        # Last, so that it counts the compaction's own entry: repeating the upkeep then changes nothing.
+        checkpoint = log_checkpoint.write_if_due(target.table, files, sink.checkpoint_every)
+    return done | checkpoint
 
 
 def _optimized(at: Whereabouts, due: bool) -> JsonDict:
