@@ -42,6 +42,7 @@ from airflow_epochs.commands.preview import preview_command
 from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.commands.rebuild import rebuild_command
 from airflow_epochs.commands.savepoints import savepoint_commands
+from airflow_epochs.commands.verify import verify_command
 from airflow_epochs.coordinator import admin
 from airflow_epochs.coordinator.actions import Abort, Action, TakeOver, Waive
 from airflow_epochs.coordinator.admin import Account
@@ -112,6 +113,7 @@ def _reading() -> list[ActionCommand]:
         _state(),
         history_command(),
         finding_command(),
+        verify_command(),
         dry_run_command(),
         preview_command(),
     ]

@@ -53,7 +53,7 @@ def dry_run_command() -> ActionCommand:
 
 def count(text: str) -> int:
     if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is no number of rows")
+        raise ArgumentTypeError(f"{text!r} is no number")
     return int(text)
 
 

@@ -260,7 +260,7 @@ def sink_plans(task: TaskTry, before: CompleteRecord | None, adopted: Mapping[st
     plans = {}
     for sink in task.pipeline.sinks:
         known = sink.name not in adopted
-        previous = _previous_of(task, sink, before) if known else adopted[sink.name]
+        previous = previous_of(task, sink, before) if known else adopted[sink.name]
         expected = TransactionId.parse(previous) if previous else None
         receipt = before.receipts.get(sink.name) if before and known else None
         agreement.require_marker(sink, expected, task.pipeline.name, task.env, receipt)
@@ -293,7 +293,7 @@ def changes_by_others(
     return tuple(map(secrecy.scrubbed, found))
 
 
-def _previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
+def previous_of(task: TaskTry, sink: Sink, before: CompleteRecord | None) -> str | None:
     """The transaction that the sink should show. A waived sink may have lost its table, or have committed late."""
     if before and sink.name in before.waived:
         found = sink.last_committed(task.pipeline.name, task.env)

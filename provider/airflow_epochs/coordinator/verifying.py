@@ -1,0 +1,270 @@
+"""Compares the ledger with itself and with every sink, and changes nothing: ``airflow epochs verify``.
+
+Each check says one of four things of some epochs: all is as it must be; something is wrong; a sink did not answer; or
+nobody can tell, for example because an upsert leaves no trace of an epoch's rows. It looks at the newest epochs only,
+as many as it is told: to count their rows, it reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+from airflow_epochs import codes
+from airflow_epochs.contracts import Perishable, Sink, Telling, Watching
+from airflow_epochs.coordinator import agreement
+from airflow_epochs.coordinator.opening import previous_of
+from airflow_epochs.coordinator.task import TaskTry
+from airflow_epochs.errors import Corrupt, EpochError, NotApplied, Refused
+from airflow_epochs.ledger.view import EpochView
+from airflow_epochs.model import CompleteRecord, Receipt, TransactionId, ends_of, records_upper_bound
+from airflow_epochs.protocol import State
+
+LEDGER = "ledger"
+LOOKS = 3
+"""How often a sink is asked for its marker if the pipeline goes on meanwhile."""
+TOLD_MAX = 5
+"""How many faults of one check are told."""
+
+
+class Verdict(Enum):
+    """What a check says."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    NO_ANSWER = "no answer"
+    NOT_KNOWN = "not known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check says.
+
+    Attributes:
+        about: A sink's name, or ``LEDGER``.
+        check: What was compared.
+        epochs: How many epochs were looked at.
+        details: A sentence for each fault, at most ``TOLD_MAX``; or why nobody can tell.
+    """
+
+    about: str
+    check: str
+    verdict: Verdict
+    epochs: int
+    details: tuple[str, ...] = ()
+
+
+Looked = Callable[[int], None]
+"""Is called with 1 after each epoch of which a sink was asked."""
+
+
+def verify(task: TaskTry, epochs: int, looked: Looked = lambda more: None) -> Iterator[Finding]:
+    """Check the newest complete epochs. Reads only.
+
+    Args:
+        task: The pipeline, with the sinks of today's DAG, its ledger and its environment.
+        epochs: How many epochs to look at, at most.
+        looked: Is told of progress.
+
+    """
+    newest = max(task.ledger.epochs_completed(), default=0)
+    numbers = range(max(1, newest - epochs + 1, task.ledger.rebuilt_to), newest + 1)
+    records, unread = _completed(task, numbers)
+    yield _finding(LEDGER, "complete", len(numbers), unread)
+    yield _finding(LEDGER, "offsets", len(records), _not_contiguous(records))
+    yield _finding(
+        LEDGER, "receipts", len(records), [each for record in records for each in _unaccounted(task, record)]
+    )
+    if unread:
+        return  # what the sinks must show is not known
+    for name in sorted(records[-1].markers if records else ()):
+        yield from _of_sink(task, name, records, looked)
+
+
+def _finding(about: str, check: str, epochs: int, faults: Sequence[str]) -> Finding:
+    verdict = Verdict.WRONG if faults else Verdict.OK
+    return Finding(about=about, check=check, verdict=verdict, epochs=epochs, details=tuple(faults[:TOLD_MAX]))
+
+
+# -- the ledger ------------------------------------------------------------------------------------------------------
+
+
+def _completed(task: TaskTry, numbers: range) -> tuple[list[CompleteRecord], list[str]]:
+    """The completion records that can be read, oldest first; and what is wrong with the others."""
+    records, faults = [], []
+    for number in numbers:
+        try:
+            if record := task.ledger.complete_record(number):
+                records.append(record)
+            else:
+                task.ledger.require_no_gap(number, thoroughly=True)
+        except Corrupt as error:
+            faults.append(error.reason)
+    return records, faults
+
+
+def _not_contiguous(records: Sequence[CompleteRecord]) -> list[str]:
+    """Where an epoch does not begin where the one before ended, and no command has moved it."""
+    faults = []
+    for before, after in pairwise(records):
+        number = after.txn.epoch
+        if number != before.txn.epoch + 1 or after.moved_in == number:
+            continue
+        starts = {(topic, r.partition): r.start for topic, of_topic in after.ranges.items() for r in of_topic}
+        for (topic, partition), end in ends_of(before.ranges).items():
+            start = starts.get((topic, partition))
+            if start != end:
+                at = f"begins at {start}" if start is not None else "has no range"
+                faults.append(f"Epoch {number} {at} in {topic}-{partition}, and the epoch before ended at {end}.")
+    return faults
+
+
+def _unaccounted(task: TaskTry, record: CompleteRecord) -> list[str]:
+    """Sinks of a complete epoch that have neither a receipt nor a waiver, or the receipt of another transaction."""
+    opened = task.ledger.open_record(record.txn.epoch, record.txn.attempt)  # None: pruned
+    sinks = opened.sinks if opened else record.receipts
+    without = [name for name in sinks if name not in record.receipts and name not in record.waived]
+    others = [name for name, receipt in record.receipts.items() if receipt.txn_id != record.txn_id]
+    number = record.txn.epoch
+    return [
+        *(f"Epoch {number} is complete without a receipt or a waiver of sink {name}." for name in without),
+        *(f"Epoch {number} has a receipt of another transaction for sink {name}." for name in others),
+    ]
+
+
+# -- the sinks -------------------------------------------------------------------------------------------------------
+
+
+def _of_sink(task: TaskTry, name: str, records: Sequence[CompleteRecord], looked: Looked) -> Iterator[Finding]:
+    sink = next((each for each in task.pipeline.sinks if each.name == name), None)
+    yield _marker(task, name, sink)
+    since = max(records[-1].adopted_in.get(name, 0), 1)
+    receipts = [each.receipts[name] for each in records if each.txn.epoch >= since and name in each.receipts]
+    read = [record.txn_id for record in records if records_upper_bound(record.ranges)]
+    if any(receipt.version is not None for receipt in receipts):
+        yield _finding(name, "versions", len(receipts), _not_rising(receipts))
+    if sink is None:
+        return
+    if isinstance(sink, Perishable):
+        yield _asked(name, "files", receipts, lambda receipt: _lost(sink, receipt, task))
+    if isinstance(sink, Watching) and receipts:
+        yield _asked(name, "other writers", receipts[:1], lambda first: _changed(sink, first, task, records))
+    counted = [receipt for receipt in receipts if receipt.txn_id in read]  # a restored table has no rows of its own
+    yield _asked(name, "rows", counted, lambda receipt: _miscounted(sink, receipt, task), looked)
+
+
+def _marker(task: TaskTry, name: str, today: Sink | None) -> Finding:
+    """Whether the sink shows the epoch that the ledger expects. A pipeline may go on meanwhile."""
+    for _ in range(LOOKS):
+        view = task.ledger.view_of_next()
+        try:
+            if not _require_marker(task, name, today, view):
+                return _not_known(name, "marker", "No sink of today's DAG has this name.")
+            return _finding(name, "marker", 1, [])
+        except Corrupt as error:
+            now = task.ledger.view_of_next()
+            if (now.number, now.state, now.epoch.attempt) == (view.number, view.state, view.epoch.attempt):
+                return _finding(name, "marker", 1, [error.reason])
+        except EpochError as error:
+            return _no_answer(name, "marker", error)
+    return _not_known(name, "marker", f"The pipeline went on {LOOKS} times while the sink was asked.")
+
+
+def _require_marker(task: TaskTry, name: str, today: Sink | None, view: EpochView) -> bool:
+    """Raise Corrupt if the sink shows anything else than the ledger expects. False: there is no sink to ask."""
+    before = task.ledger.complete_record(view.number - 1)
+    receipt = before.receipts.get(name) if before else None
+    if view.state is State.IN_DOUBT and name in view.opened.sinks:
+        sink, plan = task.sink_of(view.opened, name), view.opened.sinks[name]
+        previous = TransactionId.parse(plan.previous) if plan.previous else None
+        if name in view.receipts:
+            agreement.require_marker(sink, view.opened.txn, task.pipeline.name, task.env, view.receipts[name])
+        elif name not in view.waived:
+            agreement.shows(sink, view.opened.txn, previous, task.env, receipt)
+    elif today is not None:
+        expected = previous_of(task, today, before)
+        agreement.require_marker(
+            today, TransactionId.parse(expected) if expected else None, task.pipeline.name, task.env, receipt
+        )
+    else:
+        return False
+    return True
+
+
+def _not_rising(receipts: Sequence[Receipt]) -> list[str]:
+    versions = [(each.txn_id, each.version) for each in receipts if each.version is not None]
+    return [
+        f"Epoch {TransactionId.parse(later).epoch} is version {after} of the table, and an earlier epoch is {before}."
+        for (_, before), (later, after) in pairwise(versions)
+        if after <= before
+    ]
+
+
+def _asked(
+    name: str,
+    check: str,
+    receipts: Sequence[Receipt],
+    fault: Callable[[Receipt], str | None],
+    looked: Looked | None = None,
+) -> Finding:
+    """The faults of these receipts, the newest first. Ends at the first one of which nobody can tell."""
+    faults: list[str] = []
+    for done, receipt in enumerate(reversed(receipts)):
+        try:
+            if told := fault(receipt):
+                faults.append(told)
+        except Refused as no:
+            if no.code is codes.DRY_RUN_UNTOLD:
+                return _up_to(name, check, done, faults, no.what)
+            faults.append(no.cause)
+        except NotApplied as error:
+            return _no_answer(name, check, error)
+        except Corrupt as error:
+            faults.append(error.cause)
+        if looked:
+            looked(1)
+    return _finding(name, check, len(receipts), faults)
+
+
+def _up_to(name: str, check: str, done: int, faults: list[str], why: str) -> Finding:
+    """What was found in the newest ``done`` epochs. ``why``: why nobody can tell of the one before."""
+    if not done:
+        return _not_known(name, check, why)
+    found = _finding(name, check, done, faults)
+    return replace(found, details=(*found.details, f"Of earlier epochs nobody can tell. {why}"))
+
+
+def _lost(sink: Perishable, receipt: Receipt, task: TaskTry) -> str | None:
+    if not sink.has_lost_rows(receipt, task.env):
+        return None
+    number = TransactionId.parse(receipt.txn_id).epoch
+    return f"Files of epoch {number} (version {receipt.version}) are gone, and the table still refers to them."
+
+
+def _changed(sink: Watching, first: Receipt, task: TaskTry, records: Sequence[CompleteRecord]) -> str | None:
+    opened = [task.ledger.open_record(record.txn.epoch, record.txn.attempt) for record in records]
+    told = {warning for record in opened if record for warning in record.warnings}
+    return "; ".join(sink.foreign_changes(first, task.pipeline.name, told, task.env)) or None
+
+
+def _miscounted(sink: Sink, receipt: Receipt, task: TaskTry) -> str | None:
+    if not isinstance(sink, Telling):
+        raise Refused(
+            "A sink of its kind cannot tell the rows of one epoch from others.",
+            code=codes.DRY_RUN_UNTOLD,
+            sink=sink.name,
+        )
+    rows = sum(1 for _ in sink.rows_of(receipt, task.pipeline.name, task.env))
+    if rows == receipt.rows:
+        return None
+    return f"Epoch {TransactionId.parse(receipt.txn_id).epoch} has {rows} rows, and its receipt says {receipt.rows}."
+
+
+def _not_known(name: str, check: str, why: str) -> Finding:
+    return Finding(about=name, check=check, verdict=Verdict.NOT_KNOWN, epochs=0, details=(why,))
+
+
+def _no_answer(name: str, check: str, error: EpochError) -> Finding:
+    return Finding(about=name, check=check, verdict=Verdict.NO_ANSWER, epochs=0, details=(error.cause,))
