@@ -14,15 +14,18 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.commands.verify import show_verification
+from airflow_epochs.coordinator import admin, rebuilding
+from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.coordinator.verifying import Finding, Verdict, verify
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import complete_key
-from airflow_epochs.model import CompleteRecord, OffsetRange, Receipt
+from airflow_epochs.model import CompleteRecord, OffsetRange, Receipt, empty_at_ends
 from airflow_epochs.operators import definitions
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from tests.support.faults_world import DiskWorld, start
 
+BY = Account(who="ann", why="a test")
 WRONG, OK = Verdict.WRONG, Verdict.OK
 
 
@@ -61,6 +64,12 @@ def edited(world: DiskWorld, epoch: int, **changes: Any) -> None:
 
 def file_of(world: DiskWorld, epoch: int) -> Path:
     return world.ledger_root / world.name / complete_key(epoch)
+
+
+def receipts_of(world: DiskWorld, epoch: int, **changes: Any) -> dict[str, Receipt]:
+    """The epoch's receipts. That of ``orders`` says something else."""
+    known = complete(world, epoch).receipts
+    return {**known, "orders": replace(known["orders"], **changes)}
 
 
 def one_later(world: DiskWorld) -> tuple[str, OffsetRange, dict[str, tuple[OffsetRange, ...]]]:
@@ -123,12 +132,6 @@ def test_an_epoch_that_a_command_has_moved_may_begin_elsewhere(world: DiskWorld)
     assert checked(world)["ledger", "offsets"].verdict is OK
 
 
-def receipts(world: DiskWorld, **changes: Any) -> dict[str, Receipt]:
-    """Those of epoch 3; that of ``orders`` says something else."""
-    known = complete(world, 3).receipts
-    return {**known, "orders": replace(known["orders"], **changes)}
-
-
 def test_a_sink_without_receipt_and_waiver_is_named(world: DiskWorld) -> None:
     edited(world, 3, receipts={"audit": complete(world, 3).receipts["audit"]})
     fault = only_fault(world)
@@ -141,21 +144,21 @@ def test_a_waived_sink_is_no_fault(world: DiskWorld) -> None:
 
 
 def test_a_receipt_of_another_transaction_is_named(world: DiskWorld) -> None:
-    edited(world, 3, receipts=receipts(world, txn_id=complete(world, 2).txn_id))
+    edited(world, 3, receipts=receipts_of(world, 3, txn_id=complete(world, 2).txn_id))
     found = checked(world)["ledger", "receipts"]
     assert found.details == ("Epoch 3 has a receipt of another transaction for sink orders.",)
 
 
 def test_a_receipt_with_another_number_of_rows_is_named(world: DiskWorld) -> None:
     rows = complete(world, 3).receipts["orders"].rows
-    edited(world, 3, receipts=receipts(world, rows=99))
+    edited(world, 3, receipts=receipts_of(world, 3, rows=99))
     fault = only_fault(world)
     assert (fault.about, fault.check) == ("orders", "rows")
     assert fault.details == (f"Epoch 3 has {rows} rows, and its receipt says 99.",)
 
 
 def test_versions_that_fall_are_named(world: DiskWorld) -> None:
-    edited(world, 3, receipts=receipts(world, version=0))
+    edited(world, 3, receipts=receipts_of(world, 3, version=0))
     assert checked(world)["orders", "versions"].details == (
         "Epoch 3 is version 0 of the table, and an earlier epoch is 1.",
     )
@@ -211,6 +214,48 @@ def test_an_epoch_in_doubt_is_no_fault(world: DiskWorld, phase: str) -> None:
     world.produce(1)
     world.crash_at(phase, 5)
     assert {each.verdict for each in checked(world).values()} == {OK}
+
+
+def test_a_sink_that_is_waived_in_an_epoch_in_doubt_may_be_gone(world: DiskWorld) -> None:
+    world.produce(1)
+    world.crash_at("commit.orders", 5)
+    shutil.rmtree(world.table("orders"))
+    assert checked(world)["orders", "marker"].verdict is WRONG
+    admin.waive(world.ledger, 5, "orders", by=BY)
+    assert checked(world)["orders", "marker"].verdict is OK
+
+
+def test_the_rows_of_an_epoch_that_read_nothing_are_not_counted(world: DiskWorld) -> None:
+    edited(world, 4, ranges=empty_at_ends(complete(world, 3).ranges), receipts=receipts_of(world, 4, rows=0))
+    rows = checked(world)["orders", "rows"]
+    assert (rows.verdict, rows.epochs) == (OK, 3)
+
+
+def test_epochs_before_the_sink_was_taken_as_it_is_are_not_compared_with_its_table(world: DiskWorld) -> None:
+    edited(world, 2, receipts=receipts_of(world, 2, rows=99))
+    edited(world, 4, adopted_in={"orders": 3})
+    rows = checked(world)["orders", "rows"]
+    assert (rows.verdict, rows.epochs) == (OK, 2)
+
+
+def test_epochs_before_a_rebuilding_are_not_missed(world: DiskWorld) -> None:
+    shutil.rmtree(world.ledger_root)
+    task = world.coordinator().task
+    plan = rebuilding.plan(task, ())
+    assert plan
+    rebuilding.carry_out(world.coordinator().task, plan, by=BY)
+    world.one_more_epoch(5)
+    found = checked(world)
+    assert {each.verdict for each in found.values()} == {OK}
+    assert found["ledger", "complete"].epochs == 2
+
+
+def test_no_more_than_five_faults_of_a_check_are_told(world: DiskWorld) -> None:
+    for number in range(5, 9):
+        world.one_more_epoch(number)
+    for number in range(1, 9):
+        edited(world, number, receipts=receipts_of(world, number, rows=99))
+    assert len(checked(world)["orders", "rows"].details) == 5
 
 
 def test_a_sink_that_today_s_dag_does_not_have_is_not_known(world: DiskWorld) -> None:
