@@ -60,7 +60,7 @@ def _require_complete_epoch(task: TaskTry) -> None:
         raise Refused(
             "The pipeline has no complete epoch, so there is nothing to compare.",
             code=codes.EPOCH_UNKNOWN,
-            remedy="Run the pipeline's DAG, and type the command again when a run has succeeded.",
+            remedy="Start a run of the pipeline's DAG. Type the command again when a run has succeeded.",
         )
 
 
