@@ -167,7 +167,7 @@ class Environment(Protocol):
         ...
 
     def reached(self, phase: str) -> None:
-        """Mark a phase by its name. Does nothing in production; tests kill or pause the process here."""
+        """Mark a phase by its name. In production it is only noted; tests kill or pause the process here."""
         ...
 
 

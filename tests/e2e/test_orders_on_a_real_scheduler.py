@@ -39,6 +39,23 @@ def test_tasks_of_a_finished_run_end_as_they_should(running: RunningStack) -> No
     assert states == {step: "skipped" if step == "abort" else "success" for step in STEPS}
 
 
+def test_a_statsd_server_gets_what_the_tables_and_the_ledger_have(running: RunningStack) -> None:
+    def agrees() -> bool:
+        told, verdict, newest = running.statsd.told(), running.verdict(), running.watch.ledger.newest_complete()
+        expected = {
+            "completed": newest,
+            "last_complete.epoch": newest,
+            "rows.orders": verdict.produced - verdict.rejected,
+            "rows.rejected": verdict.rejected,
+            "lag.records": 0,
+            "in_doubt.count": 0,
+        }
+        return {name: told.get(f"orders.{name}") for name in expected} == expected
+
+    wait_until(agrees, DEADLINE_S)
+    assert running.statsd.told()["orders.phase.duration.stage.all"] > 0
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_clearing_any_single_task_of_a_finished_run_changes_no_row(running: RunningStack, step: str) -> None:
     run_id, epochs, before = finished_run(running), running.watch.ledger.newest_complete(), running.verdict()

@@ -10,6 +10,7 @@ from orders_demo.verify import Verdict, verify
 from orders_demo.watch import Watch
 from stack.airflow_api import AirflowApi
 from stack.whole import Stack
+from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
 
 ORDERS = 9_000
@@ -22,11 +23,15 @@ DEADLINE_S = 180.0
 
 @dataclass
 class RunningStack:
-    """A running stack and all orders produced so far, as (partition, offset). ``own`` is for files of the tests."""
+    """A running stack and all orders produced so far, as (partition, offset). ``own`` is for files of the tests.
+
+    ``statsd`` gets our metrics from Airflow.
+    """
 
     stack: Stack
     watch: Watch
     own: Path
+    statsd: StatsdServer
     places: list[tuple[int, int]] = field(default_factory=list)
 
     @property

@@ -188,10 +188,15 @@ def _storage_options(described: Connection) -> dict[str, str]:
 
 
 class AirflowEnvironment:
-    """``contracts.Environment`` in an Airflow task."""
+    """``contracts.Environment`` in an Airflow task.
+
+    Attributes:
+        phases: The phases that the task has reached, for its metrics.
+    """
 
     def __init__(self, spark: SparkConnect | SparkSubmit) -> None:
         self._spark = spark
+        self.phases: list[str] = []
 
     @cached_property
     def spark(self) -> SparkRunner:
@@ -203,4 +208,5 @@ class AirflowEnvironment:
         return connection(conn_id)
 
     def reached(self, phase: str) -> None:
-        """Does nothing: phases are for tests."""
+        """Note the phase."""
+        self.phases.append(phase)

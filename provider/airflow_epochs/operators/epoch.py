@@ -162,7 +162,8 @@ class EpochOperator(BaseOperator):
         try:
             with self._located(), self._noting(context):
                 coordinator = self._coordinator(context)
-                checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
+                with self._measuring(coordinator, context):
+                    checkpoint = self.work(coordinator, as_known(coordinator.task, _run_of(context)), context)
         except NoNewData as nothing:
             raise AirflowSkipException(str(nothing)) from nothing
         except (Refused, Fenced, Corrupt) as final:
@@ -186,6 +187,12 @@ class EpochOperator(BaseOperator):
     def _noting(self, context: Context) -> AbstractContextManager[None]:
         """What else happens to an error. The steps before the decision tell ``abort`` of it."""
         return nullcontext()
+
+    def _measuring(self, coordinator: Coordinator, context: Context) -> AbstractContextManager[None]:
+        """Send the metrics of the step."""
+        from airflow_epochs.operators import metrics
+
+        return metrics.measured(coordinator.task, self.step, self.environment.phases, try_number(context))
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """The step itself. Safe to call again."""
@@ -562,6 +569,11 @@ def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
     assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
     kwargs.setdefault("outlets", []).extend(assets.values())
     return assets
+
+
+def try_number(context: Context) -> int:
+    """Which try of its task this is, from 1."""
+    return context["ti"].try_number if "ti" in context else 1
 
 
 def _run_of(context: Context) -> Run:

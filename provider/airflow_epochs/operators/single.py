@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_epochs import secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
-from airflow_epochs.operators.epoch import CommitSinkOperator, NeedsTransform, assets_of
+from airflow_epochs.operators.epoch import CommitSinkOperator, NeedsTransform, assets_of, try_number
 from airflow_epochs.operators.wording import in_one_task
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class EpochsOperator(NeedsTransform):
         from airflow_epochs.operators import phases
         from airflow_epochs.operators.telling import told
 
-        timed = _Timed()
+        timed = _Timed(self._measured_phase(coordinator, context))
         limits = replace(phases.asked_limits(context["params"]), wait_at_most=bounds.left_s())
         with timed("open"):
             coordinator.open_epoch(run, limits)
@@ -129,6 +129,20 @@ class EpochsOperator(NeedsTransform):
             checkpoint = coordinator.complete(run, {**metrics, "seconds": timed.seconds})
         log.info("%s", told("complete", checkpoint, sum(timed.seconds.values())))
         return replace(checkpoint, seconds=timed.seconds)
+
+    def _measuring(self, coordinator: Coordinator, context: Context) -> AbstractContextManager[None]:
+        """Nothing: each phase of each epoch has metrics of its own."""
+        return nullcontext()
+
+    def _measured_phase(
+        self, coordinator: Coordinator, context: Context
+    ) -> Callable[[str], AbstractContextManager[None]]:
+        from airflow_epochs.operators import metrics
+
+        def of(phase: str) -> AbstractContextManager[None]:
+            return metrics.measured(coordinator.task, phase, self.environment.phases, try_number(context))
+
+        return of
 
     @contextmanager
     def _aborting(self, coordinator: Coordinator, run: Run) -> Iterator[None]:
@@ -156,10 +170,11 @@ class EpochsOperator(NeedsTransform):
 
 
 def _abort(coordinator: Coordinator, run: Run, error: Exception) -> None:
-    from airflow_epochs.operators import causes
+    from airflow_epochs.operators import causes, metrics
 
     try:
         log.info("%s", coordinator.abort(run, causes.reason(run, [causes.cause_of(error)])).cause)
+        metrics.count_abort(coordinator.task.pipeline.name, error)
     except NoNewData as nothing:
         log.info("%s", nothing.cause)
 
@@ -189,12 +204,14 @@ class _Bounds:
 
 @dataclass(frozen=True)
 class _Timed:
-    """How long the phases of an epoch took, by their names in the other layout."""
+    """How long the phases of an epoch took, by their names in the other layout. ``measured`` sends their metrics."""
 
+    measured: Callable[[str], AbstractContextManager[None]]
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         started = time.monotonic()
-        yield
+        with self.measured(phase):
+            yield
         self.seconds[phase] = round(time.monotonic() - started, 3)

@@ -1,0 +1,224 @@
+"""What a StatsD server gets of the steps of an epoch: real UDP packets, real records, real Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+from airflow_epochs import codes
+from airflow_epochs.coordinator.coordinator import Coordinator
+from airflow_epochs.errors import EpochError, Fenced, NoNewData, NotApplied
+from airflow_epochs.operators import metrics
+from airflow_epochs.sinks.delta.sink import DeltaSink
+from tests.support.environment import Environment
+from tests.support.faults_world import DiskWorld
+from tests.support.statsd import StatsdServer
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsdServer]:
+    """Airflow's stats send to it, without tags."""
+    clients: list[Any] = []
+
+    def client() -> Any:
+        clients.append(get_stats_factory()())
+        return clients[-1]
+
+    with StatsdServer() as listener:
+        for name, value in listener.env.items():
+            monkeypatch.setenv(name, value)
+        stats.initialize(factory=client, export_legacy_names=False)
+        yield listener
+    for each in clients:
+        each.statsd.close()
+    monkeypatch.undo()
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+
+
+def got(server: StatsdServer) -> Mapping[str, float]:
+    """What the server got since the last look."""
+    stats.incr("epochs.that_is_all")
+    wait_until(lambda: "that_is_all" in server.told(), 10)
+    told = {name: value for name, value in server.told().items() if name != "that_is_all"}
+    server.forget()
+    return told
+
+
+def phases(coordinator: Coordinator) -> list[str]:
+    env = coordinator.task.env
+    assert isinstance(env, Environment)
+    return env.phases
+
+
+def step(coordinator: Coordinator, name: str, work: Callable[[], Any], try_number: int = 1) -> Any:
+    with metrics.measured(coordinator.task, name, phases(coordinator), try_number):
+        return work()
+
+
+def run(world: DiskWorld, number: int = 1) -> None:
+    """A run in which every step is a task of its own."""
+    of = world.run_of(number)
+    step(world.coordinator(), "open", lambda: None)
+    c = world.coordinator()
+    step(c, "open", lambda: c.open(of))
+    report = step(c, "stage", lambda: c.stage(of)).stage
+    step(c, "vote", lambda: c.vote(of, report))
+    for sink in world.sinks:
+        step(c, f"commit.{sink}", partial(c.commit, of, sink))
+    step(c, "complete", lambda: c.complete(of))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DiskWorld:
+    world = DiskWorld(tmp_path)
+    world.produce(4)
+    return world
+
+
+def test_an_epoch_tells_its_phases_rows_commits_and_that_it_is_the_newest(
+    world: DiskWorld, server: StatsdServer
+) -> None:
+    run(world)
+    told = got(server)
+    assert {name for name in told if "phase.duration" in name} == {
+        f"orders.phase.duration.{of}"
+        for of in ("open.all", "stage.all", "vote.all", "commit.orders", "commit.audit", "complete.all")
+    }
+    assert told["orders.commits.orders.committed"] == told["orders.commits.audit.committed"] == 1
+    assert told["orders.rows.orders"] == len(world.rows("orders")) > 0
+    assert (told["orders.completed"], told["orders.last_complete.epoch"]) == (1, 1)
+    assert told["orders.last_complete.age"] == told["orders.in_doubt.count"] == told["orders.in_doubt.age"] == 0
+    assert told["orders.last_complete.time"] > 1_700_000_000
+    assert not [name for name in told if "aborts" in name]
+
+
+def test_with_tags_the_names_are_the_same_for_all_pipelines(
+    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+    run(world)
+    told = got(server)
+    assert told["commits,pipeline=orders,sink=audit,outcome=committed"] == 1
+    assert "last_complete.epoch,pipeline=orders" in told
+
+
+def test_a_task_that_finds_its_work_done_counts_it_as_already_done(world: DiskWorld, server: StatsdServer) -> None:
+    run(world)
+    got(server)
+    c = world.coordinator()
+    step(c, "commit.orders", lambda: c.commit(world.run_of(1), "orders"))
+    step(c, "complete", lambda: c.complete(world.run_of(1)))
+    told = got(server)
+    assert told["orders.commits.orders.already"] == 1
+    assert "orders.completed" not in told and "orders.rows.orders" not in told
+
+
+def left_in_doubt(world: DiskWorld) -> Coordinator:
+    c, of = world.coordinator(), world.run_of(1)
+    c.open(of)
+    c.vote(of, c.stage(of).stage)
+    return c
+
+
+def test_an_epoch_in_doubt_is_told_until_it_is_complete(
+    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = left_in_doubt(world)
+
+    def unreachable(*of: object) -> None:
+        raise NotApplied("The store does not answer.", remedy="Wait.")
+
+    with monkeypatch.context() as context:
+        context.setattr(DeltaSink, "commit", unreachable)
+        with pytest.raises(EpochError):
+            step(c, "commit.orders", lambda: c.commit(world.run_of(1), "orders"))
+    told = got(server)
+    assert told["orders.commits.orders.failed"] == told["orders.in_doubt.count"] == 1
+    assert 0 <= told["orders.in_doubt.age"] < 60
+    step(c, "commit.orders", lambda: c.commit(world.run_of(1), "orders"), try_number=2)
+    assert got(server)["orders.commits.orders.retried"] == 1
+    later = world.coordinator()
+    step(later, "open", lambda: later.open(world.run_of(2)))
+    told = got(server)
+    assert told["orders.commits.audit.retried"] == told["orders.completed"] == 1
+    assert told["orders.in_doubt.count"] == 0
+
+
+def test_a_fenced_commit_is_counted(world: DiskWorld, server: StatsdServer) -> None:
+    run(world)
+    got(server)
+    c = world.coordinator()
+
+    def late() -> None:
+        raise Fenced("Late.", remedy="Do nothing.")
+
+    with pytest.raises(Fenced):
+        step(c, "commit.orders", late)
+    assert got(server)["orders.commits.orders.fenced"] == 1
+
+
+def test_an_abort_is_counted_by_the_code_of_its_cause(world: DiskWorld, server: StatsdServer) -> None:
+    c, of = world.coordinator(), world.run_of(1)
+    c.open(of)
+
+    def abort(cause: str) -> None:
+        raise c.abort(of, f"run 1 failed before a decision. {cause}")
+
+    with pytest.raises(EpochError):
+        step(c, "abort", lambda: abort(f"{codes.UDF_RAISED.name}: A UDF raised ValueError."))
+    assert got(server)["orders.aborts.UDF-RAISED"] == 1
+
+
+def test_an_attempt_that_another_run_aborts_is_counted_as_taken_over(world: DiskWorld, server: StatsdServer) -> None:
+    world.coordinator().open(world.run_of(1))
+    c = world.coordinator()
+    step(c, "open", lambda: c.open(world.run_of(2)))
+    assert got(server)["orders.aborts.taken_over"] == 1
+
+
+def test_a_run_without_new_data_tells_the_age_of_the_newest_epoch(world: DiskWorld, server: StatsdServer) -> None:
+    run(world)
+    got(server)
+    c = world.coordinator()
+    with pytest.raises(NoNewData):
+        step(c, "open", lambda: c.open(world.run_of(2)))
+    told = got(server)
+    assert 0 < told["orders.last_complete.age"] < 60
+    assert "orders.phase.duration.open.all" not in told and "orders.in_doubt.count" not in told
+
+
+def test_a_metric_that_cannot_be_sent_fails_nothing(
+    world: DiskWorld, server: StatsdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*of: object, **more: object) -> None:
+        raise OSError("no route to host")
+
+    for kind in ("incr", "gauge", "timing"):
+        monkeypatch.setattr(stats, kind, broken)
+    run(world)
+    assert world.ledger.newest_complete() == 1
+
+
+def test_where_airflow_sends_no_metrics_nothing_is_looked_up(world: DiskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_Step", None)
+    run(world)
+    assert world.ledger.newest_complete() == 1
+
+
+def test_a_task_that_goes_to_wait_in_the_triggerer_sends_nothing(world: DiskWorld, server: StatsdServer) -> None:
+    class Deferred(BaseException):
+        """As Airflow's TaskDeferred."""
+
+    def defer() -> None:
+        raise Deferred
+
+    with pytest.raises(Deferred):
+        step(world.coordinator(), "open", defer)
+    assert got(server) == {}
