@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import open_store
 from airflow_epochs.protocol import State
-from tests.support.running_stack import STEPS, RunningStack
+from tests.support.running_stack import DEADLINE_S, STEPS, RunningStack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -53,6 +54,12 @@ class Troubled:
         """How often the task behind the pipeline ran."""
         notes = self.troubles / "told"
         return len(notes.read_text().splitlines()) if notes.exists() else 0
+
+    @property
+    def alerts(self) -> list[str]:
+        """What the notifiers of the DAG have told."""
+        notes = self.troubles / "alerts"
+        return notes.read_text().splitlines() if notes.exists() else []
 
     def states(self, run_id: str) -> dict[str, str]:
         return self.running.tasks(DAG, run_id)
@@ -106,6 +113,11 @@ def test_clearing_the_failed_tasks_after_the_trouble_finishes_an_aborted_run(tro
     assert_once(troubled, shown=4_000)
 
 
+def test_a_run_that_succeeds_tells_of_the_lag_and_none_before_has_told_of_doubt(troubled: Troubled) -> None:
+    wait_until(lambda: troubled.alerts, DEADLINE_S)
+    assert {alert.partition("unread")[0] for alert in troubled.alerts} == {"Pipeline troubled: 5,000 records are "}
+
+
 def assert_once(troubled: Troubled, *, shown: int) -> None:
     """So many records of the topic are shown, each in one row."""
     verdict = troubled.running.verdict(troubled.lake)
@@ -123,6 +135,10 @@ def test_a_table_that_is_gone_after_the_decision_leaves_the_epoch_in_doubt_and_t
         "abort": "skipped",
     }
     assert troubled.position == (1, State.IN_DOUBT)
+
+
+def test_a_run_that_leaves_an_epoch_in_doubt_tells_of_it(troubled: Troubled) -> None:
+    wait_until(lambda: "is in doubt: waits for rejected" in "".join(troubled.alerts), DEADLINE_S)
 
 
 @pytest.mark.parametrize("step", STEPS)

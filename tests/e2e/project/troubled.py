@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, task
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
+from airflow_epochs.notifiers import InDoubtNotifier, LagNotifier
 
 LAKE, TROUBLES = Path(os.environ["LAKE"], "troubled"), Path(os.environ["TROUBLES"])
 REJECTED = LAKE / "silver" / "orders_rejected"
@@ -29,7 +31,19 @@ def behind() -> None:
         told.write("told\n")
 
 
-with DAG("troubled", schedule=None, max_active_runs=1) as dag:
+def alerted(context: Any) -> None:
+    """Note what a notifier tells."""
+    with (TROUBLES / "alerts").open("a") as alerts:
+        alerts.write(f"{context['epochs_alert']}\n")
+
+
+with DAG(
+    "troubled",
+    schedule=None,
+    max_active_runs=1,
+    on_failure_callback=InDoubtNotifier("troubled", alerted),
+    on_success_callback=LagNotifier("troubled", alerted, records_above=0),
+) as dag:
     group = EpochPipeline(
         "troubled",
         source=KafkaSource(topics=["orders"], max_records=4_000, max_wait=0),
