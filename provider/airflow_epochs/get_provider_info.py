@@ -65,6 +65,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_epochs.triggers.records", "airflow_epochs.triggers.asset"],
             }
         ],
+        "extra-links": ["airflow_epochs.operators.links.EpochLink"],
         "notifications": ["airflow_epochs.notifiers.InDoubtNotifier", "airflow_epochs.notifiers.LagNotifier"],
         "connection-types": [_CONNECTION],
         "cli": ["airflow_epochs.cli.get_cli_commands"],

@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 DRY_RUN = "dry-"
 """How the name of a dry run begins that stands in place of a ledger's id: no ledger has such an id."""
+PAGE = "/epochs"
+"""Where the API server has the Epochs page."""
 NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
 
 

@@ -56,6 +56,14 @@ def test_a_statsd_server_gets_what_the_tables_and_the_ledger_have(running: Runni
     assert running.statsd.told()["orders.phase.duration.stage.all"] > 0
 
 
+def test_every_task_has_a_button_that_leads_to_its_epoch(running: RunningStack) -> None:
+    run_id = finished_run(running)
+    epoch = running.watch.ledger.newest_complete()
+    for step in (step for step in STEPS if step != "abort"):
+        links = running.api.get(f"dags/{DAG}/dagRuns/{run_id}/taskInstances/{DAG}.{step}/links")["extra_links"]
+        assert links["Epoch"].endswith(f"/epochs/pipelines/epochs_default/orders/epochs/{epoch}"), step
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_clearing_any_single_task_of_a_finished_run_changes_no_row(running: RunningStack, step: str) -> None:
     run_id, epochs, before = finished_run(running), running.watch.ledger.newest_complete(), running.verdict()

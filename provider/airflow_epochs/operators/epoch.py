@@ -38,6 +38,7 @@ from airflow_epochs.operators.deferral import (
     is_timeout,
 )
 from airflow_epochs.operators.intervals import interval_of
+from airflow_epochs.operators.links import EpochLink
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -93,6 +94,7 @@ class EpochOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("source", "transform", "sinks", "spark", "ledger_conn_id", "checkpoint")
     ui_color = "#e6f2ed"
+    operator_extra_links = (EpochLink(),)
     step: ClassVar[str]
     retry_defaults: ClassVar[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
 
@@ -120,8 +122,10 @@ class EpochOperator(BaseOperator):
     ) -> None:
         for key, value in self.retry_defaults.items():
             kwargs.setdefault(key, value)
+        kwargs.setdefault("doc_md", _documented(type(self), pipeline, source, transform, sinks, spark))
         super().__init__(**kwargs)
         Transform.parse(transform)
+        self.epoch: int | None = None  # the one that this process has worked on
         self.pipeline = pipeline
         self.source = source
         self.transform = transform
@@ -168,6 +172,7 @@ class EpochOperator(BaseOperator):
             raise AirflowSkipException(str(nothing)) from nothing
         except (Refused, Fenced, Corrupt) as final:
             raise AirflowFailException(str(final)) from final
+        self.epoch = checkpoint.epoch
         seconds = time.monotonic() - started
         self.log.info("%s", told(self.step, checkpoint, seconds))
         return to_xcom(self._measured(checkpoint, seconds))
@@ -183,6 +188,7 @@ class EpochOperator(BaseOperator):
 
     def _locate(self, error: EpochError) -> None:
         error.pipeline = error.pipeline or self.pipeline
+        self.epoch = error.epoch or self.epoch
 
     def _noting(self, context: Context) -> AbstractContextManager[None]:
         """What else happens to an error. The steps before the decision tell ``abort`` of it."""
@@ -569,6 +575,25 @@ def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
     assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
     kwargs.setdefault("outlets", []).extend(assets.values())
     return assets
+
+
+def _documented(
+    kind: type[EpochOperator],
+    pipeline: str,
+    source: Source,
+    transform: str,
+    sinks: Sequence[Sink],
+    spark: SparkConnect | SparkSubmit,
+) -> str:
+    """What Airflow shows of a task: what it does, in which pipeline."""
+    what = (kind.__doc__ or "").partition("\n")[0]
+    lines = (_told(source), f"transform `{transform}`", *map(_told, sinks), _told(spark))
+    return "\n".join([f"{what}\n\nPipeline **{pipeline}**:\n", *(f"- {line}" for line in lines)])
+
+
+def _told(part: object) -> str:
+    """A part of the pipeline. An address in memory would make another DAG version of every parse."""
+    return f"`{type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)}`"
 
 
 def try_number(context: Context) -> int:

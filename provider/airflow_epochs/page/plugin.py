@@ -1,6 +1,6 @@
 """Airflow's plugin of this package: the Epochs page in the menu, and as a tab of each DAG and of each run.
 
-Airflow imports this module in every process, also in tasks. So it imports nothing but Airflow's plugin class: the page
+Airflow imports this module in every process, also in tasks. So it imports next to nothing: the page
 itself is imported when it is asked for the first time, in the API server.
 """
 
@@ -12,8 +12,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-PREFIX = "/epochs"
-"""Where the API server has the page."""
+from airflow_epochs.names import PAGE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
@@ -39,10 +38,10 @@ def _view(destination: str, href: str, url_route: str) -> dict[str, Any]:
     return {
         "name": "Epochs",
         "destination": destination,
-        "href": f"{PREFIX.strip('/')}/{href}",
+        "href": f"{PAGE.strip('/')}/{href}",
         "url_route": url_route,
-        "icon": f"{PREFIX.strip('/')}/static/icon.svg",
-        "icon_dark_mode": f"{PREFIX.strip('/')}/static/icon-dark.svg",
+        "icon": f"{PAGE.strip('/')}/static/icon.svg",
+        "icon_dark_mode": f"{PAGE.strip('/')}/static/icon-dark.svg",
     }
 
 
@@ -50,7 +49,7 @@ class EpochsPlugin(AirflowPlugin):
     """Registered by the entry point ``airflow.plugins``."""
 
     name = "epochs"
-    fastapi_apps = [{"app": _Page(), "url_prefix": PREFIX, "name": "Epochs"}]
+    fastapi_apps = [{"app": _Page(), "url_prefix": PAGE, "name": "Epochs"}]
     external_views = [
         {**_view("nav", "", "epochs"), "category": "browse"},
         _view("dag", "dags/{DAG_ID}", "dag_epochs"),

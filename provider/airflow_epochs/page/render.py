@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.exceptions import HTTPException
 
 from airflow_epochs.errors import EpochError, Refused
-from airflow_epochs.page.plugin import PREFIX
+from airflow_epochs.names import PAGE
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -69,7 +69,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
     """A template, filled. ``here`` and ``airflow``: the paths of this application and of Airflow's UI."""
     here = str(request.scope.get("root_path", ""))
     found = _ENVIRONMENT.get_template(template)
-    return HTMLResponse(found.render(here=here, airflow=here.removesuffix(PREFIX), **values), status)
+    return HTMLResponse(found.render(here=here, airflow=here.removesuffix(PAGE), **values), status)
 
 
 def path_of(request: Request, conn_id: str, pipeline: str) -> str:
