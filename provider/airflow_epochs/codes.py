@@ -68,8 +68,8 @@ SIGNING_PASSWORD_MISSING = CONFIGURATION.code(
 REQUIRE_SIGNED_UNCLEAR = CONFIGURATION.code(
     "EPOCHS-REQUIRE-SIGNED-UNCLEAR",
     Refused,
-    "The field `require_signed` of the connection of type epochs is neither true nor false.",
-    "Set `require_signed` to true or to false. Then clear the failed task.",
+    "The field `require_signed`, or `create`, of the connection of type epochs is neither true nor false.",
+    "Set the field to true or to false. Then clear the failed task.",
 )
 STORAGE_OPTIONS_UNREADABLE = CONFIGURATION.code(
     "EPOCHS-STORAGE-OPTIONS-UNREADABLE",

@@ -27,6 +27,11 @@ _FIELDS = {
         "description": "Refuse a ledger that was never signed. Set it once every pipeline has run with a signing key.",
         "schema": {"type": ["boolean", "null"]},
     },
+    "create": {
+        "label": "Create the folder",
+        "description": "Let the button Test create the folder of the ledger root, if it is missing. Runs always do.",
+        "schema": {"type": ["boolean", "null"]},
+    },
 }
 """The form's own fields for a connection of type ``epochs``."""
 _CONNECTION = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -62,6 +63,22 @@ def test_every_task_has_a_button_that_leads_to_its_epoch(running: RunningStack) 
     for step in (step for step in STEPS if step != "abort"):
         links = running.api.get(f"dags/{DAG}/dagRuns/{run_id}/taskInstances/{DAG}.{step}/links")["extra_links"]
         assert links["Epoch"].endswith(f"/epochs/pipelines/epochs_default/orders/epochs/{epoch}"), step
+
+
+def test_the_test_button_of_a_connection_creates_a_folder_only_if_it_is_told_to(running: RunningStack) -> None:
+    root = running.own / "another ledger"
+
+    def tested(**more: object) -> dict[str, Any]:
+        extra = json.dumps({"ledger_root": str(root), **more})
+        body = {"connection_id": "epochs_new", "conn_type": "epochs", "password": "k" * 40, "extra": extra}
+        told: dict[str, Any] = running.api.post("connections/test", body)
+        return told
+
+    missing = tested()
+    assert not missing["status"] and "does not exist on this machine" in missing["message"] and not root.exists()
+    fine = tested(create=True)
+    assert fine["status"] and "a probe was written, read back and removed" in fine["message"]
+    assert list(root.iterdir()) == []
 
 
 @pytest.mark.parametrize("step", STEPS)

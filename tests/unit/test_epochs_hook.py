@@ -65,9 +65,36 @@ def test_the_test_button_tries_put_if_absent_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(tmp_path)})
-    fine = "The ledger's store is reachable and honours put-if-absent. Records are signed."
-    assert EpochsHook().test_connection() == (True, fine)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    ok, told = EpochsHook().test_connection()
+    assert ok and told == (
+        "The ledger's store honours put-if-absent: a probe was written, read back and removed. Every worker must see "
+        f"the same folder at {tmp_path}. Records are signed."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_test_button_creates_no_misspelled_folder_unless_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "ledgre"
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(root)})
+    ok, told = EpochsHook().test_connection()
+    assert not ok and not root.exists()
+    assert told.startswith(
+        f"The folder {root} does not exist on this machine. Nothing was created.\nWhat to do: Correct"
+    )
+    given(monkeypatch, "epochs_default", password=KEY, extra={"ledger_root": str(root), "create": True})
+    ok, told = EpochsHook().test_connection()
+    assert ok and list(root.iterdir()) == []
+
+
+def test_the_test_button_leaves_the_ledgers_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = tmp_path / "connection-test" / "pipeline.json"
+    kept.parent.mkdir()
+    kept.write_text("{}")
+    given(monkeypatch, "epochs_default", extra={"ledger_root": str(tmp_path)})
+    EpochsHook().test_connection()
+    assert kept.read_text() == "{}"
 
 
 def test_the_test_button_says_why_a_store_will_not_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_airflow_finds_the_provider_and_its_connection_type_with_form_fields() -
     hook = manager.hooks["epochs"]
     assert hook and hook.connection_testable
     fields = {name for name in manager.connection_form_widgets if name.startswith("extra__epochs__")}
-    names = ("ledger_root", "storage_conn_id", "storage_options", "require_signed")
+    names = ("ledger_root", "storage_conn_id", "storage_options", "require_signed", "create")
     assert fields == {f"extra__epochs__{name}" for name in names}
 
 

@@ -100,6 +100,7 @@ class AirflowStack(Server):
                 "plugins_folder": str(PLUGINS),
                 "execution_api_server_url": f"{self.url}/execution/",
                 "fernet_key": keys["fernet_key"],
+                "test_connection": "Enabled",
             },
             "api": {"base_url": self.url, "secret_key": keys["secret_key"]},
             "api_auth": {"jwt_secret": keys["jwt_secret"]},

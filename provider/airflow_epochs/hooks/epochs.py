@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 log = secrecy.logger(__name__)
 
+PROBED = "connection-test"
+"""The pipeline whose ledger the button Test writes a probe to."""
 _SET_KEY = f"Set the connection's password to a random key (`{RANDOM_KEY}`), the same for all workers."
 
 
@@ -75,7 +79,8 @@ class EpochsHook(BaseHook):
     - ``ledger_root``: a path or a URL (``s3://bucket/prefix`` …);
     - ``storage_conn_id`` (optional): the connection with the object store's credentials;
     - ``storage_options`` (optional): more ``object_store`` options, as a JSON object;
-    - ``require_signed`` (optional): if true, refuse a ledger that was never signed.
+    - ``require_signed`` (optional): if true, refuse a ledger that was never signed;
+    - ``create`` (optional): if true, the button Test creates the folder of ``ledger_root`` if it is missing.
     """
 
     conn_name_attr = "ledger_conn_id"
@@ -109,7 +114,7 @@ class EpochsHook(BaseHook):
         from airflow_epochs.ledger.ledger import Ledger
 
         store, keys = self.get_conn(), self._keys
-        required = self._requires_signatures()
+        required = self._flag("require_signed")
         if required and not keys:
             raise Refused(
                 f"Connection {self.ledger_conn_id!r} has `require_signed`, but it has no password. The password is the "
@@ -138,13 +143,13 @@ class EpochsHook(BaseHook):
                 code=codes.LEDGER_UNREADABLE,
             ) from error
 
-    def _requires_signatures(self) -> bool:
-        given = self._described.extra.get("require_signed")
+    def _flag(self, name: str) -> bool:
+        """A field that is true or false; false if it is empty."""
+        given = self._described.extra.get(name)
         truth = {"true": True, "false": False, "none": False, "": False}.get(str(given).strip().lower())
         if truth is None:
             raise Refused(
-                f"The field `require_signed` of connection {self.ledger_conn_id!r} is {given!r}. It must be true or "
-                "false.",
+                f"The field `{name}` of connection {self.ledger_conn_id!r} is {given!r}. It must be true or false.",
                 code=codes.REQUIRE_SIGNED_UNCLEAR,
             )
         return truth
@@ -172,11 +177,38 @@ class EpochsHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Test the ledger's store with a probe record, as the first ``open`` of a pipeline does."""
         try:
-            self.ledger("connection-test").probe()
+            folder = self._local_folder()
+            if folder and not folder.is_dir() and not self._flag("create"):
+                return False, _no_folder(folder)
+            self.ledger(PROBED).probe()
+            if folder:
+                _remove_empty(folder / PROBED)
         except Exception as error:
             return False, str(error)
-        fine = "The ledger's store is reachable and honours put-if-absent."
-        return True, f"{fine} {self._flaw_of_keys() or 'Records are signed.'}"
+        fine = "The ledger's store honours put-if-absent: a probe was written, read back and removed."
+        place = f" Every worker must see the same folder at {folder}." if folder else ""
+        return True, f"{fine}{place} {self._flaw_of_keys() or 'Records are signed.'}"
+
+    def _local_folder(self) -> Path | None:
+        """The folder of a ledger on this machine's disk; None if it is in an object store."""
+        from airflow_epochs.ledger.store import LocalStore
+
+        store = self.get_conn()
+        return Path(store.root) if isinstance(store, LocalStore) else None
+
+
+def _no_folder(folder: Path) -> str:
+    return with_remedy(
+        f"The folder {folder} does not exist on this machine. Nothing was created.",
+        "Correct `ledger_root` if it is misspelled. If the folder is new, set `create` to true, and test again.",
+    )
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders that a probe has left. None that holds anything."""
+    for each in (folder / "probe", folder):
+        with suppress(OSError):
+            each.rmdir()
 
 
 def _storage_options(described: Connection) -> dict[str, str]:
