@@ -113,6 +113,30 @@ def test_an_append_meanwhile_stays_beside_what_is_compacted(table: Path) -> None
 @pytest.mark.parametrize(
     ("meanwhile", "left"),
     [
+        (lambda table: table.delete("id = 102"), [*range(5), 100, 101, 103, *range(200, 204)]),
+        (lambda table: table.update(updates={"id": "7"}, predicate="id = 102"), None),
+        (lambda table: table.optimize.compact([("p", "=", "b")]), None),
+    ],
+    ids=["delete", "update", "their compaction"],
+)
+def test_whoever_changes_a_partition_while_another_one_is_swapped_wins_and_the_others_are_compacted(
+    table: Path, meanwhile: Callable[[DeltaTable], Any], left: list[int] | None
+) -> None:
+    for value, first, count in (("a", 0, 5), ("b", 100, 4), ("c", 200, 4)):
+        for number in range(first, first + count):
+            write_deltalake(str(table), rows(number, p=[value]), mode="append", partition_by=["p"])
+    files = Interrupted(table, lambda: meanwhile(DeltaTable(str(table))))
+    done = compacted(table, files=files)
+    if left is None:
+        left = ids_in(table)
+        assert len(left) == len(set(left)) == 13
+    assert ids_in(table) == seen_by_duckdb(str(table)) == left
+    assert done["files_removed"] == 9, "a and c are compacted, and b is not"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "left"),
+    [
         (lambda table: table.optimize.compact(), [0, 1, 2, 3]),
         (lambda table: delta_compaction.compact(table, open_files(table.table_uri)), [0, 1, 2, 3]),
         (lambda table: table.delete("id = 2"), [0, 1, 3]),

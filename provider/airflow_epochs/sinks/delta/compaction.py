@@ -105,24 +105,30 @@ def compact(table: DeltaTable, files: Files) -> JsonDict:
     table.update_incremental()
     shape, version, metadata = TableShape.of_table(table), table.version(), metadata_of(table)
     totals, swaps = {"files_removed": 0, "files_added": 0, "bytes_rewritten": 0}, 0
+    touched: set[str] = set()  # by other writers, since the small files were listed
     for crowd in _crowded(small_files(files, version)):
         group = _affordable(crowd, WORK_BYTES_MAX - totals["bytes_rewritten"])
         if len(group) < FILES_MIN or swaps == PARTITIONS_MAX:
             continue
+        if not touched.isdisjoint(small.path for small in group):
+            _left_alone(group)
+            continue
         with rewritten(group, shape, files) as done:
             if len(done.old) < FILES_MIN:
                 continue
-            landed = _swapped(_Swap(done, metadata), version, files)
+            landed = _swapped(_Swap(done, metadata), version, files, touched)
         if landed is None:
-            log.info(
-                "partition %s is not compacted now: another writer changed its files", group[0].add["partitionValues"]
-            )
+            _left_alone(group)
             break
         version, swaps = landed, swaps + 1
         totals["files_removed"] += len(done.old)
         totals["files_added"] += len(done.new)
         totals["bytes_rewritten"] += sum(small.size for small in done.old)
     return totals
+
+
+def _left_alone(group: list[Small]) -> None:
+    log.info("partition %s is not compacted now: another writer changed its files", group[0].add["partitionValues"])
 
 
 def small_files(files: Files, version: int) -> list[Small]:
@@ -187,8 +193,11 @@ def _affordable(group: list[Small], budget: int) -> list[Small]:
     return [each for each, so_far in zip(group, sizes, strict=True) if so_far <= budget]
 
 
-def _swapped(swap: _Swap, version: int, files: Files) -> int | None:
+def _swapped(swap: _Swap, version: int, files: Files, touched: set[str]) -> int | None:
     """Write the swap at the next free version, and return it; None if other writers prevent that.
+
+    ``touched`` gets the files that other writers' entries before it add and remove. These entries do not concern this
+    swap, but perhaps the next one, which begins at the version that this one returns.
 
     Raises:
         OutcomeUnknown: The entry may have been written. The table's rows are the same either way.
@@ -201,8 +210,10 @@ def _swapped(swap: _Swap, version: int, files: Files) -> int | None:
         if _written(path, entry, files):
             swap.done.restore(files)
             return None if newest_checkpoint(files) > read_version + 1 else read_version + 1
-        if _forbids(files.read(path), swap):
+        other = files.read(path)
+        if other is None or _forbids(other, swap):  # a missing entry might forbid it
             break
+        touched |= _touched(actions_of(other))
     for add in swap.done.new:
         files.delete(add["path"])
     return None
@@ -217,8 +228,6 @@ def _written(path: str, entry: bytes, files: Files) -> bool:
         raise
 
 
-def _forbids(entry: bytes | None, swap: _Swap) -> bool:
-    """Whether an entry touches the files to be removed, or alters the table. A missing entry might have."""
-    if entry is None:
-        return True
+def _forbids(entry: bytes, swap: _Swap) -> bool:
+    """Whether an entry touches the files to be removed, or alters the table."""
     return alters(entry) or not swap.paths.isdisjoint(_touched(actions_of(entry)))
