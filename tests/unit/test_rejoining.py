@@ -268,7 +268,7 @@ def stage_task(scenario: Scenario, spark: OutlivingSpark, *, deferrable: bool = 
             spark=SparkConnect(),
             deferrable=deferrable,
         )
-    step.__dict__["environment"] = SimpleNamespace(spark=spark)
+    step.__dict__["environment"] = SimpleNamespace(spark=spark, phases=[])
     step.__dict__["_coordinator"] = lambda context: task(scenario, spark)
     return step
 
