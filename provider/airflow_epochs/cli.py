@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
 from airflow.cli.cli_config import ARG_YES, ActionCommand, Arg, CLICommand, GroupCommand
 
 from airflow_epochs import codes
@@ -33,6 +31,7 @@ from airflow_epochs.commands.asking import (
 )
 from airflow_epochs.commands.code import code_command
 from airflow_epochs.commands.dry_run import dry_run_command
+from airflow_epochs.commands.export import export_command
 from airflow_epochs.commands.finding import finding_command
 from airflow_epochs.commands.history import history_command
 from airflow_epochs.commands.looking import looking_commands
@@ -52,14 +51,10 @@ from airflow_epochs.event_time import micros
 from airflow_epochs.hooks.audit import caller, logged
 from airflow_epochs.hooks.epochs import AirflowEnvironment, connection
 from airflow_epochs.kafka.connection import read_connection
-from airflow_epochs.ledger.epoch_records import epoch_records
+from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import (
-    Account as Accounting,
-)
-from airflow_epochs.ledger.queries import (
     EpochRow,
-    accounts,
     in_words,
     newest_epochs,
     newest_opened,
@@ -114,6 +109,7 @@ def _reading() -> list[ActionCommand]:
         history_command(),
         finding_command(),
         verify_command(),
+        export_command(),
         dry_run_command(),
         preview_command(),
     ]
@@ -217,16 +213,7 @@ def show_epoch(args: Namespace) -> None:
             code=codes.EPOCH_UNKNOWN,
             remedy=f"Choose an epoch that `airflow epochs list {args.pipeline}` prints.",
         )
-    records = epoch_records(ledger, view)
-    view = replace(view, waived=records.waived)
-    accounted = accounts(view.complete) if view.complete else {}
-    more = {"attempts": records.attempts, "restaged": records.restaged}
-    told = {"state": view.state.value, **msgspec.to_builtins(view), **msgspec.to_builtins(more)}
-    print(json.dumps({**told, **_accounting(accounted)}, indent=2))
-
-
-def _accounting(accounted: dict[str, Accounting]) -> dict[str, object]:
-    return {"accounting": msgspec.to_builtins(accounted)} if accounted else {}
+    print(json.dumps(document(ledger, view), indent=2))
 
 
 @tells_refusals

@@ -348,7 +348,8 @@ def test_airflow_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(group, GroupCommand)
     names = [command.name for command in group.subcommands]
     assert names == [
-        *("pipelines", "lag", "list", "show", "in-doubt", "state", "history", "find", "verify", "dry-run", "preview"),
+        *("pipelines", "lag", "list", "show", "in-doubt", "state", "history", "find", "verify", "export"),
+        *("dry-run", "preview"),
         *("takeover", "waive", "abort", "sign", "rebuild", "acknowledge-code"),
         *("skip", "reset-source", "rewind", "replan", "adopt-sink"),
         *("savepoint", "savepoints", "describe-savepoint", "dispose-savepoint"),
