@@ -20,6 +20,7 @@ from airflow_epochs import KafkaSink, SqlSink, expect
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.coordinator.dry_run import DryRun, SinkResult, dry_run
 from airflow_epochs.coordinator.preview import Preview, preview
+from airflow_epochs.coordinator.verifying import verify
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.model import Run
 from stack.postgres import Postgres
@@ -158,6 +159,30 @@ def test_a_corrected_transform_shows_exactly_the_rows_that_change_and_the_same_o
     c_then, c_now = ({"amount": amount, "day": "mon", "id": "c"} for amount in (699, 700))
     assert samples(found["lake"]) == ([b_then, c_then], [b_now, c_now])
     assert [json.loads(each["value"])["amount"] for each in samples(found["events"])[1]] == [500, 700]
+
+
+def test_verify_finds_all_kinds_of_sink_in_order_and_then_what_was_taken_from_them(lab: Lab, db: Db) -> None:
+    sent(lab, *ORDERS, b"no order")
+    lab.run(orders(lab, db))
+    sent(lab, ("z", 900))
+    lab.run(orders(lab, db))
+
+    def checked() -> dict[tuple[str, str], str]:
+        before = everything(lab, db)
+        found = {(each.about, each.check): each.verdict.value for each in verify(orders(lab, db).task, 100)}
+        assert everything(lab, db) == before
+        return found
+
+    found = checked()
+    assert {key: said for key, said in found.items() if said != "ok"} == {("database", "rows"): "not known"}
+    assert found["events", "rows"] == found["lake", "rows"] == found["database", "marker"] == "ok"
+    [database] = [sink for sink in orders(lab, db).task.pipeline.sinks if isinstance(sink, SqlSink)]
+    db.run(f"DELETE FROM {db.table(database.marker_table)}")
+    with KafkaAdminClient(bootstrap_servers=lab.broker.bootstrap) as admin:
+        admin.delete_records({Partition(f"events-{lab.topic}", 0): -1})  # all of them, as retention does
+    found = checked()
+    assert found["database", "marker"] == "wrong" and found["events", "rows"] == "not known"
+    assert found["events", "marker"] == found["lake", "rows"] == "ok"
 
 
 def test_what_the_vote_would_refuse_is_shown_and_nothing_is_written(lab: Lab, db: Db) -> None:
