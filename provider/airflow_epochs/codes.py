@@ -519,9 +519,9 @@ PIPELINE_UNKNOWN = COMMANDS.code(
 NOTHING_FOUND = COMMANDS.code(
     "EPOCHS-NOTHING-FOUND",
     Refused,
-    "No complete epoch has the record or the version that the command was asked for.",
-    "Look at `airflow epochs lag PIPELINE` if the record may not be read yet. A version of a table that a compaction "
-    "or another writer made is of no epoch: ask for an earlier version.",
+    "No complete epoch has the record, the version or the file that the command was asked for.",
+    "Look at `airflow epochs lag PIPELINE` if the record may not be read yet. A version or a file of a table that a "
+    "compaction or another writer made is of no epoch: ask for an earlier version, or a file in it.",
 )
 LAG_UNKNOWN = COMMANDS.code(
     "EPOCHS-LAG-UNKNOWN",

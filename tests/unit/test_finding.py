@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_epochs.commands import finding
 from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
@@ -16,6 +17,9 @@ from airflow_epochs.ledger.queries import newest_opened
 from airflow_epochs.ledger.store import LocalStore
 from airflow_epochs.model import Run
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from orders_demo.duck import duck
+from tests.support.faults_disk import TOPIC
+from tests.support.faults_world import DiskWorld, start
 
 EPOCHS = 40
 
@@ -85,7 +89,7 @@ def test_a_version_of_a_table_leads_to_the_epoch_that_made_it(root: Path, monkey
 
 
 def typed(**given: object) -> Namespace:
-    names = ("topic", "partition", "offset", "table", "version")
+    names = ("topic", "partition", "offset", "table", "version", "row_file")
     return Namespace(**{**dict.fromkeys(names), "ledger_conn_id": "epochs_default", "output": "json", **given})
 
 
@@ -99,7 +103,9 @@ def test_the_command_prints_the_epoch_and_its_run(root: Path, capsys: pytest.Cap
     ("given", "said"),
     [
         ({"topic": "orders", "partition": 0, "offset": 10**9}, "EPOCHS-NOTHING-FOUND"),
+        ({"row_file": "/lake/orders/part-0.parquet"}, "EPOCHS-NOTHING-FOUND"),
         ({"topic": "orders", "partition": 0}, "EPOCHS-COMMAND-OPTIONS"),
+        ({"table": "/t", "version": 1, "row_file": "/t/a.parquet"}, "EPOCHS-COMMAND-OPTIONS"),
         ({"topic": "orders", "partition": 0, "offset": 1, "table": "/t", "version": 1}, "EPOCHS-COMMAND-OPTIONS"),
         ({}, "EPOCHS-COMMAND-OPTIONS"),
     ],
@@ -109,3 +115,28 @@ def test_a_question_that_has_no_answer_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(SystemExit, match=rf"{said}: .*(.|\n)*What to do:"):
         finding.find(typed(**given))
+
+
+def test_the_file_that_duckdb_tells_for_a_row_leads_to_the_epoch_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = start(DiskWorld(tmp_path))
+    for number in range(2, 5):
+        world.one_more_epoch(number)
+    connection = {"conn_type": "epochs", "extra": {"ledger_root": str(world.ledger_root)}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHS_DEFAULT", json.dumps(connection))
+    for file, partition, offset in rows_with_files(world.table("audit")):
+        finding.find(typed(row_file=file))
+        [row] = json.loads(capsys.readouterr().out)
+        assert row["sink"] == "audit"
+        record = world.ledger.complete_record(row["epoch"])
+        assert record and any(r.partition == partition and r.start <= offset < r.end for r in record.ranges[TOPIC])
+    DeltaTable(str(world.table("audit"))).optimize.compact()
+    with pytest.raises(SystemExit, match="EPOCHS-NOTHING-FOUND"):
+        finding.find(typed(row_file=rows_with_files(world.table("audit"))[0][0]))
+
+
+def rows_with_files(table: Path) -> list[tuple[str, int, int]]:
+    with duck() as database:
+        query = 'SELECT filename, "partition", "offset" FROM delta_scan(?, filename = true)'
+        return database.execute(query, [str(table)]).fetchall()

@@ -1,4 +1,4 @@
-"""``airflow epochs find``: which epoch read this record, or made this version of a table. Reads only."""
+"""``airflow epochs find``: which epoch read this record, made this version, or wrote this file. Reads only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_epochs.commands.printing import print_rows
 from airflow_epochs.errors import Refused
 from airflow_epochs.hooks.epochs import EpochsHook
 from airflow_epochs.hooks.ledgers import ledger_conn_ids
-from airflow_epochs.ledger.finding import epochs_that_made, epochs_that_read
+from airflow_epochs.ledger.finding import epoch_that_wrote, epochs_that_made, epochs_that_read
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.model import CompleteRecord
 
@@ -22,7 +22,7 @@ def finding_command() -> ActionCommand:
     """The command, for the command line."""
     return ActionCommand(
         name="find",
-        help="Which epoch read a record of a topic, or made a version of a table",
+        help="Which epoch read a record of a topic, made a version of a table, or wrote the file that a row is in",
         func=find,
         args=(
             Arg(("--topic",), help="With --partition and --offset: the record"),
@@ -30,6 +30,7 @@ def finding_command() -> ActionCommand:
             Arg(("--offset",), type=int, help="Of the record"),
             Arg(("--table",), help="With --version: path or URL of a Delta table"),
             Arg(("--version",), type=int, help="Of the table"),
+            Arg(("--row-file",), metavar="FILE", help="A data file of a Delta table, as queries tell it for a row"),
             Arg(("--ledger-conn-id",), help="Connection of type epochs; without it, all of them"),
             OUTPUT,
         ),
@@ -52,11 +53,11 @@ def find(args: Namespace) -> None:
 
 def _require_one_question(args: Namespace) -> None:
     record = [args.topic, args.partition, args.offset]
-    version = [args.table, args.version]
-    asked = [question for question in (record, version) if any(part is not None for part in question)]
+    version, file = [args.table, args.version], [args.row_file]
+    asked = [question for question in (record, version, file) if any(part is not None for part in question)]
     if len(asked) != 1 or None in asked[0]:
         raise Refused(
-            "The command needs either --topic, --partition and --offset, or --table and --version.",
+            "The command needs either --topic, --partition and --offset, or --table and --version, or --row-file.",
             code=codes.COMMAND_OPTIONS,
             remedy="Type `airflow epochs find --topic orders --partition 0 --offset 1234`, or `airflow epochs find "
             "--table /lake/orders --version 12`, with your names.",
@@ -80,7 +81,10 @@ def _of_connection(conn_id: str, args: Namespace) -> Iterator[dict[str, object]]
 
 
 def _found(ledger: Ledger, args: Namespace) -> Iterator[tuple[str | None, CompleteRecord]]:
-    if args.table is not None:
+    if args.row_file is not None:
+        if found := epoch_that_wrote(ledger, args.row_file):
+            yield found
+    elif args.table is not None:
         yield from epochs_that_made(ledger, args.table, args.version)
     else:
         for record in epochs_that_read(ledger, args.topic, args.partition, args.offset):

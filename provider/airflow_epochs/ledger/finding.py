@@ -1,8 +1,9 @@
-"""Which epoch read a record, and which one made a version of a table. Reads completion records only."""
+"""Which epoch read a record, made a version of a table, or wrote a file of it. Reads completion records only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.queries import newest_opened
@@ -43,6 +44,20 @@ def epochs_that_made(ledger: Ledger, table: str, version: int) -> Iterator[tuple
                 if receipt.version == version:
                     yield sink, record
                 break
+
+
+def epoch_that_wrote(ledger: Ledger, file: str) -> tuple[str, CompleteRecord] | None:
+    """The sink and the epoch that wrote this data file of a table; None if no epoch did, but a compaction, for example.
+
+    ``file``: a path or URL, or the end of one, as ``_metadata.file_path`` of Spark or ``filename`` of DuckDB tells it.
+    """
+    parts = unquote(file).split("/")
+    for record in _newest_first(ledger):
+        for sink, receipt in record.receipts.items():
+            place = (receipt.place or "").rstrip("/").split("/")[-2:]  # the ledger with the sink, and the try
+            if len(place) == 2 and any(parts[n : n + 2] == place for n in range(len(parts))):
+                return sink, record
+    return None
 
 
 def _sinks_of(ledger: Ledger, table: str) -> list[str]:
