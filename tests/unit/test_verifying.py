@@ -189,7 +189,7 @@ def test_data_files_that_are_gone_are_wrong(world: DiskWorld) -> None:
     assert (
         "Files of epoch 4 (version 3) are gone, and the table still refers to them." in found["orders", "files"].details
     )
-    assert found["orders", "rows"].verdict is Verdict.NOT_KNOWN
+    assert found["orders", "rows"].verdict is Verdict.NOT_CHECKED
 
 
 def test_files_that_were_compacted_and_vacuumed_are_no_fault(world: DiskWorld) -> None:
@@ -200,7 +200,7 @@ def test_files_that_were_compacted_and_vacuumed_are_no_fault(world: DiskWorld) -
     found = checked(world)
     assert {each.verdict for each in found.values()} == {OK}
     assert found["orders", "rows"].epochs == 1
-    assert "Of earlier epochs nobody can tell." in found["orders", "rows"].details[0]
+    assert "Earlier epochs were not checked." in found["orders", "rows"].details[0]
 
 
 def test_a_restore_by_somebody_else_is_wrong(world: DiskWorld) -> None:
@@ -258,20 +258,20 @@ def test_no_more_than_five_faults_of_a_check_are_told(world: DiskWorld) -> None:
     assert len(checked(world)["orders", "rows"].details) == 5
 
 
-def test_a_sink_that_today_s_dag_does_not_have_is_not_known(world: DiskWorld) -> None:
+def test_a_sink_that_today_s_dag_does_not_have_is_not_checked(world: DiskWorld) -> None:
     found = checked(replace(world, sinks=("orders",)))
-    assert found["audit", "marker"].verdict is Verdict.NOT_KNOWN
+    assert found["audit", "marker"].verdict is Verdict.NOT_CHECKED
     assert found["audit", "marker"].details == ("No sink of today's DAG has this name.",)
     assert ("audit", "rows") not in found and found["audit", "versions"].verdict is OK
 
 
-def test_rows_of_an_upsert_are_not_known(tmp_path: Path) -> None:
+def test_rows_of_an_upsert_are_not_checked(tmp_path: Path) -> None:
     world = start(DiskWorld(tmp_path))
     task = world.coordinator().task
     upserts = DeltaSink("orders", str(world.table("orders")), mode="upsert", keys=["offset"])
     task.pipeline = replace(task.pipeline, sinks=(upserts,))
     [rows] = [each for each in verify(task, 10) if (each.about, each.check) == ("orders", "rows")]
-    assert rows.verdict is Verdict.NOT_KNOWN and "its mode is 'upsert'" in rows.details[0]
+    assert rows.verdict is Verdict.NOT_CHECKED and "its mode is 'upsert'" in rows.details[0]
 
 
 def command(world: DiskWorld, monkeypatch: pytest.MonkeyPatch, output: str = "json") -> int:

@@ -84,6 +84,6 @@ def _printed(each: Finding) -> dict[str, object]:
 def _summary(pipeline: str, found: list[Finding], faults: list[Finding]) -> str:
     if faults:
         return f"Pipeline {pipeline}: {len(faults)} of {len(found)} checks failed."
-    unknown = sum(each.verdict is Verdict.NOT_KNOWN for each in found)
-    rest = f" Of {unknown}, nobody can tell." if unknown else ""
+    unknown = sum(each.verdict is Verdict.NOT_CHECKED for each in found)
+    rest = f" Not checked: {unknown}; the details say why." if unknown else ""
     return f"Pipeline {pipeline}: {len(found) - unknown} of {len(found)} checks are in order.{rest}"

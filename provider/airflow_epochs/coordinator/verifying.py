@@ -1,8 +1,8 @@
 """Compares the ledger with itself and with every sink, and changes nothing: ``airflow epochs verify``.
 
 Each check says one of four things of some epochs: all is as it must be; something is wrong; a sink did not answer; or
-nobody can tell, for example because an upsert leaves no trace of an epoch's rows. It looks at the newest epochs only,
-as many as it is told: to count their rows, it reads them.
+it cannot be checked, for example because an upsert leaves no trace of an epoch's rows. It looks at the newest epochs
+only, as many as it is told: to count their rows, it reads them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Verdict(Enum):
     OK = "ok"
     WRONG = "wrong"
     NO_ANSWER = "no answer"
-    NOT_KNOWN = "not known"
+    NOT_CHECKED = "not checked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Finding:
         about: A sink's name, or ``LEDGER``.
         check: What was compared.
         epochs: How many epochs were looked at.
-        details: A sentence for each fault, at most ``TOLD_MAX``; or why nobody can tell.
+        details: A sentence for each fault, at most ``TOLD_MAX``; or why it was not checked.
     """
 
     about: str
@@ -161,7 +161,7 @@ def _marker(task: TaskTry, name: str, today: Sink | None) -> Finding:
         view = task.ledger.view_of_next()
         try:
             if not _require_marker(task, name, today, view):
-                return _not_known(name, "marker", "No sink of today's DAG has this name.")
+                return _not_checked(name, "marker", "No sink of today's DAG has this name.")
             return _finding(name, "marker", 1, [])
         except Corrupt as error:
             now = task.ledger.view_of_next()
@@ -169,7 +169,7 @@ def _marker(task: TaskTry, name: str, today: Sink | None) -> Finding:
                 return _finding(name, "marker", 1, [error.reason])
         except EpochError as error:
             return _no_answer(name, "marker", error)
-    return _not_known(name, "marker", f"The pipeline went on {LOOKS} times while the sink was asked.")
+    return _not_checked(name, "marker", f"The pipeline went on {LOOKS} times while the sink was asked.")
 
 
 def _require_marker(task: TaskTry, name: str, today: Sink | None, view: EpochView) -> bool:
@@ -209,7 +209,7 @@ def _asked(
     fault: Callable[[Receipt], str | None],
     looked: Looked | None = None,
 ) -> Finding:
-    """The faults of these receipts, the newest first. Ends at the first one of which nobody can tell."""
+    """The faults of these receipts, the newest first. Ends at the first one that cannot be checked."""
     faults: list[str] = []
     for done, receipt in enumerate(reversed(receipts)):
         try:
@@ -229,11 +229,11 @@ def _asked(
 
 
 def _up_to(name: str, check: str, done: int, faults: list[str], why: str) -> Finding:
-    """What was found in the newest ``done`` epochs. ``why``: why nobody can tell of the one before."""
+    """What was found in the newest ``done`` epochs. ``why``: why the one before cannot be checked."""
     if not done:
-        return _not_known(name, check, why)
+        return _not_checked(name, check, why)
     found = _finding(name, check, done, faults)
-    return replace(found, details=(*found.details, f"Of earlier epochs nobody can tell. {why}"))
+    return replace(found, details=(*found.details, f"Earlier epochs were not checked. {why}"))
 
 
 def _lost(sink: Perishable, receipt: Receipt, task: TaskTry) -> str | None:
@@ -262,8 +262,8 @@ def _miscounted(sink: Sink, receipt: Receipt, task: TaskTry) -> str | None:
     return f"Epoch {TransactionId.parse(receipt.txn_id).epoch} has {rows} rows, and its receipt says {receipt.rows}."
 
 
-def _not_known(name: str, check: str, why: str) -> Finding:
-    return Finding(about=name, check=check, verdict=Verdict.NOT_KNOWN, epochs=0, details=(why,))
+def _not_checked(name: str, check: str, why: str) -> Finding:
+    return Finding(about=name, check=check, verdict=Verdict.NOT_CHECKED, epochs=0, details=(why,))
 
 
 def _no_answer(name: str, check: str, error: EpochError) -> Finding:
