@@ -17,8 +17,9 @@ DAG, OPEN, TOPIC = "storms", "storms.open", "orders-copied"
 
 
 def log_of(running: RunningStack, run_id: str) -> str:
-    (folder,) = (running.stack.airflow.folder / "logs").glob(f"dag_id={DAG}/run_id={run_id}/task_id={OPEN}")
-    return "".join(path.read_text() for path in folder.iterdir())
+    """Empty before the task begins."""
+    logs = (running.stack.airflow.folder / "logs").glob(f"dag_id={DAG}/run_id={run_id}/task_id={OPEN}/*")
+    return "".join(path.read_text() for path in logs)
 
 
 def seconds_of(task: dict[str, Any]) -> timedelta:

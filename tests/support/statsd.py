@@ -41,9 +41,9 @@ class StatsdServer:
         found: dict[str, float] = {}
         for line in [*self._lines]:
             name, _, rest = line.partition(":")
-            value, kind = rest.split("|")[:2]
+            name, (value, kind) = name.removeprefix("airflow.epochs."), rest.split("|")[:2]
             known = found.get(name, 0.0) if kind == "c" else 0.0
-            found[name.removeprefix("airflow.epochs.")] = known + float(value)
+            found[name] = known + float(value)
         return found
 
     def forget(self) -> None:
