@@ -57,9 +57,8 @@ def test_runs_that_fail_at_once_come_ever_more_slowly_until_the_cause_is_cured(r
     took = [seconds_of(running.api.task(DAG, run["dag_run_id"], OPEN)) for run in (first, second, third)]
     assert timedelta(seconds=5) <= took[1] < timedelta(seconds=10) <= took[2]
     assert "EPOCHS-TOPIC-MISSING" in log_of(running, third["dag_run_id"])
-    AdminClient({"bootstrap.servers": running.stack.state.bootstrap}).create_topics([NewTopic(TOPIC, 1, 1)])[
-        TOPIC
-    ].result()
+    admin = AdminClient({"bootstrap.servers": running.stack.state.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result()
     wait_until(lambda: bool(running.api.runs(DAG, "running")), DEADLINE_S)
     (fourth,) = running.api.runs(DAG, "running")
     wait_until(lambda: "This run waits 20 s" in log_of(running, fourth["dag_run_id"]), DEADLINE_S)
