@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from airflow.sdk import BaseNotifier
@@ -79,13 +78,14 @@ class InDoubtNotifier(_LedgerNotifier):
         self.older_than_s = older_than_s
 
     def _alert(self, ledger: Ledger) -> str | None:
-        from airflow_epochs.ledger.queries import in_words, unfinished, waits_for
+        from airflow_epochs.ledger.queries import in_doubt, in_words
 
-        view = unfinished(ledger)
-        if view is None or view.decision is None or not waits_for(view):
+        found = in_doubt(ledger)
+        if found is None:
             return None
-        age = time.time() - datetime.fromisoformat(view.decision.decided_at).timestamp()
-        return f"Pipeline {self.pipeline}: {in_words(view)}" if age >= self.older_than_s else None
+        view, decided = found
+        old = time.time() - decided.timestamp() >= self.older_than_s
+        return f"Pipeline {self.pipeline}: {in_words(view)}" if old else None
 
 
 class LagNotifier(_LedgerNotifier):

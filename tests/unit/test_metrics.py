@@ -21,8 +21,7 @@ from airflow_epochs.errors import EpochError, Fenced, NoNewData, NotApplied
 from airflow_epochs.model import Vote, VoteKind
 from airflow_epochs.operators import metrics
 from airflow_epochs.sinks.delta.sink import DeltaSink
-from tests.support.environment import Environment
-from tests.support.faults_world import DiskWorld
+from tests.support.faults_world import DiskWorld, phases_of
 from tests.support.statsd import StatsdServer
 from tests.support.waiting import wait_until
 
@@ -56,14 +55,8 @@ def got(server: StatsdServer) -> Mapping[str, float]:
     return told
 
 
-def phases(coordinator: Coordinator) -> list[str]:
-    env = coordinator.task.env
-    assert isinstance(env, Environment)
-    return env.phases
-
-
 def step(coordinator: Coordinator, name: str, work: Callable[[], Any], try_number: int = 1) -> Any:
-    with metrics.measured(coordinator.task, name, phases(coordinator), try_number):
+    with metrics.measured(coordinator.task, name, phases_of(coordinator), try_number):
         return work()
 
 

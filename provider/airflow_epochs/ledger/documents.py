@@ -9,7 +9,7 @@ import msgspec
 
 from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
-from airflow_epochs.ledger.queries import EpochRow, accounts, unfinished
+from airflow_epochs.ledger.queries import EpochRow, accounts, unfinished, waivers
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import JsonDict
 
@@ -47,7 +47,7 @@ def summary(pipeline: str, ledger: Ledger, view: EpochView) -> JsonDict:
     run = view.complete.opened_by if view.complete else view.opened.run
     receipts = view.complete.receipts if view.complete else view.receipts
     seconds = (view.complete.metrics.get("seconds") or {}) if view.complete else {}
-    waived = epoch_records(ledger, view).waived
+    waived = waivers(ledger, view)
     return {
         "pipeline": pipeline,
         "epoch": row.number,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from airflow_epochs.contracts import Position
 from airflow_epochs.ledger.ledger import Ledger
@@ -136,6 +137,14 @@ def unfinished(ledger: Ledger) -> EpochView | None:
     """The epoch that was opened and is not complete; None if there is none. There is never more than one."""
     view = ledger.view(ledger.newest_complete() + 1)
     return view if view.open and not view.complete else None
+
+
+def in_doubt(ledger: Ledger) -> tuple[EpochView, datetime] | None:
+    """The epoch in doubt that waits for a sink, and when it was decided; None if there is none."""
+    view = unfinished(ledger)
+    if view is None or view.decision is None or not waits_for(view):
+        return None
+    return view, datetime.fromisoformat(view.decision.decided_at)
 
 
 def waits_for(view: EpochView) -> tuple[str, ...]:

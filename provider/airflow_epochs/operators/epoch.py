@@ -587,11 +587,11 @@ def _documented(
 ) -> str:
     """What Airflow shows of a task: what it does, in which pipeline."""
     what = (kind.__doc__ or "").partition("\n")[0]
-    lines = (_told(source), f"transform `{transform}`", *map(_told, sinks), _told(spark))
+    lines = (_shown(source), f"transform `{transform}`", *map(_shown, sinks), _shown(spark))
     return "\n".join([f"{what}\n\nPipeline **{pipeline}**:\n", *(f"- {line}" for line in lines)])
 
 
-def _told(part: object) -> str:
+def _shown(part: object) -> str:
     """A part of the pipeline. An address in memory would make another DAG version of every parse."""
     return f"`{type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)}`"
 

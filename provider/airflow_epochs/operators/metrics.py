@@ -129,12 +129,12 @@ class _Step:
             self._send("gauge", "last_complete.age", max(0.0, self.now - _seconds(record.completed_at)))
 
     def _in_doubt(self) -> None:
-        from airflow_epochs.ledger.queries import unfinished, waits_for
+        from airflow_epochs.ledger.queries import in_doubt
 
-        view = unfinished(self.task.ledger)
-        if view and view.decision and waits_for(view):
+        if found := in_doubt(self.task.ledger):
+            _, decided = found
             self._send("gauge", "in_doubt.count", 1)
-            self._send("gauge", "in_doubt.age", max(0.0, self.now - _seconds(view.decision.decided_at)))
+            self._send("gauge", "in_doubt.age", max(0.0, self.now - decided.timestamp()))
 
     def _lag(self) -> None:
         from airflow_epochs.coordinator.lag import lag_of
