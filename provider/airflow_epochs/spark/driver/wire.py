@@ -7,6 +7,7 @@ default on the way, and what does not fit is a mistake.
 from __future__ import annotations
 
 from dataclasses import Field, fields, is_dataclass
+from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
@@ -43,13 +44,19 @@ def from_json(kind: type[T], told: JsonDict) -> T:
     Raises:
         ValueError: A field is missing or unknown, or is no list or object where it has to be one.
     """
-    known = get_type_hints(kind)
-    hints = {field.name: known[field.name] for field in fields(kind)}
+    hints = _types_of(kind)
     if hints.keys() != told.keys():
         wrong = [f"{name} is missing" for name in sorted(hints.keys() - told.keys())]
         wrong += [f"{name} is unknown" for name in sorted(told.keys() - hints.keys())]
         raise ValueError(f"This is no {kind.__name__}: {', '.join(wrong)}.")
     return kind(**{name: _understood(hint, told[name], f"{kind.__name__}.{name}") for name, hint in hints.items()})
+
+
+@cache  # each evaluation compiles the text of every annotation
+def _types_of(kind: type[Dataclass]) -> dict[str, Any]:
+    """The fields of a plan or a report, and their types."""
+    known = get_type_hints(kind)
+    return {field.name: known[field.name] for field in fields(kind)}
 
 
 def _understood(hint: Any, value: Any, where: str) -> Any:
