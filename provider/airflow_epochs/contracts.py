@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import (
@@ -33,6 +33,8 @@ from airflow_epochs.model import (
     compare,
     starting_at_ends,
 )
+from airflow_epochs.names import normalised
+from airflow_epochs.secrecy import shown
 
 # -- environment ----------------------------------------------------------------------------------------------------
 
@@ -169,6 +171,27 @@ class Environment(Protocol):
     def reached(self, phase: str) -> None:
         """Mark a phase by its name. In production it is only noted; tests kill or pause the process here."""
         ...
+
+
+class Dataset(NamedTuple):
+    """What OpenLineage calls a table or a topic: the place that has it, and its name there. No secrets.
+
+    ``versioned``: whether the offsets of an input are versions of it.
+    """
+
+    namespace: str
+    name: str
+    versioned: bool = False
+
+    @classmethod
+    def at(cls, location: str) -> Dataset:
+        """The data at a path or URL, without a login and without everything behind the path."""
+        location = normalised(location)
+        if location.startswith("/"):
+            return cls("file", location)
+        scheme, _, rest = shown(location).partition("://")
+        authority, slash, path = rest.partition("/")
+        return cls(f"{scheme}://{authority}", f"{slash if scheme == 'hdfs' else ''}{path}" or "/")
 
 
 # -- sources --------------------------------------------------------------------------------------------------------
@@ -445,6 +468,15 @@ class LeavingOut(Protocol):
 
 
 @runtime_checkable
+class TraceableSource(Protocol):
+    """A source that can tell what OpenLineage calls its topics."""
+
+    def dataset_of(self, topic: str, env: Environment) -> Dataset:
+        """What a key of the ranges stands for. Reads connections, and asks no server."""
+        ...
+
+
+@runtime_checkable
 class Preparing(Protocol):
     """A source whose checks need the pipeline's name, sinks or position."""
 
@@ -682,6 +714,15 @@ class Located(Protocol):
 
         Changes nothing. The text ends the sentence "both sinks are on …".
         """
+        ...
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A sink that can tell what OpenLineage calls its destination. Of others, it is the URI of the asset."""
+
+    def dataset(self, receipt: Receipt, env: Environment) -> Dataset:
+        """The destination that this receipt is for. Reads connections, and asks no server."""
         ...
 
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_epochs.coordinator.recorded_sinks import sink_of
+from airflow_epochs.coordinator.recorded_sinks import sink_of, source_of
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.keys import key_of
 from airflow_epochs.model import JsonDict, OpenRecord, SinkPlan
 from airflow_epochs.sinks.delta.sink import DeltaSink
 from airflow_epochs.sinks.sql.sink import SqlSink
+from airflow_epochs.sources.kafka.source import KafkaSource
 from tests.support.records import open_record
 
 OURS = DeltaSink("a", "/table")
@@ -45,3 +46,19 @@ def test_a_signed_record_may_use_any() -> None:
 def test_connections_are_found_wherever_a_specification_has_them(hidden: JsonDict) -> None:
     with pytest.raises(Refused, match="uses connection 'x'"):
         sink_of(recorded({**OURS.spec(), **hidden}), "a", [OURS])
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_source_with_a_connection_that_the_dag_does_not_name_is_taken_from_a_signed_record_alone(
+    signed: bool,
+) -> None:
+    theirs, ours = KafkaSource(topics=["t"], conn_id="somebodys"), KafkaSource(topics=["t"])
+    record = replace(open_record(), source=theirs.spec(), format=2 if signed else 1)
+    assert source_of(record, ours) == (theirs if signed else ours)
+
+
+def test_a_source_is_as_the_record_says_or_the_dags_if_only_the_dag_knows_its_kind() -> None:
+    ours = KafkaSource(topics=["t"])
+    before = replace(ours, topics=["t", "u"])
+    assert source_of(replace(open_record(), source=before.spec()), ours) == before
+    assert source_of(replace(open_record(), source={"kind": "own"}), ours) == ours

@@ -1,4 +1,4 @@
-"""Makes sinks from ledger records, and limits what a forged record can do.
+"""Makes sinks and sources from ledger records, and limits what a forged record can do.
 
 Anybody who can add a file to the ledger can write a record. So no record can
     - import code that neither this installation nor today's DAG names;
@@ -13,11 +13,12 @@ import re
 from collections.abc import Collection, Iterator
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt
+from airflow_epochs.contracts import Environment, Recognising, Sink, SinkAttempt, Source
 from airflow_epochs.errors import Corrupt, EpochError, Refused
 from airflow_epochs.ledger.keys import attempt_key
 from airflow_epochs.model import FORMAT, JsonDict, OpenRecord, TryRecord, attempt_fields
 from airflow_epochs.sinks import from_spec
+from airflow_epochs.sources import from_spec as source_from_spec
 
 _TRY_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
@@ -45,6 +46,20 @@ def sink_of(opened: OpenRecord, name: str, today: Collection[Sink]) -> Sink:
     except Exception as error:  # a sink of the user's own may raise anything
         why = repr(error)
     raise untrusted(opened, attempt_key(opened.txn.epoch, opened.txn.attempt, "open"), name, why)
+
+
+def source_of(opened: OpenRecord, today: Source) -> object:
+    """The source that an attempt reads, as its open record describes it.
+
+    It is ``today`` if the record is unsigned and names another connection, or if the source is of the user's own kind.
+    """
+    if opened.format == FORMAT or {*_connections(opened.source)} <= {*_connections(today.spec())}:
+        try:
+            return source_from_spec(opened.source)
+        except Refused as error:
+            if error.code is not codes.SOURCE_NOT_MOVABLE:
+                raise
+    return today
 
 
 def _require_named_connections(opened: OpenRecord, name: str, today: Collection[Sink]) -> None:

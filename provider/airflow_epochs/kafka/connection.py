@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import Refused
 from airflow_epochs.kafka.sasl import SASL_KEYS, Sasl, read_sasl
 from airflow_epochs.kafka.tls import TLS_KEYS, Refuse, Tls, read_tls
@@ -151,6 +151,11 @@ def read_connection(connection: Connection) -> KafkaAccess:
     )
     _warn_of_open_ways(access)
     return access
+
+
+def dataset_of(connection: Connection, topic: str) -> Dataset:
+    """What OpenLineage calls a topic: a cluster is known by the first broker that the connection names."""
+    return Dataset(f"kafka://{read_connection(connection).servers[0]}", topic)
 
 
 def _warn_of_open_ways(access: KafkaAccess) -> None:

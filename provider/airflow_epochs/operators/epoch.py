@@ -38,6 +38,7 @@ from airflow_epochs.operators.deferral import (
     is_timeout,
 )
 from airflow_epochs.operators.intervals import interval_of
+from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.links import EpochLink
 
 if TYPE_CHECKING:
@@ -482,7 +483,7 @@ class VoteEpochOperator(UndecidedStep):
         return coordinator.vote(run, staged[-1] if staged else None)
 
 
-class CommitSinkOperator(NeedsTransform):
+class CommitSinkOperator(ReportsLineage, NeedsTransform):
     """Makes one sink show the epoch. It retries often: after GLOBAL_COMMIT the only way is forward."""
 
     step = "commit"
@@ -501,7 +502,9 @@ class CommitSinkOperator(NeedsTransform):
 
     def work(self, coordinator: Coordinator, run: Run, context: Context) -> Checkpoint:
         """Commit this operator's sink."""
-        return coordinator.commit(run, self.sink)
+        checkpoint = coordinator.commit(run, self.sink)
+        self.note_lineage(coordinator, checkpoint, [self.sink])
+        return checkpoint
 
     def _locate(self, error: EpochError) -> None:
         super()._locate(error)

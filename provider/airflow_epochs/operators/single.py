@@ -12,6 +12,7 @@ from airflow_epochs import secrecy
 from airflow_epochs.config import FOR_SECONDS, require_bounds
 from airflow_epochs.errors import EpochError, NoNewData, tolerated
 from airflow_epochs.operators.epoch import CommitSinkOperator, NeedsTransform, assets_of, try_number
+from airflow_epochs.operators.lineage import ReportsLineage
 from airflow_epochs.operators.wording import in_one_task
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 log = secrecy.logger(__name__)
 
 
-class EpochsOperator(NeedsTransform):
+class EpochsOperator(ReportsLineage, NeedsTransform):
     """Opens, stages, votes on, commits and completes one epoch after another, until it has caught up.
 
     It calls what the operators of the single steps call, and the ledger has the same records. It ends when the source
@@ -127,6 +128,7 @@ class EpochsOperator(NeedsTransform):
         metrics = staged.stage.metrics if staged.stage else {}
         with timed("complete"):
             checkpoint = coordinator.complete(run, {**metrics, "seconds": timed.seconds})
+        self.note_lineage(coordinator, checkpoint, {*checkpoint.receipts, *(sink.name for sink in self.sinks)})
         log.info("%s", told("complete", checkpoint, sum(timed.seconds.values())))
         return replace(checkpoint, seconds=timed.seconds)
 

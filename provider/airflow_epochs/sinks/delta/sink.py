@@ -21,7 +21,7 @@ from airflow_epochs.sinks.delta.modes import Mode
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
+    from airflow_epochs.contracts import Dataset, Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
     from airflow_epochs.delta.shape import TableShape
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import (
@@ -161,8 +161,7 @@ class DeltaSink:
 
     def table_of(self, attempt: SinkAttempt, place: str, env: Environment) -> str:
         """The table's location, which contains all its staging places."""
-        table, *_ = place.rsplit("/", 3)
-        return resolved(table)
+        return resolved(_table_around(place))
 
     def spec(self) -> JsonDict:
         """The sink's options, as the ledger records them."""
@@ -290,6 +289,16 @@ class DeltaSink:
         """The staged rows, as Spark wrote them."""
         return self._participant(env).sample(attempt, place, most)
 
+    def dataset(self, receipt: Receipt, env: Environment) -> Dataset:
+        """The table's location. That of a table in a catalog is known from the place of the staged rows."""
+        from airflow_epochs.contracts import Dataset
+
+        if not self.in_catalog:
+            return Dataset.at(self.target)
+        if receipt.place:
+            return Dataset.at(_table_around(receipt.place))
+        return Dataset.at(self.asset_uri(receipt.txn_id.partition("/")[0]))
+
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The marker in the table's log; for a catalog table, Spark is asked."""
         return self._participant(env).last_committed(pipeline)
@@ -319,6 +328,11 @@ class DeltaSink:
         from airflow_epochs.sinks.delta.participant import DeltaParticipant
 
         return DeltaParticipant(self, env)
+
+
+def _table_around(place: str) -> str:
+    """The location of the table that has this staging place."""
+    return place.rsplit("/", 3)[0]
 
 
 def _require_partition_columns(value: Sequence[str]) -> None:

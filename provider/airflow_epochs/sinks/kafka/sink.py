@@ -17,7 +17,7 @@ from airflow_epochs.names import call_of, is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
+    from airflow_epochs.contracts import Dataset, Disagreement, Environment, LastEpoch, Row, SinkAttempt, StagedSample
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
     from airflow_epochs.sinks.kafka.participant import KafkaParticipant
 
@@ -183,6 +183,12 @@ class KafkaSink:
     def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
         """The staged rows, as Spark wrote them."""
         return self._participant(env).sample(attempt, place, most)
+
+    def dataset(self, receipt: Receipt, env: Environment) -> Dataset:
+        """The topic, in the cluster of the connection."""
+        from airflow_epochs.kafka.connection import dataset_of
+
+        return dataset_of(env.connection(self.conn_id), self.topic)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's newest marker in the marker topic."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import Corrupt, Refused
 from airflow_epochs.model import JsonDict
 
@@ -143,6 +143,10 @@ class Database(Protocol):
 
     def connect(self, connection: Connection, who: Sequence[str]) -> AbstractContextManager[Session]:
         """A transaction in the connection's database. Its administrator can see ``who``, the names of the sinks."""
+        ...
+
+    def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
+        """What OpenLineage calls a table of the connection's database. ``schema``: as far as it is known."""
         ...
 
     @property

@@ -267,6 +267,7 @@ class SqlParticipant:
         table = session.table(*self.sink.table_name)
         return {
             "table": self.sink.table,
+            "schema": table.schema if table else None,
             "mode": self.sink.mode,
             "table_id": table.id if table else None,
             "database": session.identity(),

@@ -17,7 +17,7 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import codes, secrecy
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.delta.table import first_line
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused, tolerated
 from airflow_epochs.model import JsonDict
@@ -45,6 +45,8 @@ CLIENT = {
 }
 """Parameters for libpq. The connection's extra overrides them."""
 
+PORT = 5432
+"""Of a connection that names none."""
 SERVER = {
     "lock_timeout": "30s",
     "statement_timeout": "1h",
@@ -179,6 +181,14 @@ class Postgres:
     def type_for(self, kind: Any) -> str | None:
         """As ``types.postgres_type`` says."""
         return postgres_type(kind)
+
+    def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
+        """As OpenLineage's rules say; of several hosts, the first."""
+        extra = connection.extra
+        host = str(connection.host or extra.get("host") or "localhost").partition(",")[0]
+        port = str(connection.port or extra.get("port") or PORT).partition(",")[0]
+        database = connection.schema or extra.get("dbname") or connection.login
+        return Dataset(f"postgres://{host}:{port}", f"{database}.{schema or 'public'}.{table}")
 
     @contextmanager
     def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:

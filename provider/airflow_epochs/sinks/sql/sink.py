@@ -17,7 +17,7 @@ from airflow_epochs.names import call_of, is_template
 from airflow_epochs.sinks.logins import require_no_login
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Disagreement, Environment, LastEpoch, SinkAttempt, StagedSample
+    from airflow_epochs.contracts import Dataset, Disagreement, Environment, LastEpoch, SinkAttempt, StagedSample
     from airflow_epochs.errors import Corrupt
     from airflow_epochs.model import JsonDict, Marker, Receipt, Staged, StagedClaim, TransactionId, Vote
     from airflow_epochs.sinks.sql.participant import SqlParticipant
@@ -222,6 +222,13 @@ class SqlSink:
     def sample(self, attempt: SinkAttempt, place: str, most: int, env: Environment) -> StagedSample:
         """The staged rows, as Spark wrote them."""
         return self._participant(env).sample(attempt, place, most)
+
+    def dataset(self, receipt: Receipt, env: Environment) -> Dataset:
+        """The table, in the schema in which the commit found it."""
+        from airflow_epochs.sinks.sql.database import database_of
+
+        connection, (schema, table) = env.connection(self.conn_id), self.table_name
+        return database_of(connection).dataset(connection, schema or receipt.detail.get("schema"), table)
 
     def last_committed(self, pipeline: str, env: Environment) -> Marker | None:
         """The sink's row in the table of markers."""

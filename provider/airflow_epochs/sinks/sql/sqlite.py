@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_epochs import codes
-from airflow_epochs.contracts import Connection
+from airflow_epochs.contracts import Connection, Dataset
 from airflow_epochs.errors import NotApplied, OutcomeUnknown, Refused
 from airflow_epochs.model import JsonDict
 from airflow_epochs.sinks.row_flaws import Check, sound
@@ -46,6 +46,10 @@ class Sqlite:
     def type_for(self, kind: Any) -> str | None:
         """As ``types.sqlite_type`` says."""
         return sqlite_type(kind)
+
+    def dataset(self, connection: Connection, schema: str | None, table: str) -> Dataset:
+        """The table in the file. OpenLineage has no rule for SQLite."""
+        return Dataset(f"sqlite://{connection.host or connection.schema}", table)
 
     @contextmanager
     def connect(self, connection: Connection, who: Sequence[str]) -> Iterator[Session]:

@@ -12,7 +12,7 @@ from airflow_epochs.names import is_template, normalised, resolved
 from airflow_epochs.sources.delta.config import DEFAULTS, DeltaConfig, read_config
 
 if TYPE_CHECKING:
-    from airflow_epochs.contracts import Environment, Limits, Move, PlannedEpoch, Position, SparkRead
+    from airflow_epochs.contracts import Dataset, Environment, Limits, Move, PlannedEpoch, Position, SparkRead
     from airflow_epochs.model import JsonDict, Ranges
     from airflow_epochs.sources.delta.reader import DeltaReader
 
@@ -137,6 +137,12 @@ class DeltaSource:
     def spark_read(self, ranges: Ranges, env: Environment) -> SparkRead:
         """Describe a Spark read of exactly these versions."""
         return self._reader(env).spark_read(ranges)
+
+    def dataset_of(self, topic: str, env: Environment) -> Dataset:
+        """The table; offsets are its versions."""
+        from airflow_epochs.contracts import Dataset
+
+        return Dataset.at(topic)._replace(versioned=True)
 
     def acknowledge(self, pipeline: str, ranges: Ranges, env: Environment) -> None:
         """Do nothing: a table has no consumer groups."""

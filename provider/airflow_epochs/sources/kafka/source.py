@@ -15,6 +15,7 @@ from airflow_epochs.sources.kafka.starting import starting_json
 
 if TYPE_CHECKING:
     from airflow_epochs.contracts import (
+        Dataset,
         Environment,
         Interval,
         Limits,
@@ -204,6 +205,12 @@ class KafkaSource:
     def unread(self, position: Position, env: Environment) -> list[Unread]:
         """What can be read behind the position, per partition. Raises Corrupt if records are gone. Reads only."""
         return self._reader(env).unread(position)
+
+    def dataset_of(self, topic: str, env: Environment) -> Dataset:
+        """The topic, in the cluster of the connection."""
+        from airflow_epochs.kafka.connection import dataset_of
+
+        return dataset_of(env.connection(self.conn_id), topic)
 
     def why_nothing(self, env: Environment) -> str | None:
         """Say which records wait for open transactions, as a sentence without full stop; None if no record waits."""
