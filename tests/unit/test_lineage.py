@@ -24,7 +24,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_epochs import DeltaSink, DeltaSource, EpochPipeline, KafkaSink, KafkaSource, SqlSink, StateTable
-from airflow_epochs.contracts import Connection, Dataset, Environment, Sink, Traceable
+from airflow_epochs.contracts import (
+    Connection,
+    Dataset,
+    Environment,
+    Limits,
+    PlannedEpoch,
+    Position,
+    Sink,
+    Traceable,
+)
 from airflow_epochs.coordinator.admin import Account, waive
 from airflow_epochs.errors import NotApplied
 from airflow_epochs.kafka.connection import dataset_of
@@ -52,7 +61,11 @@ def nothing(phase: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Topics(FileSource):
-    """Files that stand for the topics of a Kafka cluster."""
+    """Files that stand for a topic of a Kafka cluster, beside one of which there is nothing to read."""
+
+    def plan(self, position: Position | None, limits: Limits, env: Environment) -> PlannedEpoch | None:
+        planned = super().plan(position, limits, env)
+        return planned and replace(planned, ranges={**planned.ranges, "idle": (OffsetRange(0, 3, 3),)})
 
     def dataset_of(self, topic: str, env: Environment) -> Dataset:
         return dataset_of(env.connection("kafka_default"), topic)
@@ -208,6 +221,17 @@ def test_a_commit_that_was_done_before_reports_the_same(world: TopicsWorld, even
     commit(world)  # cleared, after all is over
     first, _, second, third = map(datasets, ended(events))
     assert first == second == third
+
+
+def test_a_commit_that_another_run_has_done_is_reported_by_the_run_of_the_epoch(
+    world: TopicsWorld, events: Path
+) -> None:
+    up_to_the_vote(world)
+    assert world.run(8) is None
+    assert commit(world) == "success"
+    [event] = ended(events)
+    [read], [written] = datasets(event)
+    assert (read["name"], version(written), row_count(written)) == (TOPIC, "0", 5)
 
 
 def test_a_sink_that_begins_with_earlier_epochs_reports_the_offsets_of_all_of_them(
