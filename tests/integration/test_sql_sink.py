@@ -57,6 +57,16 @@ def test_rows_and_marker_are_there_together_and_a_repeat_says_the_same(world: Sq
     assert world.env.phases == ["sql.locked", "sql.copied", "sql.commit.before", "sql.commit.after"]
 
 
+def test_lineage_names_the_table_in_the_schema_in_which_the_server_found_it(pg: SqlWorld) -> None:
+    assert isinstance(pg.db, PostgresDb)
+    pg.env.connections["db"] = pg.db.connection(extra={"options": f"-c search_path={pg.db.schema}"})
+    sink = SqlSink("orders", "db", "orders", staging=str(pg.folder / "staging"))
+    _, receipt = pg.epoch(sink, transaction(1), None, orders(1))
+    [(port, database)] = pg.db.run("SELECT current_setting('port'), current_database()")
+    found = sink.dataset(receipt, pg.env)
+    assert (found.namespace, found.name) == (f"postgres://127.0.0.1:{port}", f"{database}.{pg.db.schema}.orders")
+
+
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["id"]}], ids=["append", "upsert"])
 def test_a_commit_reads_the_log_of_the_staged_rows_once(
     world: SqlWorld, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -280,13 +280,17 @@ def test_a_commit_that_failed_reports_no_data(
     assert (event["eventType"], datasets(event)) == ("FAIL", ([], []))
 
 
-def test_an_epoch_whose_open_record_was_pruned_is_not_reported_again(world: TopicsWorld, events: Path) -> None:
+def test_an_epoch_whose_open_record_was_pruned_is_not_reported_again(
+    world: TopicsWorld, events: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     up_to_the_vote(world)
     for sink in world.sinks:
         world.coordinator().commit(RUN, sink)
     world.coordinator().complete(RUN)
     world.ledger.prune(1)
+    assert world.ledger.open_record(1, 1) is None
     assert commit(world) == "success"
+    assert "lineage" not in caplog.text
     [event] = ended(events)
     assert datasets(event) == ([], [])
 
