@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from airflow.providers.common.compat.sdk import hookimpl
 from airflow.providers.openlineage.plugins.listener import OpenLineageListener
 from airflow.providers.openlineage.utils.utils import translate_airflow_asset
 from airflow.sdk import DAG, Asset
@@ -197,6 +199,28 @@ def test_a_commit_reports_the_offsets_that_it_read_and_the_version_that_it_made(
     told = event["run"]["facets"]["epochs_run"]
     assert told["pipeline"] == "orders"
     assert told["epochs"] == [{"epoch": 1, "transactionId": opened.txn_id, "without": []}]
+
+
+def test_what_is_reported_is_known_before_the_provider_asks_for_it(
+    world: TopicsWorld, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks in a fork, where no object store can be read, and no connection should be."""
+
+    class Thief:
+        @hookimpl
+        def on_task_instance_success(self) -> None:
+            shutil.rmtree(world.ledger_root)
+            monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
+
+    up_to_the_vote(world)
+    get_listener_manager().pm.register(thief := Thief())  # the last one that is registered is called first
+    try:
+        assert commit(world) == "success"
+    finally:
+        get_listener_manager().pm.unregister(thief)
+    assert not world.ledger_root.exists()
+    [event] = ended(events)
+    assert [len(each) for each in datasets(event)] == [1, 1]
 
 
 def test_a_second_epoch_reports_its_own_offsets_and_version(world: TopicsWorld, events: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from airflow.providers.openlineage.utils.selective_enable import enable_lineage
 from airflow.sdk import DAG
 
 from airflow_epochs import DeltaSink, EpochPipeline, KafkaSource, SparkConnect
 
-with DAG("waits", schedule=None, max_active_runs=1, catchup=False):
+with DAG("waits", schedule=None, max_active_runs=1, catchup=False) as dag:
     EpochPipeline(
         "waits",
         source=KafkaSource(topics=["orders"], min_records=int(os.environ["ORDERS_ENOUGH"]), max_wait=3600),
@@ -21,3 +22,4 @@ with DAG("waits", schedule=None, max_active_runs=1, catchup=False):
         spark=SparkConnect("spark_connect_default"),
         deferrable=True,
     )
+enable_lineage(dag)
