@@ -28,6 +28,7 @@ from airflow_epochs.config import (
     require_vote,
     require_wait,
 )
+from airflow_epochs.operators.documentation import document, parts_of
 from airflow_epochs.operators.epoch import (
     AbortEpochOperator,
     CommitSinkOperator,
@@ -116,7 +117,7 @@ class EpochPipeline(TaskGroup):
 
     ``complete`` is the only leaf: a task downstream of the group runs only if the epoch is complete. The group adds
     the params ``max_records``, ``max_bytes``, ``min_records``, ``max_delay``, ``target_duration``, ``starting`` and
-    ``savepoint`` to the DAG, unless the DAG defines them.
+    ``savepoint`` to the DAG, unless the DAG defines them; the tag ``epochs``; and a ``doc_md``, unless the DAG has one.
 
     With ``layout="single"`` the group is one task, ``epochs``, which runs all these phases for one epoch after another:
     see ``EpochsOperator``. The group then adds the params ``for_seconds`` and ``max_epochs``, too.
@@ -182,6 +183,7 @@ class EpochPipeline(TaskGroup):
         require_layout(layout, for_seconds=for_seconds, max_epochs=max_epochs, deferrable=deferrable)
         super().__init__(group_id=require_name("pipeline", name), **task_group_args)
         require_one_run_at_a_time(self.dag.dag_id, self.dag.max_active_runs)
+        document(self.dag, name, ledger_conn_id, parts_of(source, transform, sinks, spark))
         _add_params(self.dag, {**_PARAMS, **(_PARAMS_OF_SINGLE if layout == SINGLE else {})})
         shared = {
             **(operator_args or {}),

@@ -29,6 +29,7 @@ from airflow_epochs.config import (
 )
 from airflow_epochs.errors import Corrupt, EpochError, Fenced, NoNewData, Refused, without_code
 from airflow_epochs.hooks.epochs import AirflowEnvironment, EpochsHook
+from airflow_epochs.operators import documentation
 from airflow_epochs.operators.deferral import (
     GRACE_S,
     LOOK_AGAIN_S,
@@ -123,7 +124,8 @@ class EpochOperator(BaseOperator):
     ) -> None:
         for key, value in self.retry_defaults.items():
             kwargs.setdefault(key, value)
-        kwargs.setdefault("doc_md", _documented(type(self), pipeline, source, transform, sinks, spark))
+        parts = documentation.parts_of(source, transform, sinks, spark)
+        kwargs.setdefault("doc_md", documentation.of_task(type(self), pipeline, parts))
         super().__init__(**kwargs)
         Transform.parse(transform)
         self.epoch: int | None = None  # the one that this process has worked on
@@ -578,25 +580,6 @@ def assets_of(kwargs: dict[str, Any]) -> dict[str, Asset]:
     assets = {sink.name: Asset(sink.asset_uri(kwargs["pipeline"])) for sink in kwargs["sinks"]}
     kwargs.setdefault("outlets", []).extend(assets.values())
     return assets
-
-
-def _documented(
-    kind: type[EpochOperator],
-    pipeline: str,
-    source: Source,
-    transform: str,
-    sinks: Sequence[Sink],
-    spark: SparkConnect | SparkSubmit,
-) -> str:
-    """What Airflow shows of a task: what it does, in which pipeline."""
-    what = (kind.__doc__ or "").partition("\n")[0]
-    lines = (_shown(source), f"transform `{transform}`", *map(_shown, sinks), _shown(spark))
-    return "\n".join([f"{what}\n\nPipeline **{pipeline}**:\n", *(f"- {line}" for line in lines)])
-
-
-def _shown(part: object) -> str:
-    """A part of the pipeline. An address in memory would make another DAG version of every parse."""
-    return f"`{type(part).__name__ if type(part).__repr__ is object.__repr__ else repr(part)}`"
 
 
 def try_number(context: Context) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink, conf
 
-from airflow_epochs.names import PAGE
+from airflow_epochs.operators.documentation import page_of
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -25,7 +24,5 @@ class EpochLink(BaseOperatorLink):
 
         assert isinstance(operator, EpochOperator)
         base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-        pipeline = (
-            f"{base}{PAGE}/pipelines/{quote(operator.ledger_conn_id, safe='')}/{quote(operator.pipeline, safe='')}"
-        )
+        pipeline = base + page_of(operator.pipeline, operator.ledger_conn_id, operator.dag_id)
         return f"{pipeline}/epochs/{operator.epoch}" if operator.epoch else pipeline
