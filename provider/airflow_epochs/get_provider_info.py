@@ -70,7 +70,11 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_epochs.triggers.records", "airflow_epochs.triggers.asset"],
             }
         ],
-        "extra-links": ["airflow_epochs.operators.links.EpochLink"],
+        "extra-links": [
+            "airflow_epochs.operators.links.EpochLink",
+            "airflow_epochs.operators.links.RecordsLink",
+            "airflow_epochs.operators.links.SinksLink",
+        ],
         "notifications": ["airflow_epochs.notifiers.InDoubtNotifier", "airflow_epochs.notifiers.LagNotifier"],
         "connection-types": [_CONNECTION],
         "cli": ["airflow_epochs.cli.get_cli_commands"],

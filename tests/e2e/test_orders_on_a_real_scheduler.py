@@ -61,12 +61,15 @@ def test_a_statsd_server_gets_what_the_tables_and_the_ledger_have(running: Runni
     assert running.statsd.told()["orders.phase.duration.stage.all"] > 0
 
 
-def test_every_task_has_a_button_that_leads_to_its_epoch(running: RunningStack) -> None:
+def test_every_task_has_buttons_that_lead_to_its_epoch_its_records_and_its_sinks(running: RunningStack) -> None:
     run_id = finished_run(running)
     epoch = running.watch.ledger.newest_complete()
     for step in (step for step in STEPS if step != "abort"):
         links = running.api.get(f"dags/{DAG}/dagRuns/{run_id}/taskInstances/{DAG}.{step}/links")["extra_links"]
         assert links["Epoch"].endswith(f"/epochs/pipelines/epochs_default/orders/epochs/{epoch}"), step
+        assert links["Ledger records"] == f"{links['Epoch']}/records", step
+        sink = step.removeprefix("commit.")
+        assert links["Sinks"] == f"{links['Epoch']}#{'sinks' if sink == step else f'sink-{sink}'}", step
 
 
 def test_the_test_button_of_a_connection_creates_a_folder_only_if_it_is_told_to(running: RunningStack) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
-from tests.support.page_lab import ORDERS, Browser, Ledgers, connected
+from airflow_epochs.cli import show_epoch
+from tests.support.faults_world import DiskWorld, start
+from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected
 
 # What Airflow's own modules warn about among themselves is not ours to mend; our own warnings stay errors.
 pytestmark = [pytest.mark.filterwarnings("default", r"error:::airflow_epochs(\..*)?")]
+OF_ONE_PIPELINE = (ORDERS, f"{ORDERS}/epochs/1", f"{ORDERS}/epochs/1/records", f"{ORDERS}/lag")
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -77,6 +82,33 @@ def test_an_epoch_shows_offsets_votes_receipts_and_every_attempt(ledgers: Ledger
     assert len(re.findall(r"orders/2/[12]/[0-9a-f]{32}", text)) >= 3, "the transaction ids"
 
 
+def test_an_epoch_has_a_place_for_each_sink_with_its_table_and_version(
+    ledgers: Ledgers, reader: Browser, tmp_path: Path
+) -> None:
+    world = start(DiskWorld(tmp_path, ledger_folder=ledgers.root))
+    for pruned in (False, True):
+        html = reader.page(f"{ORDERS}/epochs/1")
+        assert 'id="sinks"' in html
+        for sink in world.sinks:
+            row = re.search(rf'<tr id="sink-{sink}">.*?</tr>', html, re.DOTALL)
+            version = DeltaTable(str(world.table(sink))).version()
+            assert row and f" {sink} yes {world.table(sink)} {version} " in as_text(row[0].replace("<", " <")), pruned
+        world.ledger.prune(1)
+
+
+def test_the_records_of_an_epoch_are_what_the_command_prints(
+    ledgers: Ledgers, reader: Browser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledgers.epoch(against="column x is a STRING")
+    ledgers.epoch()
+    show_epoch(Namespace(pipeline="orders", epoch=1, ledger_conn_id="epochs_default"))
+    answer = reader.client.get(f"{ORDERS}/epochs/1/records")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == json.loads(capsys.readouterr().out)
+    assert [each["decision"]["decision"] for each in answer.json()["attempts"]] == ["GLOBAL_ABORT", "GLOBAL_COMMIT"]
+    assert f'href="{ORDERS}/epochs/1/records"' in reader.page(f"{ORDERS}/epochs/1")
+
+
 def test_what_was_pruned_is_said_and_what_is_kept_is_shown(ledgers: Ledgers, reader: Browser) -> None:
     ledgers.epoch()
     ledgers.ledger().prune(1)
@@ -121,6 +153,7 @@ def test_a_connection_that_does_not_answer_hides_no_other_one(
     "path",
     [
         f"{ORDERS}/epochs/9",
+        f"{ORDERS}/epochs/9/records",
         f"{ORDERS}/epochs/0",
         f"{ORDERS}/epochs/{10**30}",
         "/epochs/pipelines/epochs_default/nothing",
@@ -137,14 +170,14 @@ def test_what_is_not_there_is_not_found(ledgers: Ledgers, reader: Browser, path:
 # -- safety ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/epochs/", ORDERS, f"{ORDERS}/epochs/1", f"{ORDERS}/lag", "/epochs/dags/orders_dag"])
+@pytest.mark.parametrize("path", ["/epochs/", "/epochs/dags/orders_dag", *OF_ONE_PIPELINE])
 def test_nobody_sees_anything_without_a_login_or_without_the_right_to_read_the_dag(ledgers: Ledgers, path: str) -> None:
     ledgers.epoch()
     with Browser(None).client as client:
         assert client.get(path).status_code == 401
     stranger = Browser("")
     with stranger.client:
-        if path in (ORDERS, f"{ORDERS}/epochs/1", f"{ORDERS}/lag"):
+        if path in OF_ONE_PIPELINE:
             assert stranger.status(path) == 403
         else:
             assert "orders idle" not in stranger.text(path)

@@ -1,4 +1,4 @@
-"""What Airflow shows beside a task: the button that leads to its epoch, and a text about it."""
+"""What Airflow shows beside a task: the buttons that lead to its epoch, its records and sinks; and a text about it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ def link(operator: EpochOperator) -> str:
     return EpochLink().get_link(operator, ti_key=KEY)
 
 
+def buttons(operator: EpochOperator) -> dict[str, str]:
+    """As Airflow shows them: without those whose links are empty."""
+    made = {each.name: each.get_link(operator, ti_key=KEY) for each in operator.operator_extra_links}
+    return {name: there for name, there in made.items() if there}
+
+
 def test_a_task_that_has_done_nothing_leads_to_its_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert link(step()) == "/epochs/pipelines/epochs_default/orders"
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com/prod/")
@@ -69,10 +75,23 @@ def test_a_task_leads_to_the_epoch_that_it_worked_on_also_if_it_failed(
     assert link(operator) == "/epochs/pipelines/epochs_default/orders/epochs/1"
 
 
-def test_airflow_knows_the_button() -> None:
-    name = f"{EpochLink.__module__}.{EpochLink.__name__}"
-    assert name in ProvidersManager().extra_links_class_names
-    assert [each.name for each in OpenEpochOperator.operator_extra_links] == ["Epoch"]
+def test_airflow_knows_every_button() -> None:
+    kinds = [type(each) for each in OpenEpochOperator.operator_extra_links]
+    assert len(kinds) == 3
+    assert {f"{kind.__module__}.{kind.__name__}" for kind in kinds} <= {*ProvidersManager().extra_links_class_names}
+
+
+def test_a_task_without_an_epoch_has_the_button_of_its_pipeline_alone() -> None:
+    assert buttons(step()).keys() == {"Epoch"}
+
+
+def test_each_task_leads_to_the_records_of_its_epoch_and_to_its_sinks() -> None:
+    page = "/epochs/pipelines/epochs_default/orders/epochs/7"
+    for task in dag().tasks:
+        assert isinstance(task, EpochOperator)
+        task.epoch = 7
+        sinks = "#sink-gold" if task.task_id == "orders.commit.gold" else "#sinks"
+        assert buttons(task) == {"Epoch": page, "Ledger records": f"{page}/records", "Sinks": f"{page}{sinks}"}
 
 
 def test_every_task_says_what_it_does_in_which_pipeline() -> None:

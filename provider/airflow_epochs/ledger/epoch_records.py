@@ -53,6 +53,14 @@ class EpochRecords:
         """The newest attempt that is still on record."""
         return self.attempts[-1] if self.attempts else None
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Sink -> its table or topic, as its receipt says; before that, as the newest attempt says."""
+        planned = {sink: plan.spec for sink, plan in self.newest.opened.sinks.items()} if self.newest else {}
+        told = planned | {sink: planned.get(sink, {}) | receipt.detail for sink, receipt in self.receipts.items()}
+        found = {sink: said.get("table") or said.get("topic") for sink, said in told.items()}
+        return {sink: str(place) for sink, place in found.items() if place}
+
 
 def epoch_records(ledger: Ledger, view: EpochView) -> EpochRecords:
     """All records of an epoch that has been opened. Asks the store a few times, and once for a listing."""

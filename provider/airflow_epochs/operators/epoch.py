@@ -40,7 +40,7 @@ from airflow_epochs.operators.deferral import (
 )
 from airflow_epochs.operators.intervals import interval_of
 from airflow_epochs.operators.lineage import ReportsLineage
-from airflow_epochs.operators.links import EpochLink
+from airflow_epochs.operators.links import EpochLink, RecordsLink, SinksLink
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
@@ -96,7 +96,7 @@ class EpochOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("source", "transform", "sinks", "spark", "ledger_conn_id", "checkpoint")
     ui_color = "#e6f2ed"
-    operator_extra_links = (EpochLink(),)
+    operator_extra_links = (EpochLink(), RecordsLink(), SinksLink())
     step: ClassVar[str]
     retry_defaults: ClassVar[dict[str, Any]] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
 

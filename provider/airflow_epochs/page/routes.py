@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -10,10 +11,12 @@ from fastapi import APIRouter, HTTPException, Request, Response, status
 from fastapi.responses import RedirectResponse
 
 from airflow_epochs.coordinator import series
+from airflow_epochs.ledger.documents import document
 from airflow_epochs.ledger.epoch_records import epoch_records
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.overview import MEANINGS, pipeline_row
 from airflow_epochs.ledger.queries import EpochRow, accounts, newest_epochs
+from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import Run
 from airflow_epochs.page.access import GetUserDep, may_edit
 from airflow_epochs.page.airflow_runs import AirflowRuns
@@ -105,9 +108,7 @@ def chosen_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str
 def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, number: int) -> Response:
     """One epoch: everything that the ledger has of it."""
     ledger = ledger_for(user, conn_id, pipeline)
-    view = ledger.view(number) if 0 < number < 10**20 else None
-    if view is None or not (view.open or view.complete):
-        raise HTTPException(status.HTTP_404_NOT_FOUND, f"Pipeline {pipeline} has no epoch {number}.")
+    view = _opened(ledger, pipeline, number)
     records = epoch_records(ledger, view)
     newest = records.complete or records.attempts[-1].opened
     return page(
@@ -122,6 +123,21 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         has_next=number <= ledger.newest_complete(),
         run_of=series.airflow_run,
     )
+
+
+@router.get("/pipelines/{conn_id}/{pipeline}/epochs/{number}/records")
+def records_of_epoch(user: GetUserDep, conn_id: str, pipeline: str, number: int) -> Response:
+    """What ``airflow epochs show`` prints: all records of one epoch, as JSON."""
+    ledger = ledger_for(user, conn_id, pipeline)
+    told = document(ledger, _opened(ledger, pipeline, number))
+    return Response(json.dumps(told, indent=2), media_type="application/json")
+
+
+def _opened(ledger: Ledger, pipeline: str, number: int) -> EpochView:
+    view = ledger.view(number) if 0 < number < 10**20 else None
+    if view is None or not (view.open or view.complete):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"Pipeline {pipeline} has no epoch {number}.")
+    return view
 
 
 def _list(request: Request, listed: Sequence[Listed], **values: Any) -> Response:
