@@ -12,6 +12,8 @@ DRY_RUN = "dry-"
 """How the name of a dry run begins that stands in place of a ledger's id: no ledger has such an id."""
 PAGE = "/epochs"
 """Where the API server has the Epochs page."""
+RUN_NOTE = "run_note"
+"""The key in an asset event's ``extra`` under which a task says what its run has done."""
 NAME_RULE = "1 to 63 letters, digits, '-' and '_', starting with a letter or digit"
 
 

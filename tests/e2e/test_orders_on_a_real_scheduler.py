@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -59,6 +60,11 @@ def test_a_statsd_server_gets_what_the_tables_and_the_ledger_have(running: Runni
         wait_until(lambda: not differences(), DEADLINE_S)
     assert differences() == {}
     assert running.statsd.told()["orders.phase.duration.stage.all"] > 0
+
+
+def test_a_run_has_a_note_that_says_what_it_did(running: RunningStack) -> None:
+    note = running.api.get(f"dags/{DAG}/dagRuns/{finished_run(running)}")["note"]
+    assert re.fullmatch(r"epoch \d+: [\d,]+ rows, orders@\d+, rejected@\d+", note or ""), note
 
 
 def test_every_task_has_buttons_that_lead_to_its_epoch_its_records_and_its_sinks(running: RunningStack) -> None:

@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
 from airflow_epochs.model import WaivedRecord
+from airflow_epochs.page import run_notes
 from airflow_epochs.pipeline import EpochPipeline
 from airflow_epochs.testing import MemorySink, MemorySource
 from tests.support.airflow_harness import Harness
@@ -290,6 +291,34 @@ def test_complete_emits_an_asset_event_per_sink_with_epoch_rows_and_version(lab:
     events = lab.harness.asset_events("r1")
     assert {event["sink"] for event in events} == {"orders", "audit"}
     assert all((event["epoch"], event["rows"], event["version"]) == (1, 2, 0) for event in events)
+
+
+def test_a_run_has_a_note_that_says_what_it_did(lab: Lab) -> None:
+    lab.produce("a", "b")
+    lab.run("r1")
+    assert lab.harness.note("r1") == "epoch 1: 4 rows, audit@0, orders@0"
+    lab.run("r2")
+    assert lab.harness.note("r2") is None, "it had no new data"
+
+
+def test_the_note_of_a_run_follows_its_clears_until_a_person_writes_one(lab: Lab) -> None:
+    lab.produce("a", "b")
+    with broken_commit("audit"):
+        lab.run("r1")
+    assert lab.harness.note("r1") is None
+    lab.clear("r1", only_failed=True)
+    assert lab.harness.note("r1") == "epoch 1: 4 rows, audit@0, orders@0"
+    for by_hand in ("looked at it", ""):
+        lab.harness.write_note("r1", by_hand)
+        lab.clear("r1")
+        assert lab.harness.note("r1") == (by_hand or "epoch 1: 4 rows, audit@0, orders@0")
+
+
+def test_a_note_that_cannot_be_written_stops_no_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_notes, "_write", None)
+    lab.produce("a", "b")
+    assert lab.run("r1").state == "success"
+    assert lab.harness.note("r1") is None
 
 
 def test_the_asset_event_of_a_waived_sink_says_nothing(lab: Lab) -> None:

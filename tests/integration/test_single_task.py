@@ -102,6 +102,7 @@ def test_one_task_works_on_one_epoch_after_another_until_it_has_caught_up(lab: L
         ("orders", 1, 3, 1),
         ("audit", 1, 3, 1),
     }
+    assert lab.harness.note("r1") == "epochs 1 to 3: audit@2, orders@2"
     assert lab.after == [3]
 
 

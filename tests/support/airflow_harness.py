@@ -124,6 +124,26 @@ class Harness:
             rows = session.query(AssetEvent).filter_by(source_dag_id=self.dag.dag_id, source_run_id=run_id)
             return [dict(row.extra) for row in rows]
 
+    def note(self, run_id: str) -> str | None:
+        """The note of a run, as Airflow's grid shows it."""
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            note = session.query(DagRun).filter_by(dag_id=self.dag.dag_id, run_id=run_id).one().note
+            return None if note is None else str(note)
+
+    def write_note(self, run_id: str, note: str) -> None:
+        """What Airflow's UI does when the user ``ada`` writes a note."""
+        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+        from airflow.api_fastapi.core_api.services.public.dag_run import patch_dag_run_note
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            run = session.query(DagRun).filter_by(dag_id=self.dag.dag_id, run_id=run_id).one()
+            patch_dag_run_note(dag_run=run, note=note, user=SimpleAuthManagerUser(username="ada", role="ADMIN"))
+
     def partition_keys(self, run_id: str) -> list[str | None]:
         """The partition key of every asset event of a run."""
         from airflow.models.asset import AssetEvent

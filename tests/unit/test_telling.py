@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_epochs.model import Checkpoint
-from airflow_epochs.operators.telling import CHATTER, quiet_clients, told
+from airflow_epochs.operators.telling import CHATTER, in_brief, quiet_clients, told
 from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline
 from tests.support.scenario import run
 
@@ -51,6 +51,23 @@ def test_rows_that_spark_has_counted_are_told_when_they_are_staged(steps: dict[s
 def test_an_epoch_that_was_complete_before_is_told_so_by_each_step(steps: dict[str, Checkpoint]) -> None:
     for step in ("open", "stage", "vote"):
         assert told(step, steps["complete"], 0.0).startswith("epoch 1: complete, with 1,200 rows for")
+
+
+def test_a_run_is_told_in_brief_by_its_rows_and_where_each_sink_stands(steps: dict[str, Checkpoint]) -> None:
+    done = steps["complete"]
+    assert in_brief(done) == "epoch 1: 2,400 rows, audit@0, users@0"
+    audit, users = done.receipts["audit"], done.receipts["users"]
+    sent = replace(audit, version=None, detail={"offsets": {"0": [0, 4], "1": [0, 2], "2": [5, 5]}})
+    copied = replace(users, version=None)
+    assert in_brief(replace(done, receipts={"users": copied, "audit": sent})) == (
+        "epoch 1: 2,400 rows, audit 3 partitions, users"
+    )
+
+
+def test_a_run_of_several_epochs_is_told_in_brief_without_the_rows_of_the_last(steps: dict[str, Checkpoint]) -> None:
+    last = replace(steps["complete"], epoch=9)
+    assert in_brief(last, 7) == "epochs 7 to 9: audit@0, users@0"
+    assert in_brief(last, 9) == "epoch 9: 2,400 rows, audit@0, users@0"
 
 
 @pytest.fixture

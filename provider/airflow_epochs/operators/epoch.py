@@ -539,7 +539,7 @@ class CompleteEpochOperator(EpochOperator):
         seconds, metrics = self._measurements()  # from XCom, which may be stale: only measurements, no facts
         checkpoint = coordinator.complete(run, {**metrics, "seconds": seconds})
         phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
-        phases.tell_of_newest(coordinator, self.assets, context)
+        phases.tell_of_newest(coordinator, self.assets, context, checkpoint)
         return checkpoint
 
 

@@ -10,6 +10,8 @@ from airflow_epochs import secrecy
 from airflow_epochs.contracts import Limits
 from airflow_epochs.coordinator import savepoints
 from airflow_epochs.coordinator.admin import Account
+from airflow_epochs.names import RUN_NOTE
+from airflow_epochs.operators.telling import in_brief
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -47,9 +49,19 @@ def name_epoch(coordinator: Coordinator, run: Run, params: Mapping[str, Any], ep
         savepoints.make(ledger, coordinator.task.pipeline.name, name, epoch, by)
 
 
-def tell_of_newest(coordinator: Coordinator, assets: Mapping[str, Asset], context: Context, **more: Any) -> None:
-    """Let the asset events carry the newest complete epoch, which may be a later one than the run's own."""
+def tell_of_newest(
+    coordinator: Coordinator,
+    assets: Mapping[str, Asset],
+    context: Context,
+    done: Checkpoint,
+    first: int | None = None,
+) -> None:
+    """Let the asset events carry the newest complete epoch, which may be a later one than the run's own.
+
+    ``done``: the run's last epoch. ``first``: its first one, in the layout with one task.
+    """
     newest = coordinator.newest_complete()
+    note = _run_note(coordinator.task.pipeline.name, context, done, first)
     for sink, asset in assets.items():
         if receipt := newest.receipts.get(sink):
             context["outlet_events"][asset].extra.update(
@@ -59,5 +71,15 @@ def tell_of_newest(coordinator: Coordinator, assets: Mapping[str, Asset], contex
                 rows=receipt.rows,
                 version=receipt.version,
                 transaction_id=receipt.txn_id,
-                **more,
+                **{RUN_NOTE: note},
+                **({"first_epoch": first} if first else {}),
             )
+
+
+def _run_note(pipeline: str, context: Context, done: Checkpoint, first: int | None) -> str:
+    """What the run has done, for its note. Where a DAG has several pipelines, each has a line with its name."""
+    from airflow_epochs.operators.epoch import EpochOperator
+
+    line = in_brief(done, first)
+    pipelines = {task.pipeline for task in context["dag"].tasks if isinstance(task, EpochOperator)}
+    return f"{pipeline}: {line}" if len(pipelines) > 1 else line

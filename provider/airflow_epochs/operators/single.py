@@ -91,7 +91,7 @@ class EpochsOperator(ReportsLineage, NeedsTransform):
                 ended = True
         if ended:
             phases.name_epoch(coordinator, run, context["params"], checkpoint.epoch)
-        phases.tell_of_newest(coordinator, self.assets, context, first_epoch=first)
+        phases.tell_of_newest(coordinator, self.assets, context, checkpoint, first)
         log.info("this task worked on epochs %s to %s", first, checkpoint.epoch)
         return checkpoint
 

@@ -23,6 +23,26 @@ def told(step: str, done: Checkpoint, seconds: float) -> str:
     return f"epoch {done.epoch}: {_work(step, done)} in {seconds:.1f} s"
 
 
+def in_brief(done: Checkpoint, first: int | None = None) -> str:
+    """What a run has done, such as ``epoch 7: 630 rows, users@12, events 3 partitions``.
+
+    ``first``: the run's first epoch. If it worked on several, their rows are not known here.
+    """
+    sinks = [_at(receipt) for _, receipt in sorted(done.receipts.items())]
+    if first not in (None, done.epoch):
+        return f"epochs {first} to {done.epoch}: {', '.join(sinks)}"
+    rows = sum(receipt.rows for receipt in done.receipts.values())
+    return f"epoch {done.epoch}: {', '.join([f'{rows:,} rows', *sinks])}"
+
+
+def _at(receipt: Receipt) -> str:
+    """Where a sink stands: its version, or in how many partitions of its topic."""
+    if receipt.version is not None:
+        return f"{receipt.sink}@{receipt.version}"
+    offsets = receipt.detail.get("offsets")
+    return f"{receipt.sink} {_partitions(len(offsets))}" if offsets else receipt.sink
+
+
 def _work(step: str, done: Checkpoint) -> str:
     if step == "stage" and done.stage:
         return f"{_staged(done)} staged"
@@ -38,7 +58,11 @@ def _work(step: str, done: Checkpoint) -> str:
 
 def _offsets(done: Checkpoint) -> str:
     partitions = sum(len(of) for of in done.ranges.values())
-    return f"{records_upper_bound(done.ranges):,} offsets of {partitions} partition{'s' if partitions != 1 else ''}"
+    return f"{records_upper_bound(done.ranges):,} offsets of {_partitions(partitions)}"
+
+
+def _partitions(number: int) -> str:
+    return f"{number} partition{'s' if number != 1 else ''}"
 
 
 def _staged(done: Checkpoint) -> str:

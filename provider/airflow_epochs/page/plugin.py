@@ -1,4 +1,4 @@
-"""Airflow's plugin of this package: the Epochs page in the menu, and as a tab of each DAG and of each run.
+"""Airflow's plugin of this package: the Epochs page in the menu, and as a tab of each DAG and of each run; run notes.
 
 Airflow imports this module in every process, also in tasks. So it imports next to nothing: the page
 itself is imported when it is asked for the first time, in the API server.
@@ -13,6 +13,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_epochs.names import PAGE
+from airflow_epochs.page import run_notes
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
@@ -49,6 +50,7 @@ class EpochsPlugin(AirflowPlugin):
     """Registered by the entry point ``airflow.plugins``."""
 
     name = "epochs"
+    listeners = [run_notes]
     fastapi_apps = [{"app": _Page(), "url_prefix": PAGE, "name": "Epochs"}]
     external_views = [
         {**_view("nav", "", "epochs"), "category": "browse"},
