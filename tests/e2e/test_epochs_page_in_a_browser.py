@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -54,6 +55,15 @@ def test_the_menu_leads_to_all_pipelines_and_from_there_to_one_and_to_its_epochs
     page.find("#epochs a", "1").click()
     assert page.has_text("Attempt 1") and page.has_text("VOTE_COMMIT") and page.has_text("orders/1/1/")
     page.picture("epoch")
+
+
+def test_airflows_page_of_providers_leads_to_the_documentation_in_the_package(page: Browser) -> None:
+    page.open("/providers")
+    page.find("a", "airflow-provider-epochs")
+    [there] = page.script("[...document.links].filter(a => a.text === 'airflow-provider-epochs').map(a => a.href)")
+    page.open(urlsplit(there).path)
+    page.find(".manual a", "Operations").click()
+    assert page.has_text("airflow epochs")
 
 
 def test_a_pipeline_that_has_read_everything_has_no_lag(running: RunningStack, page: Browser) -> None:

@@ -38,7 +38,8 @@ def document(dag: DAG, pipeline: str, ledger_conn_id: str, parts: Sequence[str])
     written = dag.doc_md or HEADING
     if written.startswith(HEADING):
         there = page_of(pipeline, ledger_conn_id, dag.dag_id).lstrip("/")
-        dag.doc_md = "\n".join([written, f"## {pipeline}\n", f"[Its epochs]({there})\n", *parts, ""])
+        links = f"[Its epochs]({there}) · [Documentation]({PAGE[1:]}/docs/)\n"
+        dag.doc_md = "\n".join([written, f"## {pipeline}\n", links, *parts, ""])
 
 
 def page_of(pipeline: str, ledger_conn_id: str, dag_id: str) -> str:

@@ -14,7 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from airflow_epochs.errors import EpochError
-from airflow_epochs.page import acting, routes
+from airflow_epochs.page import acting, manual, routes
 from airflow_epochs.page.render import error_page, refusal_page
 
 STATIC = Path(str(files("airflow_epochs.page"))) / "static"
@@ -33,6 +33,7 @@ def make_app() -> FastAPI:
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.include_router(routes.router)
     app.include_router(acting.router)
+    app.include_router(manual.router)
     app.add_exception_handler(EpochError, error_page)
     app.add_exception_handler(HTTPException, refusal_page)
     app.middleware("http")(_with_headers)
