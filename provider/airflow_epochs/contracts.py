@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from airflow_epochs.errors import Corrupt
 from airflow_epochs.model import (
+    Backlog,
     CompleteRecord,
     EventTimes,
     JsonDict,
@@ -265,11 +266,13 @@ class NotYet(Exception):
 class PlannedEpoch:
     """The ranges of a new epoch, and the source's state to record with them.
 
-    All ranges may be empty: a start at "latest" opens an empty epoch to record the position.
+    All ranges may be empty: a start at "latest" opens an empty epoch to record the position. ``backlog``: what it could
+    have read besides; None if the source does not tell.
     """
 
     ranges: Ranges
     state: JsonDict
+    backlog: Backlog | None = field(default=None, compare=False)  # it depends on when the source was asked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -344,6 +344,19 @@ class StatePin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What the source had when an epoch was planned, and the epoch does not read. For people; no task reads it.
+
+    Attributes:
+        offsets: How many offsets can be read behind the epoch's ranges; at most as many are records.
+        seconds: How long the first of them had waited, at most; None if the source does not tell.
+    """
+
+    offsets: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PipelineRecord:
     """``pipeline.json``. ``ledger_id`` is drawn once; no other ledger has the same, so no staging places collide."""
 
@@ -479,6 +492,7 @@ class OpenRecord:
         restored_to: The epoch whose position and tables come back, by a command of this epoch; 0: none does. Such an
             epoch reads no input.
         restores: Sink -> the version that comes back. The other sinks get no rows.
+        backlog: That of attempt 1, or of the first one after a command; None if the source does not tell.
     """
 
     txn_id: str
@@ -505,6 +519,7 @@ class OpenRecord:
     adopted: dict[str, str | None] = field(default_factory=dict)
     restored_to: int = 0
     restores: dict[str, RestorePoint] = field(default_factory=dict)
+    backlog: Backlog | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:
@@ -647,6 +662,7 @@ class CompleteRecord:
         commands: The commands that this epoch obeyed, oldest first. If its code was acknowledged, that comes last.
         code: The transform that made the rows, as in ``OpenRecord``.
         adopted_in: Sink -> the newest epoch that took it as it was: versions of earlier epochs may be of another table.
+        backlog: As in ``OpenRecord``.
     """
 
     txn_id: str
@@ -667,6 +683,7 @@ class CompleteRecord:
     commands: tuple[Command, ...] = ()
     adopted_in: dict[str, int] = field(default_factory=dict)
     code: str | None = None
+    backlog: Backlog | None = None
     format: int = FORMAT_UNSIGNED
 
     def __post_init__(self) -> None:

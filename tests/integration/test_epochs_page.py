@@ -6,12 +6,16 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from airflow_epochs.cli import show_epoch
+from airflow_epochs.ledger.codec import encode
+from airflow_epochs.ledger.keys import complete_key
+from airflow_epochs.model import Backlog
 from tests.support.faults_world import DiskWorld, start
 from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected
 
@@ -65,8 +69,40 @@ def test_a_pipeline_shows_its_epochs_newest_first_and_older_ones_on_further_page
     html = reader.page(ORDERS)
     assert re.findall(r"/epochs/(\d+)\">\d+</a>", html) == [str(n) for n in range(30, 5, -1)]
     assert re.findall(r"/epochs/(\d+)\">\d+</a>", reader.page(f"{ORDERS}?before=6")) == ["5", "4", "3", "2", "1"]
+    assert charted(html)["epoch"] == list(range(1, 31))
+
+
+def charted(html: str) -> dict[str, list[float | None]]:
     told = re.search(r'id="charts">(.*?)</script>', html)
-    assert told and json.loads(told[1])["epoch"] == list(range(1, 31))
+    assert told
+    found: dict[str, list[float | None]] = json.loads(told[1])
+    return found
+
+
+def test_a_chart_shows_what_each_epoch_left_unread_and_the_epochs_page_says_it(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    ledgers.epoch("orders", *range(5), most=2)
+    ledgers.epoch("orders", "f", most=2)
+    ledgers.epoch("orders", "g", most=9)
+    html = reader.page(ORDERS)
+    assert charted(html)["left"] == [3, 2, 0]
+    assert "lag: offsets that the epoch left unread" in html and "waited" not in charted(html)
+    assert "left unread when it was opened 3 offsets" in reader.text(f"{ORDERS}/epochs/1")
+
+
+def test_epochs_of_which_nobody_knows_what_they_left_have_no_such_chart(ledgers: Ledgers, reader: Browser) -> None:
+    ledgers.epoch()
+    path = ledgers.root / "orders" / complete_key(1)
+    record = ledgers.ledger().complete_record(1)
+    assert record
+    path.write_bytes(encode(replace(record, backlog=None)))
+    html = reader.page(ORDERS)
+    assert "left" not in charted(html) and "lag: offsets" not in html and 'data-chart="rows"' in html
+    path.write_bytes(encode(replace(record, backlog=Backlog(offsets=7, seconds=90.0))))
+    assert charted(reader.page(ORDERS))["waited"] == [90.0]
+    said = "7 offsets, the oldest for at most 1 min 30 s"
+    assert said in reader.text(f"{ORDERS}/epochs/1")
 
 
 def test_an_epoch_shows_offsets_votes_receipts_and_every_attempt(ledgers: Ledgers, reader: Browser) -> None:

@@ -20,7 +20,7 @@ from kafka.structs import OffsetAndMetadata
 
 from airflow_epochs.contracts import Limits, PlannedEpoch, Position
 from airflow_epochs.errors import Corrupt, NotApplied, Refused
-from airflow_epochs.model import OffsetRange, Ranges, records_upper_bound
+from airflow_epochs.model import Backlog, OffsetRange, Ranges, records_upper_bound
 from airflow_epochs.sources.kafka.brokers import Brokers
 from airflow_epochs.sources.kafka.source import KafkaSource
 from stack.broker import CLUSTER_ID, Broker
@@ -95,6 +95,15 @@ def test_max_records_of_the_run_goes_over_that_of_the_source(topic: Topic, env: 
     topic.create(partitions=3).produce(10, 1, 10)
     it = source(topic, max_records=100)
     assert planned(it, env, max_records=9).ranges == ranges_of(topic, (0, 4), (0, 1), (0, 4))
+
+
+def test_what_an_epoch_leaves_is_told_in_offsets_and_in_seconds(topic: Topic, env: KafkaEnv) -> None:
+    topic.create(partitions=2).produce(10, 1)
+    began = time.time()
+    first = planned(source(topic), env, max_records=4)
+    assert first.backlog and first.backlog.offsets == 7 and first.backlog.seconds is not None
+    assert 0 <= first.backlog.seconds < 60 + time.time() - began
+    assert planned(source(topic), env, first).backlog == Backlog(offsets=0, seconds=0)
 
 
 def test_several_topics_are_one_epoch(topic: Topic, other: Topic, env: KafkaEnv) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
@@ -26,8 +27,10 @@ class Ledgers:
     def __init__(self, root: Path) -> None:
         self.root, self.worlds, self.runs = root, dict[str, MemoryWorld](), 0
 
-    def epoch(self, pipeline: str = "orders", *rows: object, against: str | None = None) -> Run:
-        """One run; ``against``: the sink ``audit`` votes so, and the attempt is aborted. Returns the run."""
+    def epoch(
+        self, pipeline: str = "orders", *rows: object, against: str | None = None, most: int | None = None
+    ) -> Run:
+        """One run, of at most so many rows; ``against``: the sink ``audit`` votes so, and the attempt is aborted."""
         world = self.worlds.setdefault(pipeline, MemoryWorld())
         world.produce("orders", 0, list(rows or ("a", "b")))
         self.runs += 1
@@ -41,7 +44,7 @@ class Ledgers:
                 run_epoch(task, run)
             world.refusals.clear()
         else:
-            run_epoch(task, run)
+            run_epoch(task, run, Limits(max_records=most))
         return run
 
     def ledger(self, pipeline: str = "orders") -> Ledger:

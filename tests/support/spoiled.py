@@ -8,6 +8,7 @@ from dataclasses import replace
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import attempt_key, complete_key
 from airflow_epochs.model import (
+    Backlog,
     CompleteRecord,
     DecisionRecord,
     Marker,
@@ -224,6 +225,15 @@ def an_epoch_completed_with_another_watermark(history: History) -> History:
     return with_record(history, complete_key(2), CompleteRecord, watermarks=(5, None))
 
 
+def a_second_attempt_with_another_backlog(history: History) -> History:
+    later = with_record(history, attempt_key(2, 2, "open"), OpenRecord, backlog=Backlog(offsets=5))
+    return with_record(later, complete_key(2), CompleteRecord, backlog=Backlog(offsets=5))
+
+
+def an_epoch_completed_with_another_backlog(history: History) -> History:
+    return with_record(history, complete_key(2), CompleteRecord, backlog=Backlog(offsets=5))
+
+
 def a_rerun_that_changed_a_table(history: History) -> History:
     return replace(history, repeats=[Repeat(what="run 1", before={"orders": 3}, after={"orders": 4})])
 
@@ -365,6 +375,8 @@ PLANTED: list[tuple[Plant, set[str]]] = [
     (a_second_attempt_with_another_watermark, {"I7"}),
     (a_second_attempt_that_reads_another_state, {"I7"}),
     (an_epoch_completed_with_another_watermark, {"I7"}),
+    (an_epoch_completed_with_another_backlog, {"I7"}),
+    (a_second_attempt_with_another_backlog, {"I7"}),
     (a_rerun_that_changed_a_table, {"I8"}),
     (too_many_recoveries, {"I9"}),
     (a_hanging_transaction, {"I9"}),

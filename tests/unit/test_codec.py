@@ -15,6 +15,7 @@ from airflow_epochs.ledger.codec import DEPTH_MAX, NewerFormat, decode, encode
 from airflow_epochs.model import (
     FORMAT,
     FORMAT_UNSIGNED,
+    Backlog,
     Command,
     CompleteRecord,
     DecisionKind,
@@ -124,6 +125,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "adopted": st.dictionaries(NAME, st.none() | TXN, max_size=2),
     "restored_to": COUNT,
     "restores": st.dictionaries(NAME, st.builds(RestorePoint, epoch=COUNT, version=COUNT, state=JSON), max_size=2),
+    "backlog": st.none() | st.builds(Backlog, offsets=COUNT, seconds=st.none() | st.floats(0, 10**9)),
     "format": st.just(1),
 }
 

@@ -15,7 +15,7 @@ from airflow_epochs import codes
 from airflow_epochs.contracts import Environment, Limits, SparkJob
 from airflow_epochs.coordinator.coordinator import Coordinator
 from airflow_epochs.errors import Fenced, NoNewData, NotApplied, Refused
-from airflow_epochs.model import DecisionKind, JsonDict, OffsetRange, OpenRecord, VoteKind
+from airflow_epochs.model import Backlog, DecisionKind, JsonDict, OffsetRange, OpenRecord, VoteKind
 from airflow_epochs.protocol import State
 from airflow_epochs.testing import MemorySource, MemorySpark, Row
 from airflow_epochs.testing.environment import MemoryEpoch
@@ -44,6 +44,18 @@ def test_limits_of_a_run_narrow_the_epoch() -> None:
     scenario = Scenario()
     opened = scenario.coordinator().open(run(1), Limits(max_records=2))
     assert opened.ranges == {"orders": (OffsetRange(0, 0, 2), OffsetRange(1, 0, 2))}
+
+
+def test_what_an_epoch_leaves_unread_is_on_record_with_every_attempt_and_with_its_end() -> None:
+    scenario = Scenario()
+    scenario.coordinator().open(run(1), Limits(max_records=2))
+    scenario.produce(4)
+    scenario.coordinator().abort(run(1), "a test")
+    assert scenario.airflow_run(run(1)) is None
+    ledger = scenario.coordinator().task.ledger
+    assert [opened.backlog for n in (1, 2) if (opened := ledger.open_record(1, n))] == 2 * [Backlog(offsets=6)]
+    complete = ledger.complete_record(1)
+    assert complete and complete.backlog == Backlog(offsets=6)
 
 
 def test_without_new_data_nothing_is_opened() -> None:

@@ -215,6 +215,7 @@ def test_an_epoch_has_at_most_max_versions_but_for_the_whole_table(lab: TableLab
     first = planned(lab)
     second = planned(lab, first)
     assert (versions(first), versions(second)) == ((0, 2), (2, 4))
+    assert [each.backlog and each.backlog.offsets for each in (first, second, planned(lab, second))] == [4, 2, 0]
 
 
 def bytes_of(lab: TableLab, *numbers: int) -> int:

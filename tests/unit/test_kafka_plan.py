@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_epochs.contracts import Move, Position
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import OffsetRange, Ranges, ends_of, records_upper_bound
+from airflow_epochs.model import Backlog, OffsetRange, Ranges, ends_of, records_upper_bound
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog
 from airflow_epochs.sources.kafka.loss import (
     SHOWN_MAX,
@@ -26,6 +26,7 @@ from airflow_epochs.sources.kafka.plan import (
     begun_again,
     begun_at_oldest,
     fair_shares,
+    left_unread,
     limited,
     new_ends,
     pinned,
@@ -569,3 +570,34 @@ def test_epoch_after_epoch_reads_every_offset_once(logs: dict[int, tuple[int, in
         read += [(r.partition, offset) for r in ranges["orders"] for offset in range(r.start, r.end)]
         at = Position(ranges=ranges, state=state_of(at, log, ranges, {}))
     assert sorted(read) == [(p, offset) for p in sorted(topic) for offset in range(*topic[p])]
+
+
+# --- what an epoch leaves unread ------------------------------------------------------------------------------
+
+
+def left(ends: dict[int, int], batches: dict[Partition, Batch]) -> Backlog:
+    """Of three partitions with ten records each, at 60 s, if the epoch ends there."""
+    ranges = {"gone": (OffsetRange(0, 5, 5),), "orders": tuple(OffsetRange(p, 0, end) for p, end in ends.items())}
+    return left_unread(("orders",), ranges, cluster(orders=dict.fromkeys(ends, (0, 10))), batches, 60_000)
+
+
+def batch(ms: int) -> Batch:
+    return Batch(crc=1, whole=True, ms=ms)
+
+
+def test_an_epoch_that_takes_everything_leaves_nothing_that_waits() -> None:
+    assert left({0: 10, 1: 10}, {("orders", 0): batch(1)}) == Backlog(offsets=0, seconds=0)
+
+
+def test_what_an_epoch_leaves_is_as_old_as_the_oldest_batch_before_it_at_most() -> None:
+    told = {("orders", 0): batch(50_000), ("orders", 1): batch(48_500), ("orders", 2): batch(1)}
+    assert left({0: 4, 1: 7, 2: 10}, told) == Backlog(offsets=9, seconds=11.5)
+
+
+def test_nobody_knows_how_long_it_has_waited_if_a_batch_is_unknown_or_has_no_time() -> None:
+    assert left({0: 4, 1: 7}, {("orders", 0): batch(50_000)}) == Backlog(offsets=9)
+    assert left({0: 4}, {("orders", 0): batch(-1)}) == Backlog(offsets=6)
+
+
+def test_a_batch_from_the_future_has_not_waited() -> None:
+    assert left({0: 4}, {("orders", 0): batch(70_000)}) == Backlog(offsets=6, seconds=0)

@@ -397,6 +397,7 @@ class Coordinator:
                 **dict.fromkeys(opened.adopted.keys() & receipts.keys(), view.number),
             },
             code=code,
+            backlog=opened.backlog,
         )
 
     def _obeyed(self, opened: OpenRecord) -> tuple[Command, ...]:

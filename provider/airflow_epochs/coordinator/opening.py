@@ -96,6 +96,7 @@ def _open_planned(
             adopted=adopted,
             restored_to=order.restored_to if order else 0,
             restores=order.restores if order else {},
+            backlog=planned.backlog,
         ),
         run,
     )

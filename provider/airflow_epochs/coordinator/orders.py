@@ -192,6 +192,7 @@ def _attempt(
         adopted={**at.adopted, **(adoption.as_adopted if adoption else {})},
         restored_to=restoration.epoch,
         restores=dict(restoration.points),
+        backlog=None,
     )
 
 

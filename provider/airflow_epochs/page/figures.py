@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow_epochs.ledger.overview import seconds_of
@@ -62,16 +62,45 @@ def _aborts(view: EpochView) -> int:
     return view.opened.txn.attempt - commands - (0 if view.state is State.ABORTED else 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Charted:
+    """A point in each chart: a complete epoch. What was not measured is None.
+
+    Attributes:
+        at: When it was completed, in seconds since 1970.
+        left: As in ``Backlog.offsets``.
+        waited: As in ``Backlog.seconds``.
+    """
+
+    at: float
+    epoch: int
+    rows: int
+    seconds: float | None
+    rate: float | None
+    left: int | None
+    waited: float | None
+
+    @classmethod
+    def of(cls, view: EpochView) -> Charted | None:
+        """The point of an epoch; None if it is not complete."""
+        if view.complete is None or (at := instant(view.complete.completed_at)) is None:
+            return None
+        rows = sum(receipt.rows for receipt in view.complete.receipts.values())
+        took = sum(_phases(view).values()) or None
+        backlog = view.complete.backlog
+        return cls(
+            at=at.timestamp(),
+            epoch=view.number,
+            rows=rows,
+            seconds=took,
+            rate=rows / took if took else None,
+            left=backlog.offsets if backlog else None,
+            waited=backlog.seconds if backlog else None,
+        )
+
+
 def charts(views: Iterable[EpochView]) -> dict[str, list[Any]]:
-    """Columns for the charts, oldest epoch first: only complete epochs have figures."""
-    rows = [row for view in views if (row := _charted(view))]
-    names = ("at", "epoch", "rows", "seconds", "rate")
-    return dict(zip(names, map(list, zip(*reversed(rows), strict=True)), strict=True)) if rows else {}
-
-
-def _charted(view: EpochView) -> tuple[float, int, int, float | None, float | None] | None:
-    if view.complete is None or (at := instant(view.complete.completed_at)) is None:
-        return None
-    rows = sum(receipt.rows for receipt in view.complete.receipts.values())
-    took = sum(_phases(view).values()) or None
-    return at.timestamp(), view.number, rows, took, rows / took if took else None
+    """Columns for the charts, oldest epoch first; without those of which no epoch knows anything."""
+    points = [point for view in views if (point := Charted.of(view))]
+    columns = {each.name: [getattr(point, each.name) for point in reversed(points)] for each in fields(Charted)}
+    return {name: values for name, values in columns.items() if any(value is not None for value in values)}

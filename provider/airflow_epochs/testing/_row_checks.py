@@ -202,7 +202,7 @@ def _changed_input(history: History) -> Iterator[Violation]:
             yield Violation(
                 f"Attempt {attempt} of epoch {epoch} has other ranges than the first.", (same.ranges, record.ranges)
             )
-        for what in ("now", "seed", "watermarks", "state"):
+        for what in ("now", "seed", "watermarks", "state", "backlog"):
             if getattr(record, what) != getattr(same, what):
                 yield Violation(
                     f"Attempt {attempt} of epoch {epoch} has other {what} than the first.",
@@ -211,16 +211,12 @@ def _changed_input(history: History) -> Iterator[Violation]:
     for epoch, complete in history.facts.complete.items():
         if epoch in history.facts.rebuilt_epochs:
             continue
-        if epoch in newest and newest[epoch].ranges != complete.ranges:
-            yield Violation(
-                f"Epoch {epoch} was completed with other ranges than it was opened with.",
-                (newest[epoch].ranges, complete.ranges),
-            )
-        if epoch in newest and newest[epoch].watermarks != complete.watermarks:
-            yield Violation(
-                f"Epoch {epoch} was completed with other watermarks than it was opened with.",
-                (newest[epoch].watermarks, complete.watermarks),
-            )
+        for what in ("ranges", "watermarks", "backlog"):
+            if epoch in newest and getattr(newest[epoch], what) != getattr(complete, what):
+                yield Violation(
+                    f"Epoch {epoch} was completed with other {what} than it was opened with.",
+                    (getattr(newest[epoch], what), getattr(complete, what)),
+                )
 
 
 def _known_before(history: History, epoch: int) -> set[tuple[str, int]]:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from airflow_epochs.contracts import Environment, Limits, PlannedEpoch, Position, SparkRead
-from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
+from airflow_epochs.model import Backlog, JsonDict, OffsetRange, Ranges, empty_at_ends
 from airflow_epochs.testing.world import MemoryWorld
 
 
@@ -36,7 +36,8 @@ class MemorySource:
         if not any(r.end > r.start for per_topic in ranges.values() for r in per_topic):
             return None
         self.check(ranges, {}, env)
-        return PlannedEpoch(ranges=ranges, state={"topics": sorted(self.topics)})
+        left = sum(world.ends(topic)[r.partition] - r.end for topic in ranges for r in ranges[topic])
+        return PlannedEpoch(ranges=ranges, state={"topics": sorted(self.topics)}, backlog=Backlog(offsets=left))
 
     def before(self, base: Position | None, ranges: Ranges, state: JsonDict) -> Position:
         """The ends of ``base``: a world has no topic that an epoch could be the first to read."""

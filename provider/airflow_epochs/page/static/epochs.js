@@ -55,8 +55,10 @@ function point(chart, figure, data) {
   const caption = figure.querySelector("figcaption");
   caption.dataset.name ??= caption.textContent;
   const value = index == null ? null : data[figure.dataset.chart][index];
+  const waited = figure.dataset.chart === "left" ? data.waited?.[index] : null;
   caption.textContent = caption.dataset.name +
-    (value == null ? "" : `: ${Intl.NumberFormat(undefined, { maximumFractionDigits: 1 }).format(value)} in epoch ${data.epoch[index]}`);
+    (value == null ? "" : `: ${Intl.NumberFormat(undefined, { maximumFractionDigits: 1 }).format(value)} in epoch ${data.epoch[index]}`) +
+    (waited ? `, for at most ${age(waited)}` : "");
 }
 
 // Airflow's frame may not navigate the page around it. Its own document may, and has our origin.

@@ -20,7 +20,7 @@ from airflow_epochs.contracts import Environment, Move, PlannedEpoch, Position, 
 from airflow_epochs.delta.log import entry_version, log_entry
 from airflow_epochs.delta.table import TableLocation
 from airflow_epochs.errors import Corrupt, Refused
-from airflow_epochs.model import JsonDict, Ranges
+from airflow_epochs.model import Backlog, JsonDict, Ranges
 from airflow_epochs.names import resolved
 from airflow_epochs.sources.delta import moves
 from airflow_epochs.sources.delta.bounds import Bounds, Size
@@ -194,7 +194,8 @@ class DeltaReader:
 
     def _planned(self, now: TableNow, start: int, end: int) -> PlannedEpoch:
         state = {TABLE_ID: now.id, DIGEST: digest_of(now.location.files, end - 1)}
-        return PlannedEpoch(ranges=of_versions(self.config.table, start, end), state=state)
+        left = Backlog(offsets=now.newest + 1 - end)
+        return PlannedEpoch(ranges=of_versions(self.config.table, start, end), state=state, backlog=left)
 
     def check(self, ranges: Ranges, state: JsonDict) -> None:
         """Raise Corrupt unless every row of the planned versions can still be read. Reads only."""

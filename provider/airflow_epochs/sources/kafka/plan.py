@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from airflow_epochs import codes
 from airflow_epochs.contracts import PlannedEpoch, Position
 from airflow_epochs.errors import Refused
-from airflow_epochs.model import JsonDict, OffsetRange, Ranges, empty_at_ends
+from airflow_epochs.model import Backlog, JsonDict, OffsetRange, Ranges, empty_at_ends
 from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Log, Partition, Tail, TopicLog, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import moved_beginnings, require_continuous, tails_json, tails_of
 from airflow_epochs.sources.kafka.starting import AtOffsets, AtTime, Earliest, Latest, Starting
@@ -65,6 +65,20 @@ def state_of(
         "topic_ids": dict(sorted({**before, **now}.items())),
         "tails": tails_json({at: tail for at, tail in tails.items() if tail != Tail(None, None)}),
     }
+
+
+def left_unread(
+    topics: Sequence[str], ranges: Ranges, cluster: ClusterLog, batches: Mapping[Partition, Batch], now_ms: int
+) -> Backlog:
+    """What can be read of ``topics`` behind ``ranges``.
+
+    The first record that is left is not older than the batch before it, which ``batches`` has.
+    """
+    ends = {(topic, r.partition): r.end for topic in topics for r in ranges[topic]}
+    left = {at: more for at, end in ends.items() if (more := cluster.topics[at[0]].partitions[at[1]].end - end) > 0}
+    times = [batches[at].ms if at in batches else -1 for at in left]
+    known = min(times, default=now_ms)
+    return Backlog(offsets=sum(left.values()), seconds=max(0, now_ms - known) / 1000 if known >= 0 else None)
 
 
 def begun_at_oldest(

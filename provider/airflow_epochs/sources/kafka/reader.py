@@ -18,6 +18,7 @@ from airflow_epochs.sources.kafka.config import KafkaConfig
 from airflow_epochs.sources.kafka.group import OURS, require_own_group
 from airflow_epochs.sources.kafka.intake import (
     Found,
+    Intake,
     awaited,
     intake,
     look_for_data,
@@ -26,14 +27,14 @@ from airflow_epochs.sources.kafka.intake import (
     wait_for_data,
 )
 from airflow_epochs.sources.kafka.interval_intake import find_interval
-from airflow_epochs.sources.kafka.logs import ClusterLog, Offsets, offsets_at_ends
+from airflow_epochs.sources.kafka.logs import Batch, ClusterLog, Offsets, Partition, offsets_at_ends
 from airflow_epochs.sources.kafka.loss import (
     epochs_of,
     require_readable,
     require_same_records,
     require_was_readable,
 )
-from airflow_epochs.sources.kafka.plan import available, begun_again, begun_at_oldest, new_ends, state_of
+from airflow_epochs.sources.kafka.plan import available, begun_again, begun_at_oldest, left_unread, new_ends, state_of
 from airflow_epochs.sources.kafka.starting import AtTime, Latest, Starting
 from airflow_epochs.sources.kafka.waiting import Waiting, told
 
@@ -118,15 +119,26 @@ class KafkaReader:
                 raise too_few(found.records, config)
             _say_what_waits(brokers, cluster, found.ranges)
             taken = intake(brokers, found, config, past)
-            ranges = taken.ranges
-            batches = brokers.batches(new_ends(position, ranges), cluster)
-        state = state_of(position, cluster, ranges, batches)
+            batches = brokers.batches(new_ends(position, taken.ranges), cluster)
+        for decision in taken.told:
+            log.info("the epoch takes %s", decision)
+        return self._planned(position, found, taken, batches, past)
+
+    def _planned(
+        self, position: Position | None, found: Found, taken: Intake, batches: Mapping[Partition, Batch], past: Past
+    ) -> PlannedEpoch:
+        """The epoch that takes so much of what was found. ``batches``: the batch before each of its ends."""
+        config, ranges = self.config, taken.ranges
+        state = state_of(position, found.cluster, ranges, batches)
         oldest = begun_at_oldest(position, config.topics, ranges, config.starting)
         if oldest and not config.by_interval:
             state["oldest"] = oldest
-        for decision in taken.told:
-            log.info("the epoch takes %s", decision)
-        return PlannedEpoch(ranges=ranges, state={**state, **taken.state(), **found.state})
+        now_ms = int(past.clock().timestamp() * 1000)
+        return PlannedEpoch(
+            ranges=ranges,
+            state={**state, **taken.state(), **found.state},
+            backlog=left_unread(config.topics, ranges, found.cluster, batches, now_ms),
+        )
 
     def _found(self, brokers: Brokers, position: Position | None, past: Past) -> Found:
         """What there is for the next epoch: of the run's interval, or now, or once enough has come."""
