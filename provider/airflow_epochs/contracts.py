@@ -153,6 +153,15 @@ class Rejoining(Protocol):
         ...
 
 
+@runtime_checkable
+class Placing(Protocol):
+    """A ``SparkRunner`` that may know which application ran its last job."""
+
+    def ran_as(self) -> JsonDict:
+        """Its ``id``, and the ``url`` where people read about it; empty if unknown. For people alone. Never raises."""
+        ...
+
+
 class Environment(Protocol):
     """What sinks and sources may use: connections, Spark, and named phases at which tests interfere."""
 

@@ -418,6 +418,8 @@ class SigningRecord:
     format: int = FORMAT
 
 
+RAN_AS = "spark"
+"""The metric that says which Spark application staged the rows, where that is known: ``id``, and ``url`` of its UI."""
 ACKNOWLEDGE_CODE = "acknowledge-code"
 """The name of the command that is no attempt: it may come while an epoch is open, and changes no position."""
 SHORT_CODE = 12

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 from airflow_epochs.cli import show_epoch
 from airflow_epochs.ledger.codec import encode
 from airflow_epochs.ledger.keys import complete_key
-from airflow_epochs.model import Backlog
+from airflow_epochs.model import Backlog, JsonDict
 from tests.support.faults_world import DiskWorld, start
 from tests.support.page_lab import ORDERS, Browser, Ledgers, as_text, connected
 
@@ -201,6 +202,75 @@ def test_a_connection_that_does_not_answer_hides_no_other_one(
 def test_what_is_not_there_is_not_found(ledgers: Ledgers, reader: Browser, path: str) -> None:
     ledgers.epoch()
     assert reader.status(path) == 404
+
+
+# -- links to Spark --------------------------------------------------------------------------------------------------
+
+HISTORY = "https://history.example.com/spark?user=a&b"
+
+
+def links_out(html: str) -> list[str]:
+    return re.findall(r'<a class="outside" rel="noreferrer" target="_blank" href="([^"]*)"', html)
+
+
+def test_a_try_leads_to_the_ui_that_its_spark_connection_names(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledgers.epoch()
+    assert links_out(reader.page(f"{ORDERS}/epochs/1")) == [], "the connection is not there"
+    for conn_type, known in (("spark_connect", [escape(HISTORY)]), ("spark", [escape(HISTORY)]), ("http", [])):
+        connection = {"conn_type": conn_type, "host": "spark", "extra": {"ui_url": HISTORY}}
+        monkeypatch.setenv("AIRFLOW_CONN_MY_SPARK", json.dumps(connection))
+        assert links_out(reader.page(f"{ORDERS}/epochs/1")) == known
+
+
+def test_an_epoch_leads_to_the_application_that_staged_it_even_when_its_attempts_were_pruned(
+    ledgers: Ledgers, reader: Browser
+) -> None:
+    ledgers.spark.application = {"id": "application_1_0001", "url": "http://rm:8088/proxy/application_1_0001/"}
+    ledgers.epoch()
+    for _ in range(2):
+        html = reader.page(f"{ORDERS}/epochs/1")
+        assert links_out(html) == ["http://rm:8088/proxy/application_1_0001/"] and ">application_1_0001</a>" in html
+        ledgers.ledger().prune(1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "JavaScript://example.com/%0Aalert(1)",
+        "data:text/html,<b>",
+        "//example.com",
+        "http://",
+        "http://[",
+        "https://ada:secret@example.com/",
+        7,
+        None,
+    ],
+)
+def test_what_is_no_address_of_a_page_becomes_no_link(
+    ledgers: Ledgers, reader: Browser, monkeypatch: pytest.MonkeyPatch, url: object
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_MY_SPARK", json.dumps({"conn_type": "spark", "host": "spark", "extra": {"ui_url": url}})
+    )
+    ledgers.spark.application = {"id": SCRIPT, "url": url}
+    ledgers.epoch()
+    html = reader.page(f"{ORDERS}/epochs/1")
+    assert links_out(html) == [] and SCRIPT not in html
+    assert not re.search(r"""href=["']?\s*(javascript|data):""", html, re.IGNORECASE)
+    assert f"staged by Spark&#39;s application {escape(SCRIPT)}" in html.replace("Spark's", "Spark&#39;s")
+
+
+@pytest.mark.parametrize("forged", [{"spark": "text"}, {"spark": {"url": "http://a"}}, {"spark": ["id"]}])
+def test_metrics_of_another_form_do_not_break_the_page(ledgers: Ledgers, reader: Browser, forged: JsonDict) -> None:
+    ledgers.epoch()
+    record = ledgers.ledger().complete_record(1)
+    assert record
+    ledgers.ledger().prune(1)
+    (ledgers.root / "orders" / complete_key(1)).write_bytes(encode(replace(record, metrics=forged)))
+    assert links_out(reader.page(f"{ORDERS}/epochs/1")) == []
 
 
 # -- safety ----------------------------------------------------------------------------------------------------------

@@ -13,12 +13,33 @@ from airflow_epochs.contracts import Limits
 from airflow_epochs.errors import Refused
 from airflow_epochs.ledger.ledger import Ledger
 from airflow_epochs.ledger.store import LocalStore
-from airflow_epochs.model import Run
-from airflow_epochs.testing import MemoryWorld, memory_coordinator, memory_pipeline, run_epoch
+from airflow_epochs.model import JsonDict, Run
+from airflow_epochs.testing import (
+    MemoryEnvironment,
+    MemorySpark,
+    MemoryWorld,
+    memory_coordinator,
+    memory_pipeline,
+    run_epoch,
+)
 from tests.support.airflow_harness import initialised
 
 ORDERS = "/epochs/pipelines/epochs_default/orders"
 HTML = {"Accept": "text/html"}
+
+
+class PlacedSpark(MemorySpark):
+    """Its sessions are of a connection, and ``application`` is what it says of its jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.application: JsonDict = {}
+
+    def new_session(self) -> JsonDict:
+        return {**super().new_session(), "conn_id": "my_spark"}
+
+    def ran_as(self) -> JsonDict:
+        return self.application
 
 
 class Ledgers:
@@ -26,6 +47,7 @@ class Ledgers:
 
     def __init__(self, root: Path) -> None:
         self.root, self.worlds, self.runs = root, dict[str, MemoryWorld](), 0
+        self.spark = PlacedSpark()
 
     def epoch(
         self, pipeline: str = "orders", *rows: object, against: str | None = None, most: int | None = None
@@ -38,7 +60,7 @@ class Ledgers:
         spec = memory_pipeline(world, ("orders", "audit"), name=pipeline, dag_id=run.dag_id)
         if against:
             world.refusals["audit"] = against
-        task = memory_coordinator(world, spec, store=LocalStore(self.root))
+        task = memory_coordinator(world, spec, env=MemoryEnvironment(self.spark), store=LocalStore(self.root))
         if against:
             with pytest.raises(Refused):
                 run_epoch(task, run)

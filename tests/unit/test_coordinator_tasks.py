@@ -323,6 +323,19 @@ def test_a_sink_that_spark_did_not_report_votes_abort_and_names_the_versions_to_
     assert scenario.world.tables == {}
 
 
+class PlacedSpark(MemorySpark):
+    def ran_as(self) -> JsonDict:
+        return {"id": "application_1_0001", "url": "http://rm/proxy/1"}
+
+
+def test_the_application_that_staged_an_epoch_is_on_record_with_its_decision_and_its_end() -> None:
+    scenario = Scenario()
+    assert scenario.airflow_run(run(1), scenario.coordinator(spark=PlacedSpark())) is None
+    ledger = scenario.coordinator().task.ledger
+    records = ledger.decision_record(1, 1), ledger.complete_record(1)
+    assert [record and record.metrics["spark"] for record in records] == 2 * [PlacedSpark().ran_as()]
+
+
 class OtherSpark(MemorySpark):
     """Stages as the other one, and reports it as another version would."""
 

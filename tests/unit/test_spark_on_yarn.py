@@ -186,6 +186,19 @@ def test_a_later_task_goes_on_with_the_application_and_submits_none(world: World
     assert not folder.exists() and len(world.manager.apps) == 1
 
 
+def test_who_waited_for_an_application_knows_its_id_and_where_people_read_about_it(world: World) -> None:
+    session = world.submitted()
+    world.report(session, RESULT)
+    world.manager.finish()
+    runner = world.task()
+    assert runner.ran_as() == {}
+    runner.rejoin(session)
+    assert runner.ran_as() == {"id": "application_1_0001", "url": "http://rm/proxy/1"}
+    world.manager.apps.clear()
+    runner.rejoin(session)
+    assert runner.ran_as() == {}, "YARN has forgotten it"
+
+
 def test_an_application_that_was_never_submitted_is_not_waited_for(world: World) -> None:
     runner = world.task()
     assert runner.rejoin(runner.new_session()) is None

@@ -15,6 +15,7 @@ from airflow_epochs.contracts import (
     Environment,
     Fitting,
     Located,
+    Placing,
     Planning,
     Rejoining,
     Replacing,
@@ -31,6 +32,7 @@ from airflow_epochs.coordinator.task import TaskTry
 from airflow_epochs.errors import Refused, located, tolerated
 from airflow_epochs.expectations import QUARANTINE, ExpectedRowCount, ExpectedRows
 from airflow_epochs.model import (
+    RAN_AS,
     JsonDict,
     OpenRecord,
     Staged,
@@ -160,7 +162,10 @@ def _staged(
         txn_id=opened.txn_id,
         try_id=this.try_id,
         claims={**restored, **{name: _claim(told) for name, told in report.sinks.items()}},
-        metrics=_metrics(report, task.pipeline.dead_letters if report.metrics.rows_in is not None else None),
+        metrics={
+            **_metrics(report, task.pipeline.dead_letters if report.metrics.rows_in is not None else None),
+            **_ran_as(task.env.spark),
+        },
         warnings=tuple(map(secrecy.scrubbed, report.warnings)),
         event_times=report.event_times,
     )
@@ -240,6 +245,10 @@ def _metrics(report: StageOutcome, letters: str | None) -> JsonDict:
     known = {name: value for name, value in as_json(report.metrics).items() if value is not None}
     found = {"broken": report.broken, "dead_letters": report.letters, "dead_letter_sink": letters}
     return known | {name: value for name, value in found.items() if value}
+
+
+def _ran_as(spark: object) -> JsonDict:
+    return {RAN_AS: app} if isinstance(spark, Placing) and (app := spark.ran_as()) else {}
 
 
 def planned(sink: Sink, attempt: SinkAttempt, try_id: str, place: str, env: Environment) -> JsonDict:

@@ -24,6 +24,7 @@ from airflow_epochs.page.figures import Bars, charts
 from airflow_epochs.page.lags import lag_now
 from airflow_epochs.page.ledgers import Listed, all_pipelines, ledger_for
 from airflow_epochs.page.render import page, path_of
+from airflow_epochs.page.spark_ui import Application, uis
 
 router = APIRouter()
 
@@ -122,6 +123,8 @@ def one_epoch(request: Request, user: GetUserDep, conn_id: str, pipeline: str, n
         accounts=accounts(records.complete) if records.complete else {},
         has_next=number <= ledger.newest_complete(),
         run_of=series.airflow_run,
+        application=Application.of,
+        uis=uis(records),
     )
 
 

@@ -40,12 +40,13 @@ def settings(conf: dict[str, str], session_id: str) -> dict[str, str]:
 
 
 class OnYarn:
-    """The stage jobs of one task on YARN. ``following``: how the task waits for their ends."""
+    """The stage jobs of one task on YARN. ``following``: how the task waits for their ends. ``last``: the last one."""
 
     def __init__(self, config: SparkSubmit, env: Environment) -> None:
         self._config, self._env = config, env
         self._running: list[tuple[ResourceManager, str]] = []
         self.following = Following()
+        self.last: Application | None = None
 
     def manager(self, connection: Connection) -> ResourceManager | None:
         """The ResourceManager to ask about stage jobs; None: spark-submit waits for their ends, as for other jobs.
@@ -94,6 +95,7 @@ class OnYarn:
             app = manager.look(tag) if self.following.elsewhere else manager.wait(tag)
         if app and not app.has_ended:
             raise RunsOn(f"application {app.place}", tag, manager.addresses)
+        self.last = app
         return self._result_of(app, manager, session)
 
     def end(self) -> None:

@@ -139,6 +139,11 @@ class SubmitRunner:
             processes.end_submits_with(session["session_id"])
         return self._yarn.rejoined(manager, session)
 
+    def ran_as(self) -> JsonDict:
+        """The application of the last stage job on YARN."""
+        app = self._yarn.last
+        return {"id": app.id, "url": app.tracking_url} if app else {}
+
     def release(self, session: JsonDict) -> None:
         """Delete the report of a session."""
         if session["kind"] == KIND:

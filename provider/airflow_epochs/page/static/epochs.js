@@ -61,14 +61,15 @@ function point(chart, figure, data) {
     (waited ? `, for at most ${age(waited)}` : "");
 }
 
-// Airflow's frame may not navigate the page around it. Its own document may, and has our origin.
+// Airflow's frame may neither navigate the page around it nor open another one. Its own document may, and has our origin.
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("a.airflow");
+  const link = event.target.closest("a.airflow, a.outside");
   if (!link || window.parent === window) return;
   event.preventDefault();
   const outer = window.parent.document.createElement("a");
   outer.href = link.href;
-  if (event.ctrlKey || event.metaKey) outer.target = "_blank";
+  if (event.ctrlKey || event.metaKey || link.matches(".outside")) outer.target = "_blank";
+  outer.rel = link.rel;
   outer.click();
 });
 
