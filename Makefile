@@ -9,7 +9,7 @@ WORKERS ?= 3
 READY := $(VENV)/ready
 PATHS := PYTHONPATH=docker/local:scripts$(PYTHONPATH:%=:%)
 
-.PHONY: help venv browser test test-spark test-brokers test-chaos test-fast lint demo bench chaos stack-up stack-down clean check-python check-java
+.PHONY: help venv browser test test-spark test-brokers test-chaos test-fast lint demo pictures bench chaos stack-up stack-down clean check-python check-java
 .DEFAULT_GOAL := help
 # Otherwise each of some thousand Python processes compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,6 +21,7 @@ help:
 	@echo "make chaos       MINUTES=3 SEED=…: breaks the whole system for so long, and judges (MINUTES + 6 minutes)"
 	@echo "make bench       the measurements, as a table and as bench.json"
 	@echo "make stack-up    start Kafka, Spark Connect and Airflow (make stack-down ends them)"
+	@echo "make pictures    make the README's pictures of the Epochs page anew (a minute)"
 	@echo "make browser     install Debian's Chromium and chromedriver, if there is no browser (make test does it too)"
 	@echo "make clean       remove .venv, .stack and caches"
 	@echo "The times are those of two cores; that of the demo includes all downloads."
@@ -74,6 +75,9 @@ test-fast: venv
 
 demo: venv check-java
 	$(PATHS) $(BIN)/python scripts/demo.py
+
+pictures: venv browser
+	$(PATHS):. $(BIN)/python scripts/pictures.py
 
 bench: venv check-java
 	$(PATHS) $(BIN)/python -m tests.perf.bench
