@@ -21,10 +21,12 @@ from rich.table import Table
 
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import OffsetRange
+from airflow_epochs.names import PAGE
 from orders_demo.feed import Feed
-from orders_demo.sabotage import Missed, kill_spark_server, kill_stage_task
+from orders_demo.lines import Lines
+from orders_demo.sabotage import Hit, Missed, kill_spark_server, kill_stage_task
 from orders_demo.verify import Verdict, verify
-from orders_demo.watch import Watch
+from orders_demo.watch import PIPELINE, Watch
 from stack import control, private
 from stack.airflow import USER, password_in
 from stack.jars import fetch
@@ -58,6 +60,7 @@ def main() -> int:
     console.print(f"\n[bold {'green' if verdict.exactly_once else 'red'}]{verdict}[/]")
     if keep:
         console.print(f"Airflow is at {state.airflow}, its user and password above. `make stack-down` ends it all.")
+        console.print(f"The pipeline's page: {state.airflow}{PAGE}/pipelines/epochs_default/{PIPELINE}")
     return 0 if verdict.exactly_once else 1
 
 
@@ -80,12 +83,11 @@ def run(state: State, folder: Path) -> Verdict:
     """Produce, kill, wait, look."""
     watch = Watch(state.api(folder), state.bootstrap, state.ledger)
     feed = Feed(state.bootstrap, total=ORDERS, at_once=AT_ONCE, per_s=PER_S)
-    with timed(f"{ORDERS:,} orders produced and consumed, through two crashes"):
+    lines = Lines(console, watch.another().lines)
+    with timed(f"{ORDERS:,} orders produced and consumed, through two crashes"), lines.running():
         feed.start()
-        first = kill_stage_task(watch)
-        console.print(f"  {first}")
-        second = kill_spark_server(watch, lambda: current(folder).pids["connect"], after_epoch=first.epoch)
-        console.print(f"  {second}")
+        first = told(kill_stage_task(watch), lines)
+        told(kill_spark_server(watch, lambda: current(folder).pids["connect"], after_epoch=first.epoch), lines)
         feed.finish()
         wait_consumed(watch)
     feed.write_places(folder / "produced.csv")
@@ -96,6 +98,13 @@ def run(state: State, folder: Path) -> Verdict:
         f"  {feed.malformed:,} orders were malformed on purpose; {verdict.rejected:,} are in the table of rejects"
     )
     return verdict
+
+
+def told(hit: Hit, lines: Lines) -> Hit:
+    """What was killed, said at once and on the line of its epoch."""
+    console.print(f"  {hit}")
+    lines.killed(hit.epoch, hit.what)
+    return hit
 
 
 def current(folder: Path) -> State:

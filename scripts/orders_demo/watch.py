@@ -11,6 +11,7 @@ from airflow_epochs.ledger.store import open_store
 from airflow_epochs.ledger.view import EpochView
 from airflow_epochs.model import CompleteRecord, OpenRecord, TryRecord, ends_of
 from orders_demo.feed import TOPIC
+from orders_demo.lines import Line
 from stack.airflow_api import AirflowApi
 
 DAG, PIPELINE = "orders", "orders"
@@ -34,6 +35,17 @@ class Watch:
             view = self.ledger.view(number)
             if view.open or view.complete:
                 yield view
+
+    def another(self) -> Watch:
+        """For another thread."""
+        return Watch(self.api, self.bootstrap, self.ledger_root)
+
+    def lines(self) -> list[Line]:
+        """How far each epoch is, oldest first."""
+        return [Line.of(view, staging=self._is_staging(view)) for view in self.epochs()]
+
+    def _is_staging(self, view: EpochView) -> bool:
+        return view.open is not None and any(t.txn_id == view.open.txn_id for t in self.ledger.tries(view.number))
 
     def consumed(self) -> bool:
         """Whether the newest complete epoch ends where the topic does."""
